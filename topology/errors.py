@@ -1,0 +1,60 @@
+"""One exception tree. Names follow Kafka Streams, with Python's suffix."""
+
+
+class PenstockError(Exception):
+    """The root of everything that Penstock raises on purpose."""
+
+
+class ConfigError(PenstockError):
+    """A configuration key or value is wrong; the message names the key, the value and what is expected."""
+
+
+class TopologyError(PenstockError):
+    """The topology is not valid (Kafka Streams: TopologyException); the message names the operator and what to do."""
+
+
+class StreamsError(PenstockError):
+    """A stream thread cannot go on (Kafka Streams: StreamsException)."""
+
+
+class ProcessorStateError(StreamsError):
+    """A state store failed (Kafka Streams: ProcessorStateException)."""
+
+
+class TaskMigratedError(StreamsError):
+    """A task belongs to another thread by now: this thread missed a rebalance (TaskMigratedException).
+
+    Its tasks are closed without committing, and the thread joins the group again.
+    """
+
+
+class TaskCorruptedError(StreamsError):
+    """The state of a task cannot be trusted any more: wipe it and restore it (TaskCorruptedException)."""
+
+
+class LockError(StreamsError):
+    """The directory of a task is locked by another process; try again in the next loop (LockException)."""
+
+
+class TaskAssignmentError(StreamsError):
+    """No assignment could be made (TaskAssignmentException)."""
+
+
+class MissingSourceTopicError(StreamsError):
+    """A source topic does not exist (MissingSourceTopicException)."""
+
+
+class SerializationError(StreamsError):
+    """A key or value cannot be serialized or deserialized; the message names topic, partition and offset if known."""
+
+
+class UnknownStateStoreError(StreamsError):
+    """No store has this name (UnknownStateStoreException)."""
+
+
+class InvalidStateStoreError(StreamsError):
+    """The store cannot be queried now, e.g. while it is restored or after its task moved; try again."""
+
+
+class BrokerUnavailableError(StreamsError):
+    """The broker could not be reached within the stated time."""

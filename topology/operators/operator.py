@@ -1,0 +1,59 @@
+"""The contract between the graph and what its nodes do.
+
+An Operator is declared once, when the topology is built, and holds no state of a run. For each task it is compiled into
+one closure that does its work and calls the next closure: a record runs depth-first through plain Python calls, with no
+look-up of children, no context object and no try block on its way. See docs/architecture.md, "A record's way".
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..task_context import Process, TaskContext
+
+
+class NodeContext:
+    """Where an operator is compiled: its node in one task.
+
+    name: the node's name; task: the task; forward: calls all children in their order;
+    children: the child closures by child node name, for operators that choose (split, Processor API).
+    """
+
+    __slots__ = ("children", "forward", "init_callbacks", "close_callbacks", "name", "task")
+
+    def __init__(self, name: str, task: TaskContext, children: Mapping[str, Process], forward: Process) -> None:
+        self.name = name
+        self.task = task
+        self.children = children
+        self.forward = forward
+        self.init_callbacks: list[Callable[[], None]] = []
+        self.close_callbacks: list[Callable[[], None]] = []
+
+    def store(self, name: str) -> Any:
+        """Return the task's store of this name."""
+        return self.task.store(name)
+
+    def dropped(self, reason: str) -> None:
+        """Count a dropped record under this node's name."""
+        self.task.record_dropped(self.name, reason)
+
+    def on_init(self, callback: Callable[[], None]) -> None:
+        """Call this once all nodes are compiled, in topology order (Processor.init, punctuators)."""
+        self.init_callbacks.append(callback)
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Call this when the task closes, in topology order."""
+        self.close_callbacks.append(callback)
+
+
+class Operator(ABC):
+    """What one processor node does. Subclasses are named after Kafka Streams' processors, e.g. KStreamFilter."""
+
+    @abstractmethod
+    def compile(self, node: NodeContext) -> Process:
+        """Return the closure that processes one record of this node in one task.
+
+        Stores are restored and open by now, so their bound methods may be kept.
+        """

@@ -1,0 +1,199 @@
+"""The plain values that all rooms share: records, their coordinates, changes of a table, windowed keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+#: Headers of a record: (name, value) pairs in order; None where there are none. Never changed in place.
+Headers = Sequence[tuple[str, bytes | None]] | None
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class TaskId(NamedTuple):
+    """A sub-topology and a partition; written ``<subtopology>_<partition>`` as in Kafka Streams."""
+
+    subtopology: int
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.subtopology}_{self.partition}"
+
+    @classmethod
+    def parse(cls, text: str) -> TaskId:
+        """Read ``0_3``; raises ValueError for anything else."""
+        subtopology, partition = text.split("_")
+        return cls(int(subtopology), int(partition))
+
+
+@dataclass(frozen=True, slots=True)
+class Record(Generic[K, V]):
+    """A record as the Processor API sees it (Kafka Streams: ``processor.api.Record``).
+
+    timestamp is in milliseconds since the epoch.
+    """
+
+    key: K
+    value: V
+    timestamp: int
+    headers: Headers = None
+
+    def with_key(self, key: Any) -> Record[Any, V]:
+        """Return a copy with another key."""
+        return replace(self, key=key)
+
+    def with_value(self, value: Any) -> Record[K, Any]:
+        """Return a copy with another value."""
+        return replace(self, value=value)
+
+    def with_timestamp(self, timestamp: int) -> Record[K, V]:
+        """Return a copy with another timestamp (ms)."""
+        return replace(self, timestamp=timestamp)
+
+    def with_headers(self, headers: Headers) -> Record[K, V]:
+        """Return a copy with other headers."""
+        return replace(self, headers=headers)
+
+
+class RecordMetadata(NamedTuple):
+    """Where the input record that is being processed came from."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class Message(Protocol):
+    """A consumed record: exactly the methods of ``confluent_kafka.Message``, so that those need no conversion."""
+
+    def topic(self) -> str:
+        """Return the topic."""
+
+    def partition(self) -> int:
+        """Return the partition."""
+
+    def offset(self) -> int:
+        """Return the offset."""
+
+    def key(self) -> bytes | None:
+        """Return the serialized key."""
+
+    def value(self) -> bytes | None:
+        """Return the serialized value."""
+
+    def timestamp(self) -> tuple[int, int]:
+        """Return (timestamp type, milliseconds)."""
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        """Return the headers, None if there are none."""
+
+
+class RawRecord:
+    """A Message made by hand: by the test driver, the simulation and Spark."""
+
+    __slots__ = ("_headers", "_key", "_offset", "_partition", "_timestamp", "_topic", "_value")
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        timestamp: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: list[tuple[str, bytes | None]] | None = None,
+    ) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._offset = offset
+        self._timestamp = timestamp
+        self._key = key
+        self._value = value
+        self._headers = headers
+
+    def topic(self) -> str:
+        """Return the topic."""
+        return self._topic
+
+    def partition(self) -> int:
+        """Return the partition."""
+        return self._partition
+
+    def offset(self) -> int:
+        """Return the offset."""
+        return self._offset
+
+    def key(self) -> bytes | None:
+        """Return the serialized key."""
+        return self._key
+
+    def value(self) -> bytes | None:
+        """Return the serialized value."""
+        return self._value
+
+    def timestamp(self) -> tuple[int, int]:
+        """Return (1, milliseconds): 1 is librdkafka's "create time"."""
+        return 1, self._timestamp
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        """Return the headers, None if there are none."""
+        return self._headers
+
+    def error(self) -> None:
+        """Return None: a record made by hand is never an error event."""
+        return
+
+
+class Change(NamedTuple):
+    """The update of a table's row: what flows between KTable operators (Kafka Streams: ``Change``).
+
+    old is None unless a downstream operator asked for old values; is_latest is False for an out-of-order update of a
+    versioned table.
+    """
+
+    new: Any
+    old: Any
+    is_latest: bool = True
+
+
+class ValueAndTimestamp(NamedTuple):
+    """A value as timestamped stores keep it; timestamp in milliseconds."""
+
+    value: Any
+    timestamp: int
+
+
+class Window(NamedTuple):
+    """A window in milliseconds: time windows are [start, end), sliding and session windows [start, end]."""
+
+    start: int
+    end: int
+
+
+class Windowed(NamedTuple):
+    """A key and the window it was aggregated in (Kafka Streams: ``Windowed``); start and end in milliseconds."""
+
+    key: Any
+    start: int
+    end: int
+
+    @property
+    def window(self) -> Window:
+        """The window alone."""
+        return Window(self.start, self.end)
+
+    def __str__(self) -> str:
+        return f"[{self.key}@{self.start}/{self.end}]"

@@ -1,0 +1,78 @@
+"""How a store is declared. statestore.stores builds it, one for each task; here it is only described."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+
+class StoreKind(Enum):
+    """What a store keeps; the bytes of each kind are Kafka Streams'."""
+
+    KEY_VALUE = "key_value"  # plain values
+    TIMESTAMPED_KEY_VALUE = "timestamped_key_value"  # 8-byte timestamp + value
+    VERSIONED_KEY_VALUE = "versioned_key_value"  # KIP-889
+    WINDOW = "window"  # key + window start (+ sequence number), plain values
+    TIMESTAMPED_WINDOW = "timestamped_window"
+    SESSION = "session"  # key + end + start
+    LIST_VALUE = "list_value"  # non-joined records of an outer stream-stream join (KAFKA-10847)
+    SUPPRESS_BUFFER = "suppress_buffer"  # InMemoryTimeOrderedKeyValueChangeBuffer
+    JOIN_BUFFER = "join_buffer"  # RocksDBTimeOrderedKeyValueBuffer of a stream-table join with grace (KIP-923)
+    FOREIGN_KEY_SUBSCRIPTION = "foreign_key_subscription"  # timestamped, keyed by CombinedKey (KIP-213)
+
+
+class StoreBackend(Enum):
+    """Where a store keeps it."""
+
+    ROCKSDB = "rocksDB"
+    IN_MEMORY = "in_memory"
+    LRU = "lru"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreBuilder:
+    """Everything that is said of a store when a topology is built (Kafka Streams: StoreBuilder and its suppliers).
+
+    Durations are in milliseconds. ``caching`` and ``logging`` are what was declared; whether a cache is really used also
+    depends on ``statestore.cache.max.bytes``. ``log_config`` are overrides for the changelog topic.
+    """
+
+    name: str
+    kind: StoreKind
+    key_serde: Any = None
+    value_serde: Any = None
+    backend: StoreBackend = StoreBackend.ROCKSDB
+    logging: bool = True
+    caching: bool = False
+    log_config: Mapping[str, str] = field(default_factory=dict)
+    retention_ms: int | None = None  # window and session stores
+    window_size_ms: int | None = None  # window stores
+    retain_duplicates: bool = False  # window stores of stream-stream joins
+    history_retention_ms: int | None = None  # versioned stores
+    segment_interval_ms: int | None = None  # versioned stores
+    max_entries: int | None = None  # LRU stores
+    grace_ms: int | None = None  # join buffers
+    headers_format: bool = False  # dsl.store.format=HEADERS (KIP-1271): values keep the record's headers
+
+    @property
+    def windowed(self) -> bool:
+        """True if the changelog needs cleanup policy compact,delete with a retention."""
+        return self.kind in (StoreKind.WINDOW, StoreKind.TIMESTAMPED_WINDOW, StoreKind.SESSION)
+
+    def with_caching_enabled(self) -> StoreBuilder:
+        """Return a copy that dedups updates in the record cache."""
+        return replace(self, caching=True)
+
+    def with_caching_disabled(self) -> StoreBuilder:
+        """Return a copy that sends each update on."""
+        return replace(self, caching=False)
+
+    def with_logging_enabled(self, config: Mapping[str, str] | None = None) -> StoreBuilder:
+        """Return a copy with a changelog topic; config overrides the topic's settings."""
+        return replace(self, logging=True, log_config=dict(config or {}))
+
+    def with_logging_disabled(self) -> StoreBuilder:
+        """Return a copy without a changelog: its content is lost with the task's directory."""
+        return replace(self, logging=False, log_config={})

@@ -1,0 +1,1 @@
+"""Who gets which task: the partition assignor and its wire format."""

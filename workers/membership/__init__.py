@@ -1,0 +1,1 @@
+"""How a process joins and stays in a group."""
