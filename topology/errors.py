@@ -1,5 +1,12 @@
 """One exception tree. Names follow Kafka Streams, with Python's suffix."""
 
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from .records import TaskId
+
 
 class PenstockError(Exception):
     """The root of everything that Penstock raises on purpose."""
@@ -24,12 +31,24 @@ class ProcessorStateError(StreamsError):
 class TaskMigratedError(StreamsError):
     """A task belongs to another thread by now: this thread missed a rebalance (TaskMigratedException).
 
-    Its tasks are closed without committing, and the thread joins the group again.
+    Its tasks are closed without committing, and the thread joins the group again. task: the one at which it was found
+    out, None if it was the thread's membership.
     """
+
+    def __init__(self, message: str, task: Any = None) -> None:
+        super().__init__(message)
+        self.task = task
 
 
 class TaskCorruptedError(StreamsError):
-    """The state of a task cannot be trusted any more: wipe it and restore it (TaskCorruptedException)."""
+    """The state of tasks cannot be trusted any more: wipe it and restore it (TaskCorruptedException).
+
+    task_ids: which tasks.
+    """
+
+    def __init__(self, message: str, task_ids: Collection[TaskId] = ()) -> None:
+        super().__init__(message)
+        self.task_ids = frozenset(task_ids)
 
 
 class LockError(StreamsError):

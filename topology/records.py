@@ -76,6 +76,19 @@ class RecordMetadata(NamedTuple):
     offset: int
 
 
+class ProcessorRecordContext(NamedTuple):
+    """What the buffers of suppress and of stream-table joins keep beside a record: where and when it came from.
+
+    topic is None, offset and partition are -1 for what a punctuation forwarded. timestamp in milliseconds.
+    """
+
+    timestamp: int
+    offset: int
+    partition: int
+    topic: str | None
+    headers: Headers
+
+
 class Message(Protocol):
     """A consumed record: exactly the methods of ``confluent_kafka.Message``, so that those need no conversion."""
 
@@ -174,6 +187,17 @@ class ValueAndTimestamp(NamedTuple):
 
     value: Any
     timestamp: int
+
+
+class VersionedRecord(NamedTuple):
+    """A version of a value, as versioned stores keep it (KIP-889): valid from timestamp on, until before valid_to.
+
+    Times in milliseconds; valid_to is None for the newest version.
+    """
+
+    value: Any
+    timestamp: int
+    valid_to: int | None = None
 
 
 class Window(NamedTuple):

@@ -54,7 +54,11 @@ class StoreBuilder:
     segment_interval_ms: int | None = None  # versioned stores
     max_entries: int | None = None  # LRU stores
     grace_ms: int | None = None  # join buffers
+    time_ordered: bool = False  # emit on window close: scans go by window start (session end) first, as in KIP-825
     headers_format: bool = False  # dsl.store.format=HEADERS (KIP-1271): values keep the record's headers
+    #: A timestamped key-value store whose bytes are plain values: what is read has the timestamp -1 (Kafka Streams:
+    #: KeyValueToTimestampedKeyValueByteStoreAdapter, for Materialized with Stores.persistent_key_value_store).
+    plain_values: bool = False
 
     @property
     def windowed(self) -> bool:

@@ -9,25 +9,54 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from ..task_context import Process, TaskContext
+
+T = TypeVar("T")
 
 
 class NodeContext:
     """Where an operator is compiled: its node in one task.
 
     name: the node's name; task: the task; forward: calls all children in their order;
-    children: the child closures by child node name, for operators that choose (split, Processor API).
+    children: the child closures by child node name, for operators that choose (split, Processor API);
+    store_names: the stores that the node is connected to;
+    shared: what several operators of the task hold in common, by the object that declares it;
+    punctuated(callback, timestamp in ms): runs a user's punctuation, with the task's error handling.
     """
 
-    __slots__ = ("children", "forward", "init_callbacks", "close_callbacks", "name", "task")
+    __slots__ = (
+        "children",
+        "close_callbacks",
+        "closures",
+        "forward",
+        "init_callbacks",
+        "name",
+        "punctuated",
+        "shared",
+        "store_names",
+        "task",
+    )
 
-    def __init__(self, name: str, task: TaskContext, children: Mapping[str, Process], forward: Process) -> None:
+    def __init__(
+        self,
+        name: str,
+        task: TaskContext,
+        children: Mapping[str, Process],
+        forward: Process,
+        store_names: tuple[str, ...] = (),
+        shared: dict[Any, Any] | None = None,
+        punctuated: Callable[[Callable[[int], None], int], None] | None = None,
+    ) -> None:
         self.name = name
         self.task = task
         self.children = children
         self.forward = forward
+        self.store_names = store_names
+        self.shared: dict[Any, Any] = {} if shared is None else shared
+        self.punctuated = punctuated or _call
+        self.closures: list[Callable[..., Any]] = []
         self.init_callbacks: list[Callable[[], None]] = []
         self.close_callbacks: list[Callable[[], None]] = []
 
@@ -35,9 +64,20 @@ class NodeContext:
         """Return the task's store of this name."""
         return self.task.store(name)
 
+    def share(self, declaration: Any, make: Callable[[], T]) -> T:
+        """Return the one object of this task that belongs to a declaration; make() makes it at the first call."""
+        if declaration not in self.shared:
+            self.shared[declaration] = make()
+        found: T = self.shared[declaration]
+        return found
+
     def dropped(self, reason: str) -> None:
         """Count a dropped record under this node's name."""
         self.task.record_dropped(self.name, reason)
+
+    def owns(self, closure: Callable[..., Any]) -> None:
+        """Name this node when an exception comes out of closure, which is not called through compile()'s result."""
+        self.closures.append(closure)
 
     def on_init(self, callback: Callable[[], None]) -> None:
         """Call this once all nodes are compiled, in topology order (Processor.init, punctuators)."""
@@ -46,6 +86,10 @@ class NodeContext:
     def on_close(self, callback: Callable[[], None]) -> None:
         """Call this when the task closes, in topology order."""
         self.close_callbacks.append(callback)
+
+
+def _call(callback: Callable[[int], None], timestamp: int) -> None:
+    callback(timestamp)
 
 
 class Operator(ABC):

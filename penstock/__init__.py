@@ -1,0 +1,172 @@
+"""Penstock: Kafka Streams' runtime for Python.
+
+Declare a topology with StreamsBuilder (or Topology, the Processor API), test it with
+penstock.testing.TopologyTestDriver, run it with KafkaStreams or ``penstock run MODULE:TOPOLOGY``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.topology.branched_kstream import BranchedKStream
+from penstock.topology.cogrouped_kstream import (
+    CogroupedKStream,
+    SessionWindowedCogroupedKStream,
+    TimeWindowedCogroupedKStream,
+)
+from penstock.topology.description import TopologyDescription
+from penstock.topology.errors import (
+    BrokerUnavailableError,
+    ConfigError,
+    InvalidStateStoreError,
+    LockError,
+    MissingSourceTopicError,
+    PenstockError,
+    ProcessorStateError,
+    SerializationError,
+    StreamsError,
+    TaskAssignmentError,
+    TaskCorruptedError,
+    TaskMigratedError,
+    TopologyError,
+    UnknownStateStoreError,
+)
+from penstock.topology.global_ktable import GlobalKTable
+from penstock.topology.kgrouped_stream import KGroupedStream
+from penstock.topology.kgrouped_table import KGroupedTable
+from penstock.topology.kstream import KStream
+from penstock.topology.ktable import KTable
+from penstock.topology.materialized import Materialized
+from penstock.topology.processor_api import (
+    ContextualFixedKeyProcessor,
+    ContextualProcessor,
+    FixedKeyProcessor,
+    FixedKeyProcessorContext,
+    Processor,
+    ProcessorContext,
+    Punctuation,
+    PunctuationType,
+)
+from penstock.topology.processor_topology import AutoOffsetReset
+from penstock.topology.records import (
+    Record,
+    RecordMetadata,
+    TaskId,
+    TopicPartition,
+    ValueAndTimestamp,
+    Window,
+    Windowed,
+)
+from penstock.topology.serdes import Serde, Serdes
+from penstock.topology.store_interfaces import StoreBuilder
+from penstock.topology.stores import Stores, StoreSupplier
+from penstock.topology.streams_builder import StreamsBuilder
+from penstock.topology.streams_config import StreamsConfig
+from penstock.topology.suppressed import BufferConfig, Suppressed
+from penstock.topology.timestamp_extractors import (
+    fail_on_invalid_timestamp,
+    log_and_skip_on_invalid_timestamp,
+    use_partition_time_on_invalid_timestamp,
+    wallclock_timestamp_extractor,
+)
+from penstock.topology.topology import Topology
+from penstock.topology.windowed_kstream import SessionWindowedKStream, TimeWindowedKStream
+from penstock.topology.windows import (
+    EmitStrategy,
+    JoinWindows,
+    SessionWindows,
+    SlidingWindows,
+    TimeWindows,
+    UnlimitedWindows,
+    Windows,
+)
+
+if TYPE_CHECKING:
+    from penstock.supervisor.kafka_streams import KafkaStreams
+
+__version__ = "0.1.0"
+
+__all__ = [
+    # where to start
+    "StreamsBuilder",
+    "Topology",
+    "KafkaStreams",
+    "StreamsConfig",
+    # streams and tables
+    "KStream",
+    "KTable",
+    "GlobalKTable",
+    "KGroupedStream",
+    "KGroupedTable",
+    "CogroupedKStream",
+    "BranchedKStream",
+    "TimeWindowedKStream",
+    "SessionWindowedKStream",
+    "TimeWindowedCogroupedKStream",
+    "SessionWindowedCogroupedKStream",
+    "TopologyDescription",
+    # windows and suppression
+    "Windows",
+    "TimeWindows",
+    "SlidingWindows",
+    "SessionWindows",
+    "UnlimitedWindows",
+    "JoinWindows",
+    "EmitStrategy",
+    "Suppressed",
+    "BufferConfig",
+    # stores and serdes
+    "Materialized",
+    "Stores",
+    "StoreSupplier",
+    "StoreBuilder",
+    "Serde",
+    "Serdes",
+    # records
+    "Record",
+    "RecordMetadata",
+    "ValueAndTimestamp",
+    "Window",
+    "Windowed",
+    "TaskId",
+    "TopicPartition",
+    # the Processor API
+    "Processor",
+    "FixedKeyProcessor",
+    "ContextualProcessor",
+    "ContextualFixedKeyProcessor",
+    "ProcessorContext",
+    "FixedKeyProcessorContext",
+    "Punctuation",
+    "PunctuationType",
+    # how topics are read
+    "AutoOffsetReset",
+    "fail_on_invalid_timestamp",
+    "log_and_skip_on_invalid_timestamp",
+    "use_partition_time_on_invalid_timestamp",
+    "wallclock_timestamp_extractor",
+    # errors
+    "PenstockError",
+    "ConfigError",
+    "TopologyError",
+    "StreamsError",
+    "ProcessorStateError",
+    "TaskMigratedError",
+    "TaskCorruptedError",
+    "LockError",
+    "TaskAssignmentError",
+    "MissingSourceTopicError",
+    "SerializationError",
+    "UnknownStateStoreError",
+    "InvalidStateStoreError",
+    "BrokerUnavailableError",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import KafkaStreams when it is asked for: declaring and testing a topology needs no Kafka client."""
+    if name == "KafkaStreams":
+        from penstock.supervisor.kafka_streams import KafkaStreams
+
+        return KafkaStreams
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

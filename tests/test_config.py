@@ -1,0 +1,186 @@
+"""StreamsConfig: typed effective values, where they came from, and errors that say what to do."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from penstock.topology.errors import ConfigError
+from penstock.topology.streams_config import KEYS, StreamsConfig, verify_topology_optimization_configs
+
+
+@pytest.mark.parametrize(
+    ("key", "default"),
+    [
+        ("num.stream.threads", 1),
+        ("commit.interval.ms", 30_000),
+        ("num.standby.replicas", 0),
+        ("max.warmup.replicas", 2),
+        ("acceptable.recovery.lag", 10_000),
+        ("probing.rebalance.interval.ms", 600_000),
+        ("poll.ms", 100),
+        ("buffered.records.per.partition", 1000),
+        ("statestore.cache.max.bytes", 10_485_760),
+        ("max.task.idle.ms", 0),
+        ("task.timeout.ms", 300_000),
+        ("state.cleanup.delay.ms", 600_000),
+        ("state.cleanup.dir.max.age.ms", -1),
+        ("repartition.purge.interval.ms", 30_000),
+        ("windowstore.changelog.additional.retention.ms", 86_400_000),
+        ("replication.factor", -1),
+        ("log.summary.interval.ms", 120_000),
+        ("group.protocol", "classic"),
+        ("topology.optimization", "none"),
+        ("upgrade.from", None),
+        ("metrics.recording.level", "INFO"),
+        ("rack.aware.assignment.strategy", "none"),
+        ("max.poll.records", 1000),
+        ("auto.offset.reset", "earliest"),
+        ("linger.ms", 100),
+        ("deserialization.exception.handler", "fail"),
+    ],
+)
+def test_the_defaults_are_kafka_streams(key: str, default: Any) -> None:
+    config = StreamsConfig()
+    assert config[key] == default
+    assert config.origin(key).startswith("default")
+
+
+def test_exactly_once_changes_the_defaults_that_depend_on_it() -> None:
+    config = StreamsConfig({"processing.guarantee": "exactly_once_v2"})
+    assert config["commit.interval.ms"] == 100
+    assert config["transaction.timeout.ms"] == 10_000
+    assert config["isolation.level"] == "read_committed"
+    assert config.origin("commit.interval.ms") == "default by processing.guarantee"
+    assert StreamsConfig({**config.originals(), "commit.interval.ms": 5})["commit.interval.ms"] == 5
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "value"),
+    [
+        ("commit.interval.ms", "250", 250),
+        ("commit.interval.ms", timedelta(seconds=2), 2_000),
+        ("processor.wrapper.class", "", None),
+        ("ensure.explicit.internal.resource.naming", "True", True),
+        ("rack.aware.assignment.tags", [], []),
+        ("bootstrap.servers", ["a:1", "b:2"], "a:1,b:2"),
+        ("default.dsl.store", "IN_MEMORY", "in_memory"),
+        ("dsl.store.suppliers.class", "org.x.BuiltInDslStoreSuppliers$InMemoryDslStoreSuppliers", "in_memory"),
+        ("default.key.serde", "org.apache.kafka.common.serialization.Serdes$LongSerde", "int64"),
+        (
+            "deserialization.exception.handler",
+            "org.apache.kafka.streams.errors.LogAndContinueExceptionHandler",
+            "continue",
+        ),
+        ("default.timestamp.extractor", "org.x.WallclockTimestampExtractor", "WallclockTimestampExtractor"),
+        ("group.protocol", "STREAMS", "streams"),
+    ],
+)
+def test_values_are_taken_as_text_or_typed(key: str, given: Any, value: Any) -> None:
+    assert StreamsConfig({key: given})[key] == value
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "message"),
+    [
+        (
+            "commit.interval.ms",
+            "soon",
+            "commit.interval.ms='soon' is not valid: expected a whole number of milliseconds",
+        ),
+        ("num.stream.threads", 0, "num.stream.threads=0 is not valid: expected a whole number, 1 or more"),
+        ("num.stream.threads", True, "expected a whole number"),
+        ("enable.metrics.push", "yes", "expected true or false"),
+        ("processing.guarantee", "exactly_once", "expected text, one of at_least_once, exactly_once_v2"),
+        ("consumer.max.poll.records", "many", "consumer.max.poll.records='many'"),
+        ("application.id", "my app", "it names topics"),
+        ("application.id", "..", "it names topics"),
+        ("bootstrap.servers", "localhost", "host:port"),
+        ("topology.optimization", "all,none", "a list of optimizations"),
+        ("default.key.serde", "strnig", "one of bytes, float32, float64, int16"),
+        ("rack.aware.assignment.tags", "zone", "client.tag.zone"),
+        ("penstock.worker.stall.timeout.ms", 1000, "must be above max.poll.interval.ms=300000"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_what_is_expected(key: str, given: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        StreamsConfig({key: given})
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [("comit.interval.ms", "commit.interval.ms"), ("num.stream.thread", "num.stream.threads"), ("acks.all", "acks")],
+)
+def test_an_unknown_key_names_the_nearest(key: str, nearest: str) -> None:
+    with pytest.raises(ConfigError, match=f"Did you mean {nearest}\\?"):
+        StreamsConfig({key: 1})
+
+
+def test_an_unknown_key_that_is_near_nothing_names_the_way_to_the_list() -> None:
+    with pytest.raises(ConfigError, match="penstock config --all"):
+        StreamsConfig({"zzz": 1})
+
+
+def test_client_settings_pass_behind_their_prefix_unchanged() -> None:
+    config = StreamsConfig(
+        {
+            "consumer.fetch.min.bytes": "7",
+            "main.consumer.debug": "cgrp",
+            "ssl.ca.location": "/ca",
+            "topic.segment.ms": 9,
+        }
+    )
+    assert config.with_prefix("consumer.") == {"fetch.min.bytes": "7"}
+    assert config.with_prefix("main.consumer.") == {"debug": "cgrp"}
+    assert config.with_prefix("topic.") == {"segment.ms": 9}
+    assert config.common_client_settings() == {"ssl.ca.location": "/ca"}
+
+
+def test_the_nearest_prefix_wins_for_a_client_key() -> None:
+    values = {"max.poll.records": 1, "consumer.max.poll.records": 2, "main.consumer.max.poll.records": "3"}
+    config = StreamsConfig(values, dict.fromkeys(values, "penstock.toml"))
+    assert config["max.poll.records"] == 3
+    assert config.origin("max.poll.records") == "penstock.toml (main.consumer.max.poll.records)"
+
+
+def test_a_deprecated_key_gives_its_value_to_the_new_one_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    assert StreamsConfig({"cache.max.bytes.buffering": 5})["statestore.cache.max.bytes"] == 5
+    assert "cache.max.bytes.buffering is deprecated; use statestore.cache.max.bytes." in caplog.text
+    both = StreamsConfig({"cache.max.bytes.buffering": 5, "statestore.cache.max.bytes": 6})
+    assert both["statestore.cache.max.bytes"] == 6
+
+
+def test_what_is_required_is_named_with_the_ways_to_set_it() -> None:
+    with pytest.raises(ConfigError) as raised:
+        StreamsConfig({"bootstrap.servers": "a:1"}).require("application.id", "bootstrap.servers")
+    assert "missing: application.id." in str(raised.value)
+    assert "PENSTOCK_APPLICATION_ID" in str(raised.value)
+
+
+def test_an_object_or_a_reference_can_be_given_where_kafka_has_a_class() -> None:
+    assert StreamsConfig({"processing.exception.handler": print})["processing.exception.handler"] is print
+    config = StreamsConfig({"processing.exception.handler": "json:dumps"})
+    assert config["processing.exception.handler"].__module__ == "json"
+    assert config.shown("processing.exception.handler") == "json:dumps"
+    with pytest.raises(ConfigError, match="cannot be imported"):
+        StreamsConfig({"processing.exception.handler": "json:nothing"})["processing.exception.handler"]
+
+
+def test_a_config_is_a_mapping_of_all_keys_and_survives_pickling() -> None:
+    config = StreamsConfig({"application.id": "a", "consumer.debug": "all"}, {"application.id": "file"})
+    copy = pickle.loads(pickle.dumps(config))
+    assert dict(copy) == dict(config)
+    assert set(KEYS) < set(config)
+    assert config.get("no.such.key") is None
+    assert copy.origin("application.id") == "file"
+
+
+def test_optimizations_are_those_of_kafka() -> None:
+    all_three = {"reuse.ktable.source.topics", "merge.repartition.topics", "single.store.self.join"}
+    assert verify_topology_optimization_configs("all") == all_three
+    assert verify_topology_optimization_configs("none") == frozenset()
+    assert verify_topology_optimization_configs("merge.repartition.topics") == {"merge.repartition.topics"}

@@ -1,0 +1,154 @@
+"""compile_topology: from the nodes of a sub-topology to the closures of one task.
+
+Children are compiled before their parents, each node once. A closure calls the closures of its children directly:
+with one child that is the child itself, so that a chain of operators is a chain of plain calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .compiled_sink import dynamic_sink, static_sink
+from .compiled_source import CompiledSource, StampedRecord
+from .error_handling import ErrorHandling
+from .errors import StreamsError
+from .operators.operator import NodeContext
+from .processor_topology import ProcessorNode, ProcessorTopology, SinkNode, SourceNode
+from .records import Headers
+from .task_context import Process, TaskContext
+
+__all__ = ["CompiledSource", "CompiledTopology", "StampedRecord", "compile_topology"]
+
+
+class CompiledTopology:
+    """A sub-topology in one task.
+
+    sources: by full topic name. errors: names the operator when something fails that no source has called, such as a
+    store's flush: ``errors.raise_failure(error)``.
+    """
+
+    def __init__(
+        self, sources: Mapping[str, CompiledSource], nodes: Sequence[NodeContext], errors: ErrorHandling
+    ) -> None:
+        self.sources = sources
+        self.errors = errors
+        self._nodes = nodes
+
+    def source_of(self, topic: str) -> CompiledSource | None:
+        """Return the source that reads a topic, by its full name; None if none does."""
+        return self.sources.get(topic)
+
+    def init(self) -> None:
+        """Initialize the users' processors, in topology order. Stores are restored by now.
+
+        Raises StreamsError if one fails.
+        """
+        for node in self._nodes:
+            for callback in node.init_callbacks:
+                try:
+                    callback()
+                except Exception as error:
+                    raise StreamsError(f"failed to initialize processor {node.name}: {error}") from error
+
+    def close(self) -> None:
+        """Close all the users' processors, in topology order; then raise StreamsError for the first that failed."""
+        failed: StreamsError | None = None
+        for node in self._nodes:
+            for callback in node.close_callbacks:
+                try:
+                    callback()
+                except Exception as error:  # noqa: BLE001 - the others must be closed too
+                    if failed is None:
+                        failed = StreamsError(f"failed to close processor {node.name}: {error}")
+                        failed.__cause__ = error
+        if failed is not None:
+            raise failed
+
+
+def compile_topology(topology: ProcessorTopology, task: TaskContext) -> CompiledTopology:
+    """Compile a sub-topology for a task whose stores are open and restored.
+
+    Raises ConfigError if a source or sink has no serde, and what an operator raises that cannot work in this task.
+    """
+    return _Compiler(topology, task).compile()
+
+
+class _Compiler:
+    def __init__(self, topology: ProcessorTopology, task: TaskContext) -> None:
+        self.topology = topology
+        self.task = task
+        self.errors = ErrorHandling(task)
+        self.closures: dict[str, Process] = {}
+        self.contexts: list[NodeContext] = []
+        self.sources: dict[str, CompiledSource] = {}
+        self.shared: dict[Any, Any] = {}
+
+    def compile(self) -> CompiledTopology:
+        for node in reversed(tuple(self.topology.nodes.values())):
+            if isinstance(node, SourceNode):
+                self.compile_source(node)
+            elif isinstance(node, SinkNode):
+                self.closures[node.name] = self.compile_sink(node)
+            else:
+                self.closures[node.name] = self.compile_processor(node)
+        sources = {topic: self.sources[topic] for topic in reversed(self.sources)}
+        return CompiledTopology(sources, self.contexts[::-1], self.errors)
+
+    def compile_source(self, node: SourceNode) -> None:
+        forward = fuse([self.closures[child] for child in node.children])
+        for topic in reversed(node.topics):
+            full = self.full_topic(topic)
+            self.sources[full] = CompiledSource(node, full, self.task, forward, self.errors)
+
+    def compile_processor(self, node: ProcessorNode) -> Process:
+        children = {child: self.closures[child] for child in node.children}
+        context = NodeContext(
+            node.name,
+            self.task,
+            children,
+            fuse(list(children.values())),
+            (*node.stores, *self.topology.global_stores),
+            self.shared,
+            self.errors.punctuated(node.name),
+        )
+        process = node.operator.compile(context)
+        self.contexts.append(context)
+        if process is not context.forward:
+            for closure in (process, *context.closures):
+                self.errors.register(node.name, closure)
+        return self.errors.guard(node.name, process) if self.errors.guards_nodes else process
+
+    def compile_sink(self, node: SinkNode) -> Process:
+        if isinstance(node.topic, str):
+            sink = static_sink(node, self.full_topic(node.topic), self.task, self.errors)
+        else:
+            sink = dynamic_sink(node, node.topic, self.task, self.errors)
+        self.errors.register(node.name, sink)
+        return sink
+
+    def full_topic(self, topic: str) -> str:
+        return self.task.internal_topic(topic) if topic in self.topology.repartition_topics else topic
+
+
+def fuse(children: list[Process]) -> Process:
+    """Return one function that calls all children in their order."""
+    if not children:
+        return _nothing
+    if len(children) == 1:
+        return children[0]
+
+    def forward_to_all(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        for child in children:
+            child(key, value, timestamp, headers)
+
+    def forward_to_two(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        first(key, value, timestamp, headers)
+        second(key, value, timestamp, headers)
+
+    first, second = children[:2]
+    return forward_to_two if len(children) == 2 else forward_to_all
+
+
+def _nothing(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+    return

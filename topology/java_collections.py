@@ -1,0 +1,137 @@
+"""Iteration orders of Java's HashMap and TreeSet.
+
+``Topology.describe()`` shows sets in the order in which Java iterates over them, and so does the order in which the
+stores of a node are opened. To be equal to Kafka Streams there, these two orders are reproduced; nothing else is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+_CAPACITY_MIN = 16
+
+
+def java_hash(text: str) -> int:
+    """Return String.hashCode() with HashMap's spreading of the upper bits, as an unsigned 32-bit number."""
+    code = 0
+    for unit in memoryview(text.encode("utf-16-le")).cast("H"):
+        code = (31 * code + unit) & 0xFFFFFFFF
+    return code ^ code >> 16
+
+
+def _in_buckets(names: Iterable[str], capacity: int) -> list[str]:
+    """Order by bucket; within a bucket the order of insertion stays."""
+    return sorted(names, key=lambda name: java_hash(name) & (capacity - 1))
+
+
+def hash_map_order(names: Iterable[str]) -> list[str]:
+    """Return distinct names as a HashMap or HashSet iterates over them that they were added to one by one."""
+    names = list(names)
+    capacity = _CAPACITY_MIN
+    while len(names) > capacity * 3 // 4:
+        capacity *= 2
+    return _in_buckets(names, capacity)
+
+
+def hash_set_order(names: Iterable[str]) -> list[str]:
+    """Return distinct names as ``new HashSet<>(names)`` iterates over them: it starts larger than a growing one."""
+    names = list(names)
+    needed = max(int(len(names) / 0.75) + 1, _CAPACITY_MIN)
+    return _in_buckets(names, 1 << (needed - 1).bit_length())
+
+
+class _Entry(Generic[T]):
+    __slots__ = ("left", "parent", "red", "right", "value")
+
+    def __init__(self, value: T, parent: _Entry[T] | None) -> None:
+        self.value = value
+        self.parent = parent
+        self.left: _Entry[T] | None = None
+        self.right: _Entry[T] | None = None
+        self.red = False
+
+
+class TreeSet(Generic[T]):
+    """A red-black tree that is never rebuilt, like Java's TreeSet.
+
+    Kafka Streams changes what the comparator looks at after elements were added, so that the resulting order depends on
+    the shape of the tree. A sorted list would not do.
+    """
+
+    def __init__(self, compare: Callable[[T, T], int]) -> None:
+        self._compare = compare
+        self._root: _Entry[T] | None = None
+
+    def add(self, value: T) -> None:
+        """Add a value unless one that compares as equal is met on the way down."""
+        entry, order = self._root, 0
+        parent = None
+        while entry is not None:
+            parent = entry
+            order = self._compare(value, entry.value)
+            if order == 0:
+                return
+            entry = entry.left if order < 0 else entry.right
+        added = _Entry(value, parent)
+        if parent is None:
+            self._root = added
+        elif order < 0:
+            parent.left = added
+        else:
+            parent.right = added
+        self._balance(added)
+
+    def __iter__(self) -> Iterator[T]:
+        stack: list[_Entry[T]] = []
+        entry = self._root
+        while stack or entry is not None:
+            while entry is not None:
+                stack.append(entry)
+                entry = entry.left
+            entry = stack.pop()
+            yield entry.value
+            entry = entry.right
+
+    def _balance(self, entry: _Entry[T]) -> None:
+        """Restore the colours after an insertion: the textbook algorithm, which is also Java's."""
+        entry.red = True
+        while (parent := entry.parent) is not None and parent.red and (above := parent.parent) is not None:
+            parent_is_left = parent is above.left
+            uncle = above.right if parent_is_left else above.left
+            if uncle is not None and uncle.red:
+                parent.red = uncle.red = False
+                above.red = True
+                entry = above
+                continue
+            if entry is (parent.right if parent_is_left else parent.left):
+                self._rotate(parent, left=parent_is_left)
+                entry, parent = parent, entry
+            parent.red = False
+            above.red = True
+            self._rotate(above, left=not parent_is_left)
+        if self._root is not None:
+            self._root.red = False
+
+    def _rotate(self, entry: _Entry[T], *, left: bool) -> None:
+        """Let a child of entry take its place: the right one in a rotation to the left."""
+        child = entry.right if left else entry.left
+        if child is None:
+            return
+        inner = child.left if left else child.right
+        if left:
+            entry.right, child.left = inner, entry
+        else:
+            entry.left, child.right = inner, entry
+        if inner is not None:
+            inner.parent = entry
+        parent = child.parent = entry.parent
+        entry.parent = child
+        if parent is None:
+            self._root = child
+        elif parent.left is entry:
+            parent.left = child
+        else:
+            parent.right = child

@@ -1,0 +1,27 @@
+"""Which nodes belong together: connected ones form a sub-topology (Kafka Streams: QuickUnion)."""
+
+from __future__ import annotations
+
+
+class NodeGroups:
+    """Disjoint sets of node names."""
+
+    def __init__(self) -> None:
+        self._parents: dict[str, str] = {}
+
+    def add(self, name: str) -> None:
+        """Add a node in a group of its own."""
+        self._parents[name] = name
+
+    def unite(self, name: str, *others: str) -> None:
+        """Put nodes into one group."""
+        for other in others:
+            self._parents[self.root(name)] = self.root(other)
+
+    def root(self, name: str) -> str:
+        """Return the name that stands for a node's group."""
+        parents = self._parents
+        while parents[name] != name:
+            parents[name] = parents[parents[name]]
+            name = parents[name]
+        return name

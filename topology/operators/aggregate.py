@@ -1,0 +1,121 @@
+"""Aggregations of a stream per key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..records import Change, Headers
+from ..task_context import Process
+from .operator import NodeContext, Operator
+from .table_store import (
+    IS_LATEST,
+    NOT_PUT,
+    KTableMaterializedValueGetterSupplier,
+    TableStore,
+    forwards_itself,
+    private_copy,
+)
+from .value_getters import KTableValueGetterSupplier
+
+Initializer = Callable[[], Any]
+Aggregator = Callable[[Any, Any, Any], Any]
+Reducer = Callable[[Any, Any], Any]
+
+
+class KStreamAggregator(Operator):
+    """What KStreamAggregate and KStreamReduce share: the store, and whether old values are sent."""
+
+    def __init__(self, store_name: str) -> None:
+        self.store_name = store_name
+        self.send_old_values = False
+
+    def enable_sending_old_values(self) -> None:
+        """Forward old values too."""
+        self.send_old_values = True
+
+    def view(self) -> KTableValueGetterSupplier:
+        """Return how the resulting table is read."""
+        return KTableMaterializedValueGetterSupplier(self.store_name)
+
+
+class KStreamAggregate(KStreamAggregator):
+    """Aggregates values per key: initializer() -> aggregate; aggregator(key, value, aggregate) -> aggregate.
+
+    The aggregator may change the aggregate in place and return it; None deletes it. Records without key or value are
+    dropped. A result carries the highest timestamp of its key.
+    """
+
+    def __init__(self, store_name: str, initializer: Initializer, aggregator: Aggregator) -> None:
+        super().__init__(store_name)
+        self.initializer = initializer
+        self.aggregator = aggregator
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        task, forward, dropped = node.task, node.forward, node.dropped
+        initializer, aggregator = self.initializer, self.aggregator
+        store = TableStore(node, self.store_name)
+        get, put = store.get_for_update, store.put
+        forwards = forwards_itself(node, store.store, self.send_old_values)
+        send_old = self.send_old_values and forwards
+
+        def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            if key is None or value is None:
+                dropped("null key or value")
+                return
+            row = get(key)
+            if row is None:
+                old, newest = initializer(), timestamp
+            else:
+                old, newest = row
+                if timestamp > newest:
+                    newest = timestamp
+            sent_old = private_copy(old) if send_old else None
+            new = aggregator(key, value, old)
+            task.timestamp = timestamp
+            task.headers = headers
+            code = put(key, new, newest)
+            if forwards and code != NOT_PUT:
+                forward(key, Change(new, sent_old, code == IS_LATEST), newest, headers)
+
+        return aggregate
+
+
+class KStreamReduce(KStreamAggregator):
+    """Reduces values per key: reducer(aggregate, value) -> aggregate; the first value is the first aggregate."""
+
+    def __init__(self, store_name: str, reducer: Reducer) -> None:
+        super().__init__(store_name)
+        self.reducer = reducer
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        task, forward, dropped, reducer = node.task, node.forward, node.dropped, self.reducer
+        store = TableStore(node, self.store_name)
+        get, put = store.get_for_update, store.put
+        forwards = forwards_itself(node, store.store, self.send_old_values)
+        send_old = self.send_old_values and forwards
+
+        def reduce(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            if key is None or value is None:
+                dropped("null key or value")
+                return
+            row = get(key)
+            sent_old = None
+            if row is None:
+                new, newest = value, timestamp
+            else:
+                old, newest = row
+                if timestamp > newest:
+                    newest = timestamp
+                if send_old:
+                    sent_old = private_copy(old)
+                new = reducer(old, value)
+            task.timestamp = timestamp
+            task.headers = headers
+            code = put(key, new, newest)
+            if forwards and code != NOT_PUT:
+                forward(key, Change(new, sent_old, code == IS_LATEST), newest, headers)
+
+        return reduce

@@ -1,0 +1,137 @@
+"""User-written processors (KIP-478, KIP-820)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..durations import Duration, to_millis
+from ..errors import StreamsError
+from ..processor_api import Punctuation
+from ..records import Headers, Record, RecordMetadata, TaskId
+from ..task_context import Cancellable, Process, TaskContext
+from .operator import NodeContext, Operator
+from .record_context import record_metadata
+
+
+class ProcessorOperator(Operator):
+    """Runs what supplier() makes: a Processor, or a FixedKeyProcessor with fixed_key. One for each task."""
+
+    def __init__(self, supplier: Callable[[], Any], fixed_key: bool = False) -> None:
+        self.supplier = supplier
+        self.fixed_key = fixed_key
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        task, processor = node.task, self.supplier()
+        if processor is None or isinstance(processor, type):
+            raise StreamsError(
+                f"The supplier of {node.name} must return a new processor at each call, not {processor!r}"
+            )
+        context = _FixedKeyContext(node) if self.fixed_key else _Context(node)
+        node.on_init(lambda: processor.init(context))
+        close = getattr(processor, "close", None)
+        if close is not None:
+            node.on_close(close)
+        process_record = processor.process
+
+        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            # What the processor writes into its stores has the timestamp and headers of the record it was given.
+            task.timestamp = timestamp
+            task.headers = headers
+            process_record(Record(key, value, timestamp, headers))
+
+        def process_fixed_key(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            task.timestamp = timestamp
+            task.headers = headers
+            previous, context.key = context.key, key
+            process_record(Record(key, value, timestamp, headers))
+            context.key = previous
+
+        return process_fixed_key if self.fixed_key else process
+
+
+#: There is no record whose key forward() could be compared with.
+_NO_KEY = object()
+
+
+class _Context:
+    """The ProcessorContext of one processor in one task."""
+
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
+        self._task: TaskContext = node.task
+        self.key: Any = _NO_KEY
+
+    @property
+    def application_id(self) -> str:
+        return self._task.application_id
+
+    @property
+    def task_id(self) -> TaskId:
+        return self._task.task_id
+
+    @property
+    def app_configs(self) -> Mapping[str, Any]:
+        return self._task.config
+
+    def record_metadata(self) -> RecordMetadata | None:
+        return record_metadata(self._task)
+
+    def get_state_store(self, name: str) -> Any:
+        if name not in self._node.store_names:
+            raise StreamsError(
+                f"Processor {self._node.name} has no access to state store {name}, because it is not connected to it. "
+                "Name the store in process() or process_values(), in add_state_store() or in "
+                "connect_processor_and_state_stores(), or return its builder from the supplier's stores."
+            )
+        return self._node.store(name)
+
+    def schedule(self, interval: Duration, punctuation: Punctuation, callback: Callable[[int], None]) -> Cancellable:
+        interval_ms = to_millis(interval, "The interval of a punctuation")
+        if interval_ms < 1:
+            raise StreamsError(f"{self._node.name}: the minimum supported scheduling interval is 1 millisecond")
+        punctuated, context = self._node.punctuated, self
+
+        def punctuate(timestamp: int) -> None:
+            previous, context.key = context.key, _NO_KEY
+            try:
+                punctuated(callback, timestamp)
+            finally:
+                context.key = previous
+
+        return self._task.schedule(interval_ms, punctuation, punctuate)
+
+    def commit(self) -> None:
+        self._task.request_commit()
+
+    def current_system_time_ms(self) -> int:
+        return self._task.wall_clock_ms()
+
+    def current_stream_time_ms(self) -> int:
+        return self._task.stream_time_ms
+
+    def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
+        task = self._task
+        target = self._node.forward if child is None else self._node.children.get(child)
+        if target is None:
+            raise StreamsError(
+                f"Unknown downstream node: {child} either does not exist or is not connected to {self._node.name}"
+            )
+        timestamp, headers = task.timestamp, task.headers
+        target(record.key, record.value, record.timestamp, record.headers)
+        task.timestamp = timestamp
+        task.headers = headers
+
+
+class _FixedKeyContext(_Context):
+    """The FixedKeyProcessorContext of one processor in one task."""
+
+    def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
+        key = self.key
+        if key is not _NO_KEY and record.key is not key and record.key != key:
+            raise StreamsError(
+                f"{self._node.name} must keep the key of its records: it got {key!r} and forwards {record.key!r}. "
+                "Use process() with a Processor to change keys."
+            )
+        super().forward(record, child)

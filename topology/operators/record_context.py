@@ -1,0 +1,41 @@
+"""Where the record at an operator came from, for operators that set records aside and forward them later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..records import Headers, ProcessorRecordContext, RawRecord, RecordMetadata
+from ..task_context import Process, TaskContext
+
+
+def record_context(task: TaskContext, timestamp: int, headers: Headers) -> ProcessorRecordContext:
+    """Return the context of the record that an operator sees now."""
+    message = task.message
+    if message is None:
+        return ProcessorRecordContext(timestamp, -1, -1, None, headers)
+    return ProcessorRecordContext(timestamp, message.offset(), message.partition(), message.topic(), headers)
+
+
+def record_metadata(task: TaskContext) -> RecordMetadata | None:
+    """Return topic, partition and offset of the input record; None in a punctuation."""
+    message = task.message
+    return None if message is None else RecordMetadata(message.topic(), message.partition(), message.offset())
+
+
+def with_record_context(
+    task: TaskContext, context: ProcessorRecordContext, process: Process, key: Any, value: Any
+) -> None:
+    """Process a record that was set aside as if its input record came now; then go on with the current one."""
+    timestamp, offset, partition, topic, headers = context
+    previous = task.message, task.timestamp, task.headers
+    if topic is None:
+        task.message = None
+    else:
+        kept_headers = None if headers is None else list(headers)
+        task.message = RawRecord(topic, partition, offset, timestamp, None, None, kept_headers)
+    task.timestamp = timestamp
+    task.headers = headers
+    try:
+        process(key, value, timestamp, headers)
+    finally:
+        task.message, task.timestamp, task.headers = previous

@@ -1,0 +1,158 @@
+"""Aggregations of a stream per key and session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from ..records import Change, Headers, ValueAndTimestamp, Windowed
+from ..task_context import Process
+from .aggregate import Aggregator, Initializer
+from .operator import NodeContext
+from .table_store import private_copy
+from .value_getters import KTableValueGetter, KTableValueGetterSupplier
+from .window_close import CloseEmitter, EmitRange
+from .windowed import EmitStrategy, WindowedAggregator
+
+
+class SessionWindowsLike(Protocol):
+    """SessionWindows."""
+
+    @property
+    def inactivity_gap_ms(self) -> int:
+        """The pause that ends a session."""
+
+    @property
+    def grace_ms(self) -> int:
+        """How long after its end and gap a session still takes records."""
+
+
+class KStreamSessionWindowAggregate(WindowedAggregator):
+    """Aggregates values per key and session; a record merges the sessions that it connects.
+
+    session_merger(key, one aggregate, other) -> aggregate. Records without key are dropped. A result carries the end
+    of its session as timestamp; sessions that were merged are deleted.
+    """
+
+    def __init__(
+        self,
+        windows: SessionWindowsLike,
+        store_name: str,
+        emit_strategy: EmitStrategy,
+        initializer: Initializer,
+        aggregator: Aggregator,
+        session_merger: Aggregator,
+    ) -> None:
+        super().__init__(store_name, emit_strategy, initializer, aggregator)
+        self.windows = windows
+        self.session_merger = session_merger
+
+    def view(self) -> KTableValueGetterSupplier:
+        """See WindowedAggregator."""
+        return _SessionStoreGetterSupplier(self.store_name)
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        dropped, gap, grace_ms = node.dropped, self.windows.inactivity_gap_ms, self.windows.grace_ms
+        initializer, merger, find_sessions = (
+            self.initializer,
+            self.session_merger,
+            node.store(self.store_name).find_sessions,
+        )
+        update = self._compile_update(node)
+        emitter = _SessionEmitter(node, self.store_name, _SessionRange()) if self.on_close else None
+        send_old, stream_time = self.send_old_values, -1
+
+        def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            nonlocal stream_time
+            if key is None:
+                dropped("null key")
+                return
+            stream_time = max(stream_time, timestamp)
+            close_time = stream_time - grace_ms - gap
+            start = end = timestamp
+            merged = list(find_sessions(key, timestamp - gap, timestamp + gap))
+            replaced = [(session, private_copy(old)) for session, old in merged] if send_old else merged
+            aggregate = initializer()
+            for (_, session_start, session_end), session_aggregate in merged:
+                aggregate = merger(key, aggregate, session_aggregate)
+                start, end = min(start, session_start), max(end, session_end)
+            if end < close_time:
+                dropped("expired window")
+            else:
+                update(Windowed(key, start, end), value, aggregate, replaced, timestamp, headers)
+            if emitter is not None:
+                emitter.emit(close_time, headers)
+
+        return aggregate
+
+    def _compile_update(self, node: NodeContext) -> Any:
+        """Return what replaces the merged sessions: (session, value, aggregate, merged, timestamp, headers) -> None."""
+        task, forward, aggregator = node.task, node.forward, self.aggregator
+        store = node.store(self.store_name)
+        put, remove = store.put, store.remove
+        forwards = not self.on_close and self._forwards_itself(node, store)
+        send_old = self.send_old_values
+
+        def update(
+            session: Windowed, value: Any, aggregate: Any, merged: list[Any], timestamp: int, headers: Headers
+        ) -> None:
+            if session[1] != timestamp or session[2] != timestamp:
+                for old_session, old in merged:
+                    task.timestamp = timestamp
+                    task.headers = headers
+                    remove(old_session)
+                    if forwards:
+                        forward(old_session, Change(None, old if send_old else None), old_session[2], None)
+            new = aggregator(session[0], value, aggregate)
+            task.timestamp = timestamp
+            task.headers = headers
+            put(session, new)
+            if forwards:
+                forward(session, Change(new, None), session[2], None)
+
+        return update
+
+    def _forwards_itself(self, node: NodeContext, store: Any) -> bool:
+        forward = node.forward
+
+        def flushed(session: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
+            forward(session, Change(new, old), session[2], headers)
+
+        node.owns(flushed)
+        return not store.set_flush_listener(flushed, self.send_old_values)
+
+
+class _SessionRange(EmitRange):
+    """Which sessions, by their ends, are final between two close times."""
+
+    def starts(self, last_close_time: int, close_time: int) -> tuple[int, int] | None:
+        lower, upper = max(0, last_close_time), close_time - 1
+        return None if 0 <= upper < lower else (lower, upper)
+
+
+class _SessionEmitter(CloseEmitter):
+    """Forwards sessions as they close: found by their ends, with their ends as timestamps."""
+
+    def results(self, first: int, last: int) -> Iterator[tuple[Any, Any, int]]:
+        """See CloseEmitter."""
+        for session, aggregate in self.store.find_sessions_ending(first, last):
+            yield session, aggregate, session[2]
+
+
+class _SessionStoreGetterSupplier(KTableValueGetterSupplier):
+    def __init__(self, store_name: str) -> None:
+        self.store_name = store_name
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        return (self.store_name,)
+
+    def compile(self, node: NodeContext) -> KTableValueGetter:
+        fetch_session = node.store(self.store_name).fetch_session
+
+        def get(session: Any) -> ValueAndTimestamp | None:
+            aggregate = fetch_session(session[0], session[1], session[2])
+            return None if aggregate is None else ValueAndTimestamp(aggregate, session[2])
+
+        return KTableValueGetter(get)

@@ -1,0 +1,227 @@
+"""Aggregations of a stream per key and sliding window (KIP-450).
+
+A record at t belongs to all windows [start, start + difference] that hold t. Windows exist only where their set of
+records differs: one that ends at each record (its left window), and one that begins just after each record that others
+follow within the difference (its right window). The order in which a record updates and creates windows is that of
+Kafka Streams, because each step is an update downstream.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from ..records import Change, Headers, ValueAndTimestamp, Windowed
+from ..task_context import Process
+from .aggregate import Aggregator, Initializer
+from .operator import NodeContext
+from .table_store import forwards_itself, private_copy
+from .window_close import NEVER, CloseEmitter, EmitRange
+from .windowed import EmitStrategy, WindowedAggregator
+
+
+class SlidingWindowsLike(Protocol):
+    """SlidingWindows."""
+
+    @property
+    def time_difference_ms(self) -> int:
+        """How far apart two records of a window may be."""
+
+    @property
+    def grace_ms(self) -> int:
+        """How long after its end a window still takes records."""
+
+
+class _Input(NamedTuple):
+    """The record that is being aggregated, and the time before which windows are closed."""
+
+    key: Any
+    value: Any
+    timestamp: int
+    headers: Headers
+    close_time: int
+
+
+class KStreamSlidingWindowAggregate(WindowedAggregator):
+    """Aggregates values per key and sliding window. Records without key or value are dropped."""
+
+    def __init__(
+        self,
+        windows: SlidingWindowsLike,
+        store_name: str,
+        emit_strategy: EmitStrategy,
+        initializer: Initializer,
+        aggregator: Aggregator,
+    ) -> None:
+        super().__init__(store_name, emit_strategy, initializer, aggregator)
+        self.windows = windows
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        difference = self.windows.time_difference_ms
+        emitter = CloseEmitter(node, self.store_name, _SlidingWindowRange(difference)) if self.on_close else None
+        return _SlidingWindowProcessor(node, self, emitter).process
+
+
+class _SlidingWindowRange(EmitRange):
+    """Which sliding windows close between two close times."""
+
+    def __init__(self, difference_ms: int) -> None:
+        self.difference_ms = difference_ms
+
+    def starts(self, last_close_time: int, close_time: int) -> tuple[int, int] | None:
+        lower = 0 if last_close_time == NEVER else max(0, last_close_time - self.difference_ms)
+        return lower, close_time - self.difference_ms - 1
+
+
+class _Found:
+    """What the windows around a record that exist already say of the windows that it needs."""
+
+    __slots__ = ("left_aggregate", "left_exists", "previous_timestamp", "right_exists", "right_row", "starts")
+
+    def __init__(self) -> None:
+        self.starts: set[int] = set()
+        self.left_exists = False
+        self.right_exists = False
+        #: Aggregate of the records before this one, for its left window.
+        self.left_aggregate: Any = None
+        #: Row of the records after this one, for its right window.
+        self.right_row: ValueAndTimestamp | None = None
+        #: The record before this one, whose right window it may be the first in.
+        self.previous_timestamp: int | None = None
+
+
+class _SlidingWindowProcessor:
+    """The aggregation in one task (Kafka Streams: KStreamSlidingWindowAggregateProcessor)."""
+
+    def __init__(
+        self, node: NodeContext, operator: KStreamSlidingWindowAggregate, emitter: CloseEmitter | None
+    ) -> None:
+        self.node = node
+        self.task = node.task
+        self.difference = operator.windows.time_difference_ms
+        self.grace_ms = operator.windows.grace_ms
+        self.initializer = operator.initializer
+        self.aggregator = operator.aggregator
+        self.emitter = emitter
+        self.store = node.store(operator.store_name)
+        self.forwards = emitter is None and forwards_itself(node, self.store, operator.send_old_values)
+        self.send_old_values = operator.send_old_values and self.forwards
+        self.stream_time = -1
+
+    def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        """Aggregate one record into all windows that hold it."""
+        if key is None or value is None:
+            self.node.dropped("null key or value")
+            return
+        self.stream_time = max(self.stream_time, timestamp)
+        close_time = self.stream_time - self.grace_ms
+        record = _Input(key, value, timestamp, headers, close_time)
+        if timestamp + self.difference < close_time:
+            self.node.dropped("expired window")
+        elif timestamp < self.difference:
+            self.process_early(record)
+        else:
+            self.process_reverse(record)
+            if self.emitter is not None:
+                self.emitter.emit(close_time, headers)
+
+    def process_reverse(self, record: _Input) -> None:
+        """Update the windows that hold the record, latest first, and create those that are missing."""
+        found = _Found()
+        timestamp = record.timestamp
+        for start, row in self.rows(record, max(0, timestamp - 2 * self.difference)):
+            found.starts.add(start)
+            end = start + self.difference
+            if start == timestamp + 1:
+                found.right_exists = True
+            elif end > timestamp:
+                if found.right_row is None:
+                    found.right_row = _copy_row(row)
+                self.update(record, start, row)
+            elif end == timestamp:
+                found.left_exists = True
+                newest = row[1]
+                self.update(record, start, row)
+                if newest >= timestamp:
+                    return  # The record's timestamp was there before: its other windows exist.
+                found.previous_timestamp = newest
+            else:
+                found.left_aggregate, found.previous_timestamp = private_copy(row[0]), row[1]
+                break
+        self.create_windows(record, found)
+
+    def create_windows(self, record: _Input, found: _Found) -> None:
+        """Create the right window of the record before, then the left and the right window of this one."""
+        timestamp, previous = record.timestamp, found.previous_timestamp
+        if previous is not None and previous + 1 not in found.starts and previous + 1 + self.difference >= timestamp:
+            self.update(record, previous + 1, ValueAndTimestamp(self.initializer(), timestamp))
+        if not found.left_exists:
+            start = timestamp - self.difference
+            others = previous is not None and start <= previous
+            aggregate = found.left_aggregate if others else self.initializer()
+            self.update(record, start, ValueAndTimestamp(aggregate, timestamp))
+        self.create_right_window(record, found)
+
+    def process_early(self, record: _Input) -> None:
+        """Aggregate a record whose left window would begin before 0: the window [0, difference] stands in for it."""
+        found = _Found()
+        timestamp = record.timestamp
+        combined: ValueAndTimestamp | None = None
+        for start, row in reversed(self.rows(record, 0)):
+            found.starts.add(start)
+            if start == 0:
+                combined = row
+                if row[1] < timestamp:
+                    found.previous_timestamp = row[1]
+            elif start <= timestamp:
+                found.right_row = _copy_row(row)
+                self.update(record, start, row)
+            else:
+                found.right_exists = True
+        if found.right_row is None and combined is not None and combined[1] > timestamp:
+            # Nothing begins between 0 and the record, so what the combined window holds came after the record.
+            found.right_row = _copy_row(combined)
+        self.create_right_window(record, found)
+        previous = found.previous_timestamp
+        if previous is not None and previous + 1 not in found.starts:
+            self.update(record, previous + 1, ValueAndTimestamp(self.initializer(), timestamp))
+        self.update(record, 0, combined or ValueAndTimestamp(self.initializer(), timestamp))
+
+    def create_right_window(self, record: _Input, found: _Found) -> None:
+        """Create the record's right window if other records are in it and it does not exist; this one is not in it."""
+        row = found.right_row
+        if found.right_exists or row is None or row[1] <= record.timestamp:
+            return
+        start = record.timestamp + 1
+        self.put(record, row, start)
+        if self.forwards:
+            windowed = Windowed(record.key, start, start + self.difference)
+            self.node.forward(windowed, Change(row[0], None), row[1], record.headers)
+
+    def rows(self, record: _Input, earliest_start: int) -> list[tuple[int, ValueAndTimestamp]]:
+        """Return start and row of the key's windows, latest first; the record's right window included."""
+        return list(self.store.backward_fetch_range(record.key, earliest_start, record.timestamp + 1))
+
+    def update(self, record: _Input, start: int, row: ValueAndTimestamp) -> None:
+        """Aggregate the record into one window, unless that is closed."""
+        end = start + self.difference
+        if end < record.close_time:
+            self.node.dropped("expired window")
+            return
+        old, newest = row
+        sent_old = private_copy(old) if self.send_old_values else None
+        newest = record.timestamp if old is None else max(record.timestamp, newest)
+        new = self.aggregator(record.key, record.value, old)
+        self.put(record, None if new is None else ValueAndTimestamp(new, newest), start)
+        if self.forwards:
+            self.node.forward(Windowed(record.key, start, end), Change(new, sent_old), newest, record.headers)
+
+    def put(self, record: _Input, row: ValueAndTimestamp | None, start: int) -> None:
+        """Write a window as the record's doing."""
+        self.task.timestamp = record.timestamp
+        self.task.headers = record.headers
+        self.store.put(record.key, row, start)
+
+
+def _copy_row(row: ValueAndTimestamp) -> ValueAndTimestamp:
+    return ValueAndTimestamp(private_copy(row[0]), row[1])

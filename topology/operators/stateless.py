@@ -1,0 +1,252 @@
+"""Operators that remember nothing: map, filter, branch, peek."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from ..errors import StreamsError
+from ..records import Headers
+from ..task_context import Process
+from .operator import NodeContext, Operator
+
+Predicate = Callable[[Any, Any], Any]
+
+
+class PassThrough(Operator):
+    """Forwards what it gets: merge, branches, the foot of a stream-stream join (Kafka Streams: PassThrough)."""
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        return node.forward
+
+
+class KStreamFilter(Operator):
+    """Forwards records for which predicate(key, value) holds, or with filter_not those for which it does not."""
+
+    def __init__(self, predicate: Predicate, filter_not: bool = False) -> None:
+        self.predicate = predicate
+        self.filter_not = filter_not
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        forward, predicate = node.forward, self.predicate
+
+        def filter_(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            if predicate(key, value):
+                forward(key, value, timestamp, headers)
+
+        def filter_not(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            if not predicate(key, value):
+                forward(key, value, timestamp, headers)
+
+        return filter_not if self.filter_not else filter_
+
+
+class KStreamMap(Operator):
+    """Replaces key and value: mapper(key, value) -> (key, value). Raises StreamsError for anything but a pair."""
+
+    def __init__(self, mapper: Callable[[Any, Any], tuple[Any, Any]]) -> None:
+        self.mapper = mapper
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        forward, mapper, name = node.forward, self.mapper, node.name
+
+        def map_(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            pair = mapper(key, value)
+            try:
+                key, value = pair
+            except (TypeError, ValueError):
+                raise not_a_pair(name, pair) from None
+            forward(key, value, timestamp, headers)
+
+        return map_
+
+
+class KStreamSelectKey(Operator):
+    """Replaces the key: mapper(key, value) -> key. (Kafka Streams has a KStreamMap here.)"""
+
+    def __init__(self, mapper: Callable[[Any, Any], Any]) -> None:
+        self.mapper = mapper
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        forward, mapper = node.forward, self.mapper
+
+        def select_key(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            forward(mapper(key, value), value, timestamp, headers)
+
+        return select_key
+
+
+class KStreamMapValues(Operator):
+    """Replaces the value: mapper(value), or mapper(key, value) with with_key."""
+
+    def __init__(self, mapper: Callable[..., Any], with_key: bool = False) -> None:
+        self.mapper = mapper
+        self.with_key = with_key
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        forward, mapper = node.forward, self.mapper
+
+        def map_values(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            forward(key, mapper(value), timestamp, headers)
+
+        def map_values_with_key(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            forward(key, mapper(key, value), timestamp, headers)
+
+        return map_values_with_key if self.with_key else map_values
+
+
+class KStreamFlatMap(Operator):
+    """Replaces a record by any number: mapper(key, value) -> iterable of (key, value).
+
+    Raises StreamsError if the mapper returns anything else.
+    """
+
+    def __init__(self, mapper: Callable[[Any, Any], Iterable[tuple[Any, Any]]]) -> None:
+        self.mapper = mapper
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        forward, mapper, name = node.forward, self.mapper, node.name
+
+        def flat_map(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            for pair in iterate(name, mapper(key, value)):
+                try:
+                    new_key, new_value = pair
+                except (TypeError, ValueError):
+                    raise not_a_pair(name, pair) from None
+                forward(new_key, new_value, timestamp, headers)
+
+        return flat_map
+
+
+class KStreamFlatMapValues(Operator):
+    """Replaces a value by any number: mapper(value), or mapper(key, value) with with_key, -> iterable of values.
+
+    Raises StreamsError if the mapper returns anything else.
+    """
+
+    def __init__(self, mapper: Callable[..., Iterable[Any]], with_key: bool = False) -> None:
+        self.mapper = mapper
+        self.with_key = with_key
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        forward, mapper, name = node.forward, self.mapper, node.name
+
+        def flat_map_values(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            for new_value in iterate(name, mapper(value)):
+                forward(key, new_value, timestamp, headers)
+
+        def flat_map_values_with_key(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            for new_value in iterate(name, mapper(key, value)):
+                forward(key, new_value, timestamp, headers)
+
+        return flat_map_values_with_key if self.with_key else flat_map_values
+
+
+class KStreamPeek(Operator):
+    """Calls action(key, value) and forwards (peek); with forward False it ends the stream (foreach)."""
+
+    def __init__(self, action: Callable[[Any, Any], Any], forward: bool = True) -> None:
+        self.action = action
+        self.forward = forward
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        forward, action = node.forward, self.action
+
+        def peek(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            action(key, value)
+            forward(key, value, timestamp, headers)
+
+        def foreach(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            action(key, value)
+
+        return peek if self.forward else foreach
+
+
+class KStreamPrint(Operator):
+    """Calls action(key, value), which writes a line; close() is called with the task if given."""
+
+    def __init__(self, action: Callable[[Any, Any], Any], close: Callable[[], None] | None = None) -> None:
+        self.action = action
+        self.close = close
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        action = self.action
+        if self.close is not None:
+            node.on_close(self.close)
+
+        def print_(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            action(key, value)
+
+        return print_
+
+
+class KStreamBranch(Operator):
+    """Sends a record to the child of the first predicate that holds; one more child name is the default branch."""
+
+    def __init__(self, predicates: Sequence[Predicate], child_nodes: Sequence[str]) -> None:
+        self.predicates = tuple(predicates)
+        self.child_nodes = tuple(child_nodes)
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        branches = [(p, node.children[name]) for p, name in zip(self.predicates, self.child_nodes, strict=False)]
+        default = node.children[self.child_nodes[-1]] if len(self.child_nodes) > len(self.predicates) else None
+
+        def branch(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            for predicate, child in branches:
+                if predicate(key, value):
+                    child(key, value, timestamp, headers)
+                    return
+            if default is not None:
+                default(key, value, timestamp, headers)
+
+        return branch
+
+
+class KTableToStream(Operator):
+    """Forwards the new values of a table as a stream (Kafka Streams: a KStreamMapValues over the Change)."""
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        forward = node.forward
+
+        def to_stream(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+            forward(key, change[0], timestamp, headers)
+
+        return to_stream
+
+
+def not_a_pair(name: str, found: Any) -> StreamsError:
+    """Return the error for a mapper that did not return (key, value)."""
+    return StreamsError(f"The function of operator {name} must return a pair (key, value), not {describe(found)}")
+
+
+def iterate(name: str, found: Any) -> Iterable[Any]:
+    """Return an iterator over what a flat mapper returned; raises StreamsError if it is not iterable, or is text."""
+    if isinstance(found, str | bytes):
+        raise StreamsError(
+            f"The function of operator {name} must return an iterable of results, not {describe(found)}: "
+            "put a single result into a list"
+        )
+    try:
+        results: Iterable[Any] = iter(found)
+    except TypeError:
+        raise StreamsError(
+            f"The function of operator {name} must return an iterable, not {describe(found)}; for no result return ()"
+        ) from None
+    return results
+
+
+def describe(value: Any) -> str:
+    """Return a value's type for an error message, and its length where that tells something."""
+    kind = type(value).__name__
+    return f"a {kind} of length {len(value)}" if isinstance(value, tuple | list | str | bytes) else f"a {kind}"

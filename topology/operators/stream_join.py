@@ -1,0 +1,316 @@
+"""Joins of two streams within a window of time (KIP-19, KIP-633, KAFKA-10847)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from ..records import Headers
+from ..task_context import Process
+from .operator import NodeContext, Operator
+from .stream_join_serdes import (
+    LeftOrRightValue,
+    LeftOrRightValueSerde,
+    TimestampedKeyAndJoinSide,
+    TimestampedKeyAndJoinSideSerde,
+)
+from .stream_table_join import joiner_with_key
+
+__all__ = [
+    "KStreamJoinWindow",
+    "KStreamKStreamJoin",
+    "KStreamKStreamJoinLeftSide",
+    "KStreamKStreamJoinRightSide",
+    "KStreamKStreamSelfJoin",
+    "LeftOrRightValue",
+    "LeftOrRightValueSerde",
+    "TimeTracker",
+    "TimeTrackerSupplier",
+    "TimestampedKeyAndJoinSide",
+    "TimestampedKeyAndJoinSideSerde",
+]
+
+#: Least wall-clock time between two searches for closed windows, in ms (Kafka Streams' internal configuration).
+EMIT_INTERVAL_KEY = "__emit.interval.ms.kstreams.outer.join.spurious.results.fix__"
+EMIT_INTERVAL_MS = 1000
+
+#: Later than any timestamp (Java's Long.MAX_VALUE): there is no record without a partner.
+NO_RECORD = 2**63 - 1
+
+
+class JoinWindowsLike(Protocol):
+    """JoinWindows: a right record joins a left one at t if its timestamp is in [t - before, t + after]."""
+
+    @property
+    def before_ms(self) -> int:
+        """How much earlier the right record may be."""
+
+    @property
+    def after_ms(self) -> int:
+        """How much later the right record may be."""
+
+    @property
+    def grace_ms(self) -> int:
+        """How long after the end of its window a record still waits for a partner."""
+
+
+class TimeTracker:
+    """Time that both sides of a join share in one task (Kafka Streams: KStreamImplJoin.TimeTracker).
+
+    stream_time: highest timestamp on either side; min_time: no record without a partner is older; next_time_to_emit:
+    wall clock before which closed windows are not looked for. All in ms.
+    """
+
+    __slots__ = ("min_time", "next_time_to_emit", "stream_time")
+
+    def __init__(self) -> None:
+        self.stream_time = -1
+        self.min_time = NO_RECORD
+        self.next_time_to_emit = 0
+
+
+class TimeTrackerSupplier:
+    """Makes both sides of a join share one TimeTracker in each task: give the same object to both."""
+
+    def compile(self, node: NodeContext) -> TimeTracker:
+        """Return the tracker of a task."""
+        return node.share(self, TimeTracker)
+
+
+class KStreamJoinWindow(Operator):
+    """Keeps each record that has a key for the other side to find, after it was joined itself."""
+
+    def __init__(self, window_name: str) -> None:
+        self.window_name = window_name
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        task, forward, put = node.task, node.forward, node.store(self.window_name).put
+
+        def join_window(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            forward(key, value, timestamp, headers)
+            if key is not None:
+                task.timestamp = timestamp
+                task.headers = headers
+                put(key, value, timestamp)
+
+        return join_window
+
+
+class KStreamKStreamJoin(Operator):
+    """One side of a join: use KStreamKStreamJoinLeftSide and KStreamKStreamJoinRightSide.
+
+    joiner(value of this side, value of the other), or with with_key (key, this, other): give it reversed to the right
+    side. outer: records of this side without a partner are joined with None, once their window is closed; until then
+    they wait in outer_join_window_name. Records without key or value are dropped, but one without key is joined with
+    None if outer.
+    """
+
+    #: Whether this is the left side.
+    left: bool
+
+    def __init__(
+        self,
+        other_window_name: str,
+        windows: JoinWindowsLike,
+        joiner: Callable[..., Any],
+        outer: bool,
+        outer_join_window_name: str | None,
+        shared_time_tracker_supplier: TimeTrackerSupplier,
+        with_key: bool = False,
+    ) -> None:
+        self.other_window_name = other_window_name
+        self.windows = windows
+        self.joiner = joiner
+        self.outer = outer
+        self.outer_join_window_name = outer_join_window_name
+        self.shared_time_tracker_supplier = shared_time_tracker_supplier
+        self.with_key = with_key
+
+    @property
+    def before_and_after_ms(self) -> tuple[int, int]:
+        """How much earlier and later than this side's record the other side's may be."""
+        before, after = self.windows.before_ms, self.windows.after_ms
+        return (before, after) if self.left else (after, before)
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        forward, dropped, outer = node.forward, node.dropped, self.outer
+        joiner = joiner_with_key(self.joiner, self.with_key)
+        tracker = self.shared_time_tracker_supplier.compile(node)
+        non_joined = _NonJoinedRecords(node, self, tracker) if self.outer_join_window_name else None
+        join_found = self._compile_join_found(node, joiner, non_joined)
+        _, after = self.before_and_after_ms
+
+        def join(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            if timestamp > tracker.stream_time:
+                tracker.stream_time = timestamp
+            if key is None or value is None:
+                if outer and value is not None:
+                    forward(key, joiner(key, value, None), timestamp, headers)
+                else:
+                    dropped("null key or value")
+                return
+            if non_joined is not None and timestamp == tracker.stream_time:
+                non_joined.emit(headers)
+            if join_found(key, value, timestamp, headers) or not outer:
+                return
+            # A record beyond its own window cannot wait: the other side's rows that it might have joined are gone.
+            if non_joined is None or max(0, timestamp + after) < tracker.stream_time:
+                forward(key, joiner(key, value, None), timestamp, headers)
+            else:
+                non_joined.add(key, value, timestamp, headers)
+
+        return join
+
+    def _compile_join_found(
+        self, node: NodeContext, joiner: Callable[[Any, Any, Any], Any], non_joined: _NonJoinedRecords | None
+    ) -> Callable[[Any, Any, int, Headers], bool]:
+        """Return what joins a record with all rows of the other side, and returns whether there were any."""
+        forward, fetch_range = node.forward, node.store(self.other_window_name).fetch_range
+        before, after = self.before_and_after_ms
+
+        def join_found(key: Any, value: Any, timestamp: int, headers: Headers) -> bool:
+            found = False
+            for other_timestamp, other in fetch_range(key, max(0, timestamp - before), max(0, timestamp + after)):
+                found = True
+                if non_joined is not None:
+                    non_joined.remove_other(key, other_timestamp, timestamp, headers)
+                forward(key, joiner(key, value, other), max(timestamp, other_timestamp), headers)
+            return found
+
+        return join_found
+
+
+class KStreamKStreamJoinLeftSide(KStreamKStreamJoin):
+    """The left side."""
+
+    left = True
+
+
+class KStreamKStreamJoinRightSide(KStreamKStreamJoin):
+    """The right side."""
+
+    left = False
+
+
+class _NonJoinedRecords:
+    """The records of both sides that have no partner yet, as one side of the join in one task sees them."""
+
+    def __init__(self, node: NodeContext, join: KStreamKStreamJoin, tracker: TimeTracker) -> None:
+        self.task = node.task
+        self.forward = node.forward
+        self.store = node.store(str(join.outer_join_window_name))
+        self.joiner = joiner_with_key(join.joiner, join.with_key)
+        self.left = join.left
+        self.tracker = tracker
+        self.interval_ms: int = node.task.config.get(EMIT_INTERVAL_KEY, EMIT_INTERVAL_MS)
+        self.after = join.before_and_after_ms[1]
+        self.grace = join.windows.grace_ms
+        #: How much later than a record its partner may come, by whether the record is a left one.
+        self.look_back = {True: join.windows.after_ms, False: join.windows.before_ms}
+
+    def add(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        """Let a record of this side wait for a partner."""
+        self.tracker.min_time = min(timestamp, self.tracker.min_time)
+        self._as_record(timestamp, headers)
+        self.store.put(TimestampedKeyAndJoinSide(timestamp, self.left, key), LeftOrRightValue(self.left, value))
+
+    def remove_other(self, key: Any, other_timestamp: int, timestamp: int, headers: Headers) -> None:
+        """The other side's record has found a partner."""
+        self._as_record(timestamp, headers)
+        self.store.put_if_absent(TimestampedKeyAndJoinSide(other_timestamp, not self.left, key), None)
+
+    def emit(self, headers: Headers) -> None:
+        """Join those whose window has closed with None, oldest first.
+
+        Looking for them costs a scan: it is left out where there cannot be any, and throttled by the wall clock.
+        """
+        tracker = self.tracker
+        if tracker.min_time + self.after + self.grace >= tracker.stream_time:
+            return
+        now = self.task.wall_clock_ms()
+        if now < tracker.next_time_to_emit:
+            return
+        tracker.next_time_to_emit = now + self.interval_ms
+        tracker.min_time = NO_RECORD
+        self._emit_closed(headers)
+
+    def _emit_closed(self, headers: Headers) -> None:
+        tracker, stream_time = self.tracker, self.tracker.stream_time
+        open_sides: set[bool] = set()
+        previous: TimestampedKeyAndJoinSide | None = None
+        for side_key, side_value in self.store.all():
+            timestamp, left, key = side_key
+            tracker.min_time = timestamp
+            if len(open_sides) == 2:
+                break
+            if timestamp + self.look_back[left] + self.grace >= stream_time:
+                open_sides.add(left)  # later records of this side are open too
+                continue
+            this, other = (side_value.value, None) if left is self.left else (None, side_value.value)
+            self.forward(key, self.joiner(key, this, other), timestamp, headers)
+            if previous is not None and previous != side_key:
+                self._delete(previous, headers)
+            previous = side_key
+        if previous is not None:
+            self._delete(previous, headers)
+
+    def _delete(self, side_key: TimestampedKeyAndJoinSide, headers: Headers) -> None:
+        """Delete all records under a key; only once the last one was sent, so that none is lost if sending fails."""
+        self._as_record(self.tracker.stream_time, headers)
+        self.store.put(side_key, None)
+
+    def _as_record(self, timestamp: int, headers: Headers) -> None:
+        self.task.timestamp = timestamp
+        self.task.headers = headers
+
+
+class KStreamKStreamSelfJoin(Operator):
+    """Both sides of an inner join of a stream with itself, with one store (KIP-862). Results come as from two sides.
+
+    joiner_this(one value, other value), or (key, one, other) with with_key. retention_ms: of the window store.
+    """
+
+    def __init__(
+        self,
+        window_name: str,
+        windows: JoinWindowsLike,
+        joiner_this: Callable[..., Any],
+        retention_ms: int,
+        with_key: bool = False,
+    ) -> None:
+        self.window_name = window_name
+        self.windows = windows
+        self.joiner_this = joiner_this
+        self.retention_ms = retention_ms
+        self.with_key = with_key
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        forward, dropped = node.forward, node.dropped
+        joiner, retention = joiner_with_key(self.joiner_this, self.with_key), self.retention_ms
+        before, after = self.windows.before_ms, self.windows.after_ms
+        fetch_range = node.store(self.window_name).fetch_range
+        stream_time = -1
+
+        def self_join(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            nonlocal stream_time
+            if key is None or value is None:
+                dropped("null key or value")
+                return
+            stream_time = max(stream_time, timestamp)
+            with_itself = joiner(key, value, value)
+            joins_itself = timestamp > stream_time - retention + 1
+            for other_timestamp, other in fetch_range(key, max(0, timestamp - before), max(0, timestamp + after)):
+                forward(key, joiner(key, value, other), max(timestamp, other_timestamp), headers)
+            # The other side, with the record itself in its place by timestamp.
+            for other_timestamp, other in fetch_range(key, max(0, timestamp - after), max(0, timestamp + before)):
+                if joins_itself and other_timestamp > timestamp:
+                    joins_itself = False
+                    forward(key, with_itself, timestamp, headers)
+                forward(key, joiner(key, other, value), max(timestamp, other_timestamp), headers)
+            if joins_itself:
+                forward(key, with_itself, timestamp, headers)
+
+        return self_join

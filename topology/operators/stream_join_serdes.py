@@ -1,0 +1,90 @@
+"""Keys and values of the store of records that have no partner yet in a left or outer stream-stream join."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+from ..errors import SerializationError
+from ..serdes import Serde, SerdeLike, as_serde
+
+_TIMESTAMP_AND_SIDE = struct.Struct(">q?")
+
+
+class TimestampedKeyAndJoinSide(NamedTuple):
+    """Key of the store: ordered by timestamp (ms), then right before left, then key bytes."""
+
+    timestamp: int
+    left: bool
+    key: Any
+
+
+class LeftOrRightValue(NamedTuple):
+    """Value of the store: the value of a left or a right record."""
+
+    left: bool
+    value: Any
+
+
+class TimestampedKeyAndJoinSideSerde(Serde[TimestampedKeyAndJoinSide]):
+    """8-byte timestamp, 1 for the left or 0 for the right side, key (Kafka Streams' class of this name)."""
+
+    def __init__(self, key_serde: SerdeLike | None) -> None:
+        self.key_serde = as_serde(key_serde)
+
+    def with_default(self, default: Serde[Any] | None) -> TimestampedKeyAndJoinSideSerde:
+        """See Serde.with_default."""
+        inner = default if self.key_serde is None else self.key_serde.with_default(default)
+        return TimestampedKeyAndJoinSideSerde(inner)
+
+    def serialize(self, topic: str, value: TimestampedKeyAndJoinSide | None) -> bytes | None:
+        """See Serde.serialize."""
+        if value is None:
+            return None
+        key = _given(self.key_serde, "key").serialize(topic, value.key)
+        return _TIMESTAMP_AND_SIDE.pack(value.timestamp, value.left) + (key or b"")
+
+    def deserialize(self, topic: str, data: bytes | None) -> TimestampedKeyAndJoinSide | None:
+        """See Serde.deserialize."""
+        if data is None:
+            return None
+        timestamp, left = _TIMESTAMP_AND_SIDE.unpack_from(data)
+        key = _given(self.key_serde, "key").deserialize(topic, data[_TIMESTAMP_AND_SIDE.size :])
+        return TimestampedKeyAndJoinSide(timestamp, left, key)
+
+
+class LeftOrRightValueSerde(Serde[LeftOrRightValue]):
+    """1 for a left or 0 for a right value, value (Kafka Streams' class of this name)."""
+
+    def __init__(self, left_serde: SerdeLike | None, right_serde: SerdeLike | None) -> None:
+        self.left_serde = as_serde(left_serde)
+        self.right_serde = as_serde(right_serde)
+
+    def with_default(self, default: Serde[Any] | None) -> LeftOrRightValueSerde:
+        """See Serde.with_default."""
+        left = default if self.left_serde is None else self.left_serde.with_default(default)
+        right = default if self.right_serde is None else self.right_serde.with_default(default)
+        return LeftOrRightValueSerde(left, right)
+
+    def serialize(self, topic: str, value: LeftOrRightValue | None) -> bytes | None:
+        """See Serde.serialize."""
+        if value is None:
+            return None
+        data = self._serde(value.left).serialize(topic, value.value)
+        return None if data is None else (b"\1" if value.left else b"\0") + data
+
+    def deserialize(self, topic: str, data: bytes | None) -> LeftOrRightValue | None:
+        """See Serde.deserialize."""
+        if not data:
+            return None
+        left = data[0] == 1
+        return LeftOrRightValue(left, self._serde(left).deserialize(topic, data[1:]))
+
+    def _serde(self, left: bool) -> Serde[Any]:
+        return _given(self.left_serde, "left value") if left else _given(self.right_serde, "right value")
+
+
+def _given(serde: Serde[Any] | None, part: str) -> Serde[Any]:
+    if serde is None:
+        raise SerializationError(f"A stream-stream join has no serde for the {part}")
+    return serde

@@ -1,0 +1,149 @@
+"""Joins of a stream with a table or a global table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import StreamsError
+from ..records import Headers, ProcessorRecordContext
+from ..task_context import Process
+from .operator import NodeContext, Operator
+from .record_context import record_context, with_record_context
+from .value_getters import KTableValueGetterSupplier
+
+KeyMapper = Callable[[Any, Any], Any]
+
+
+def joiner_with_key(joiner: Callable[..., Any], with_key: bool) -> Callable[[Any, Any, Any], Any]:
+    """Return joiner(key, left, right), for a joiner(left, right) too."""
+    if with_key:
+        return joiner
+
+    def join(key: Any, left: Any, right: Any) -> Any:
+        return joiner(left, right)
+
+    return join
+
+
+class KStreamGlobalKTableJoin(Operator):
+    """Joins each record with the row of a global table under mapper(key, value).
+
+    joiner(left, right), or (key, left, right) with with_key; key is the stream's. Records without value or, in an inner
+    join, without mapped key are dropped.
+    """
+
+    def __init__(
+        self,
+        value_getter_supplier: KTableValueGetterSupplier,
+        joiner: Callable[..., Any],
+        mapper: KeyMapper,
+        left_join: bool,
+        with_key: bool = False,
+    ) -> None:
+        self.value_getter_supplier = value_getter_supplier
+        self.joiner = joiner
+        self.mapper = mapper
+        self.left_join = left_join
+        self.with_key = with_key
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        forward, dropped, left_join, mapper = node.forward, node.dropped, self.left_join, self.mapper
+        joiner = joiner_with_key(self.joiner, self.with_key)
+        get = self.value_getter_supplier.compile(node).get
+
+        def global_table_join(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            mapped = mapper(key, value)
+            if value is None or (mapped is None and not left_join):
+                dropped("null join key or value")
+                return
+            row = None if mapped is None else get(mapped)
+            if row is not None:
+                forward(key, joiner(key, value, row[0]), timestamp, headers)
+            elif left_join:
+                forward(key, joiner(key, value, None), timestamp, headers)
+
+        return global_table_join
+
+
+class KStreamKTableJoin(Operator):
+    """Joins each record with its key's row; a versioned table is read as of the record's timestamp.
+
+    joiner(left, right), or (key, left, right) with with_key. With grace_ms records wait in the buffer store_name until
+    stream time has passed them by that (KIP-923). Records without value or, in an inner join, without key are dropped.
+    """
+
+    def __init__(
+        self,
+        value_getter_supplier: KTableValueGetterSupplier,
+        joiner: Callable[..., Any],
+        left_join: bool,
+        grace_ms: int | None = None,
+        store_name: str | None = None,
+        with_key: bool = False,
+    ) -> None:
+        self.value_getter_supplier = value_getter_supplier
+        self.joiner = joiner
+        self.left_join = left_join
+        self.grace_ms = grace_ms
+        self.store_name = store_name
+        self.with_key = with_key
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        dropped, left_join = node.dropped, self.left_join
+        join = self._join(node)
+        if self.grace_ms is not None:
+            return self._buffered(node, join)
+
+        def table_join(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            if value is None or (key is None and not left_join):
+                dropped("null join key or value")
+            else:
+                join(key, value, timestamp, headers)
+
+        return table_join
+
+    def _join(self, node: NodeContext) -> Process:
+        forward, left_join = node.forward, self.left_join
+        joiner = joiner_with_key(self.joiner, self.with_key)
+        getter = self.value_getter_supplier.compile(node)
+        get, get_as_of = getter.get, getter.get_as_of
+        if self.grace_ms is not None and get_as_of is None:
+            raise StreamsError(f"KTable must be versioned to use a grace period in a stream table join ({node.name})")
+
+        def join(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            if key is None:
+                row = None
+            else:
+                row = get(key) if get_as_of is None else get_as_of(key, timestamp)
+            if row is not None:
+                forward(key, joiner(key, value, row[0]), timestamp, headers)
+            elif left_join:
+                forward(key, joiner(key, value, None), timestamp, headers)
+
+        return join
+
+    def _buffered(self, node: NodeContext, join: Process) -> Process:
+        task, dropped, left_join = node.task, node.dropped, self.left_join
+        buffer = node.store(str(self.store_name))
+        stream_time = -1
+
+        def emit(key: Any, value: Any, context: ProcessorRecordContext) -> None:
+            with_record_context(task, context, join, key, value)
+
+        def always() -> bool:
+            return True
+
+        def buffered_table_join(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            nonlocal stream_time
+            stream_time = max(stream_time, timestamp)
+            if value is None or (key is None and not left_join):
+                dropped("null join key or value")
+            elif buffer.put(stream_time, key, value, record_context(task, timestamp, headers)):
+                buffer.evict_while(always, emit)
+            else:
+                join(key, value, timestamp, headers)
+
+        return buffered_table_join

@@ -1,0 +1,119 @@
+"""Suppression of intermediate updates (KIP-328)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import StreamsError
+from ..records import Headers, ProcessorRecordContext, ValueAndTimestamp
+from ..task_context import Process
+from .operator import NodeContext, Operator
+from .record_context import record_context, with_record_context
+from .table_store import NO_TIMESTAMP
+from .value_getters import KTableValueGetter, KTableValueGetterSupplier, Table
+
+
+class KTableSuppressProcessor(Operator):
+    """Holds updates back until their window closes or their time limit has passed.
+
+    suppressed: SuppressedInternal (time to wait in ms, limits of the buffer, what a full buffer does). store_name: the
+    buffer. A key keeps the time of its first update in the buffer. Raises StreamsError when the buffer is full and
+    shall not emit early.
+    """
+
+    def __init__(self, suppressed: Any, store_name: str, parent: Table) -> None:
+        self.suppressed = suppressed
+        self.store_name = store_name
+        self.parent = parent
+        parent.enable_sending_old_values(True)
+
+    def enable_sending_old_values(self, force_materialization: bool) -> bool:
+        """Forward old values too; returns whether the table before does."""
+        return self.parent.enable_sending_old_values(force_materialization)
+
+    def view(self) -> KTableValueGetterSupplier:
+        """Return how the suppressed table is read: what is held back counts as not yet updated."""
+        return _SuppressGetterSupplier(self)
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        task, forward = node.task, node.forward
+        wait_ms: int = self.suppressed.time_to_wait_ms
+        until_window_closes: bool = self.suppressed.until_window_closes
+        buffer = node.store(self.store_name)
+        put, evict_while, min_timestamp = buffer.put, buffer.evict_while, buffer.min_timestamp
+        make_room = self._make_room(node, buffer)
+        stream_time = -1
+
+        def expired() -> bool:
+            due: bool = min_timestamp() <= stream_time - wait_ms
+            return due
+
+        def emit(key: Any, change: Any, context: ProcessorRecordContext) -> None:
+            if change[0] is not None or not until_window_closes:
+                with_record_context(task, context, forward, key, change)
+
+        def suppress(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+            nonlocal stream_time
+            stream_time = max(stream_time, timestamp)
+            buffer_time = key[2] if until_window_closes else timestamp
+            put(buffer_time, key, change, record_context(task, timestamp, headers))
+            evict_while(expired, emit)
+            make_room(emit)
+
+        return suppress
+
+    def _make_room(self, node: NodeContext, buffer: Any) -> Any:
+        """Return what emits early, or fails, while there is more in the buffer than its limits allow."""
+        name = node.name
+        max_records = self.suppressed.max_records
+        max_bytes = self.suppressed.max_bytes
+        emits_early = self.suppressed.emit_early_when_full
+
+        def over_capacity() -> bool:
+            return (max_records is not None and buffer.num_records() > max_records) or (
+                max_bytes is not None and buffer.buffer_size() > max_bytes
+            )
+
+        def make_room(emit: Any) -> None:
+            if not over_capacity():
+                return
+            if not emits_early:
+                raise StreamsError(
+                    f"{name} buffer exceeded its max capacity. Currently "
+                    f"[{buffer.num_records()}/{_shown(max_records)}] records and "
+                    f"[{buffer.buffer_size()}/{_shown(max_bytes)}] bytes."
+                )
+            buffer.evict_while(over_capacity, emit)
+
+        def unlimited(emit: Any) -> None:
+            return
+
+        return unlimited if max_records is None and max_bytes is None else make_room
+
+
+def _shown(limit: int | None) -> str:
+    return "unlimited" if limit is None else str(limit)
+
+
+class _SuppressGetterSupplier(KTableValueGetterSupplier):
+    def __init__(self, operator: KTableSuppressProcessor) -> None:
+        self.store_name = operator.store_name
+        self.parent = operator.parent.value_getter_supplier()
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        return (self.store_name, *self.parent.store_names)
+
+    def compile(self, node: NodeContext) -> KTableValueGetter:
+        buffer = node.store(self.store_name)
+        get_parent = self.parent.compile(node).get
+        prior_value_for_buffered = buffer.prior_value_for_buffered
+
+        def get(key: Any) -> ValueAndTimestamp | None:
+            prior = prior_value_for_buffered(key)
+            if prior is None:
+                return get_parent(key)
+            return None if prior[0] is None else ValueAndTimestamp(prior[0], NO_TIMESTAMP)
+
+        return KTableValueGetter(get)

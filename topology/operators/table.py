@@ -1,0 +1,250 @@
+"""Sources and stateless steps of tables. Updates travel as Change(new, old, is_latest)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..records import Change, Headers, ValueAndTimestamp
+from ..task_context import Process
+from .operator import NodeContext, Operator
+from .table_store import IS_LATEST, NOT_PUT, KTableMaterializedValueGetterSupplier, TableStore, forwards_itself
+from .value_getters import KTableValueGetter, KTableValueGetterSupplier, Table
+
+
+class KTableSource(Operator):
+    """Turns records into updates of a table; it is kept in store_name only if queryable_name is set.
+
+    Records without a key are dropped.
+    """
+
+    def __init__(self, store_name: str, queryable_name: str | None) -> None:
+        self.store_name = store_name
+        self.queryable_name = queryable_name
+        self.send_old_values = False
+
+    def enable_sending_old_values(self) -> None:
+        """Forward old values too, which materializes the table."""
+        self.send_old_values = True
+        self.queryable_name = self.store_name
+
+    def materialize(self) -> None:
+        """Keep the table in its store."""
+        self.queryable_name = self.store_name
+
+    @property
+    def materialized(self) -> bool:
+        """Whether the table is kept in a store."""
+        return self.queryable_name is not None
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        forward, dropped = node.forward, node.dropped
+        if self.queryable_name is not None:
+            return self._compile_materialized(node, self.queryable_name)
+
+        def source(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            if key is None:
+                dropped("null key")
+            else:
+                forward(key, Change(value, None, True), timestamp, headers)
+
+        return source
+
+    def _compile_materialized(self, node: NodeContext, store_name: str) -> Process:
+        task, forward, dropped = node.task, node.forward, node.dropped
+        store = TableStore(node, store_name)
+        get, put = store.get, store.put
+        forwards = forwards_itself(node, store.store, self.send_old_values)
+        send_old = self.send_old_values and forwards
+
+        def source(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            if key is None:
+                dropped("null key")
+                return
+            row = get(key) if send_old else None
+            task.timestamp = timestamp
+            task.headers = headers
+            code = put(key, value, timestamp)
+            if forwards and code != NOT_PUT:
+                forward(key, Change(value, None if row is None else row[0], code == IS_LATEST), timestamp, headers)
+
+        return source
+
+
+class KTableStep(Operator):
+    """What KTableFilter and KTableMapValues share: each update's values are computed from those of the parent table.
+
+    With queryable_name the result is kept in that store, and old values come from there.
+    """
+
+    def __init__(self, parent: Table, queryable_name: str | None) -> None:
+        self.parent = parent
+        self.queryable_name = queryable_name
+        self.send_old_values = False
+
+    def enable_sending_old_values(self, force_materialization: bool) -> bool:
+        """Forward old values too, if this table or one before it is in a store; returns whether it is so."""
+        if self.queryable_name is not None or self.parent.enable_sending_old_values(force_materialization):
+            self.send_old_values = True
+        return self.send_old_values
+
+    def view(self) -> KTableValueGetterSupplier:
+        """Return how the resulting table is read."""
+        if self.queryable_name is not None:
+            return KTableMaterializedValueGetterSupplier(self.queryable_name)
+        return _StepValueGetterSupplier(self)
+
+    def value_function(self) -> Callable[[Any, Any], Any]:
+        """Return (key, value of the parent table) -> value of this one; the value is never None."""
+        raise NotImplementedError
+
+    def row_of(self) -> Callable[[Any, ValueAndTimestamp], ValueAndTimestamp | None]:
+        """Return (key, row of the parent table) -> row of this one."""
+        value_of = self.value_function()
+
+        def row_of(key: Any, row: ValueAndTimestamp) -> ValueAndTimestamp | None:
+            value = value_of(key, row[0])
+            return None if value is None else ValueAndTimestamp(value, row[1])
+
+        return row_of
+
+    @property
+    def skips_nothing_to_nothing(self) -> bool:
+        """Whether updates from None to None are not forwarded."""
+        return False
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        if self.queryable_name is not None:
+            return self._compile_materialized(node, self.queryable_name)
+        forward, value_of = node.forward, self.value_function()
+        send_old, skips = self.send_old_values, self.skips_nothing_to_nothing
+
+        def step(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+            new, old, is_latest = change
+            if new is not None:
+                new = value_of(key, new)
+            old = value_of(key, old) if send_old and old is not None else None
+            if not (skips and new is None and old is None):
+                forward(key, Change(new, old, is_latest), timestamp, headers)
+
+        return step
+
+    def _compile_materialized(self, node: NodeContext, store_name: str) -> Process:
+        task, forward, value_of = node.task, node.forward, self.value_function()
+        send_old, skips = self.send_old_values, self.skips_nothing_to_nothing
+        store = TableStore(node, store_name)
+        get, put = store.get, store.put
+        forwards = forwards_itself(node, store.store, send_old)
+
+        def step(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+            new = change[0]
+            if new is not None:
+                new = value_of(key, new)
+            row = get(key) if send_old else None
+            old = None if row is None else row[0]
+            if skips and new is None and old is None:
+                return
+            task.timestamp = timestamp
+            task.headers = headers
+            code = put(key, new, timestamp)
+            if forwards and code != NOT_PUT:
+                forward(key, Change(new, old, code == IS_LATEST), timestamp, headers)
+
+        return step
+
+
+class KTableFilter(KTableStep):
+    """Keeps the rows for which predicate(key, value) holds, or with filter_not the others; the rest is deleted.
+
+    Where old values are known, rows that were not there before are not deleted again.
+    """
+
+    def __init__(
+        self,
+        parent: Table,
+        predicate: Callable[[Any, Any], Any],
+        filter_not: bool,
+        queryable_name: str | None,
+    ) -> None:
+        super().__init__(parent, queryable_name)
+        self.predicate = predicate
+        self.filter_not = filter_not
+        #: Also forward updates from None to None, as a versioned table needs them (KIP-914).
+        self.use_versioned_semantics = False
+        self.send_old_values = parent.enable_sending_old_values(False)
+
+    def value_function(self) -> Callable[[Any, Any], Any]:
+        """See KTableStep."""
+        predicate = self.predicate
+
+        def keep(key: Any, value: Any) -> Any:
+            return value if predicate(key, value) else None
+
+        def keep_not(key: Any, value: Any) -> Any:
+            return None if predicate(key, value) else value
+
+        return keep_not if self.filter_not else keep
+
+    @property
+    def skips_nothing_to_nothing(self) -> bool:
+        """See KTableStep."""
+        return self.send_old_values and not self.use_versioned_semantics
+
+
+class KTableMapValues(KTableStep):
+    """Maps values: mapper(value), or mapper(key, value) with with_key; None deletes the row."""
+
+    def __init__(
+        self, parent: Table, mapper: Callable[..., Any], queryable_name: str | None, with_key: bool = False
+    ) -> None:
+        super().__init__(parent, queryable_name)
+        self.mapper = mapper
+        self.with_key = with_key
+
+    def value_function(self) -> Callable[[Any, Any], Any]:
+        """See KTableStep."""
+        mapper = self.mapper
+        if self.with_key:
+            return mapper
+
+        def map_value(key: Any, value: Any) -> Any:
+            return mapper(value)
+
+        return map_value
+
+
+class _StepValueGetterSupplier(KTableValueGetterSupplier):
+    def __init__(self, step: KTableStep) -> None:
+        self.step = step
+        self.parent = step.parent.value_getter_supplier()
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        return self.parent.store_names
+
+    def compile(self, node: NodeContext) -> KTableValueGetter:
+        return self.parent.compile(node).map(self.step.row_of())
+
+
+class KTablePassThrough(Operator):
+    """Merges the aggregations of a cogrouped stream, which all write to store_name."""
+
+    def __init__(self, parents: Sequence[Any], store_name: str) -> None:
+        self.parents = parents
+        self.store_name = store_name
+
+    def enable_sending_old_values(self, force_materialization: bool) -> bool:
+        """Make the aggregations forward old values. True: they are always materialized."""
+        for parent in self.parents:
+            parent.enable_sending_old_values()
+        return True
+
+    def view(self) -> KTableValueGetterSupplier:
+        """Return how the resulting table is read."""
+        return KTableMaterializedValueGetterSupplier(self.store_name)
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        return node.forward

@@ -1,0 +1,212 @@
+"""Aggregations of a grouped table, and what feeds their repartition topic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import StreamsError
+from ..records import Change, Headers, ValueAndTimestamp
+from ..task_context import Process
+from .aggregate import Aggregator, Initializer, Reducer
+from .operator import NodeContext, Operator
+from .stateless import not_a_pair
+from .table_store import (
+    IS_LATEST,
+    NOT_PUT,
+    KTableMaterializedValueGetterSupplier,
+    TableStore,
+    forwards_itself,
+    private_copy,
+)
+from .value_getters import KTableValueGetter, KTableValueGetterSupplier, Table
+
+#: Versions of Kafka Streams that cannot read an update with both values (KIP-904): they need two records.
+_WITHOUT_COMBINED_UPDATES = frozenset((*(f"2.{minor}" for minor in range(4, 9)), *(f"3.{minor}" for minor in range(5))))
+
+
+class KTableRepartitionMap(Operator):
+    """Maps old and new value of an update: mapper(key, value) -> (group key, value).
+
+    Forwards one update if both have the same group key, else a removal and then an addition; pairs without key or value
+    are left out.
+    """
+
+    def __init__(self, parent: Table, mapper: Callable[[Any, Any], tuple[Any, Any]]) -> None:
+        self.parent = parent
+        self.mapper = mapper
+        #: Skip out-of-order updates of a versioned table (KIP-914).
+        self.use_versioned_semantics = False
+
+    def view(self) -> KTableValueGetterSupplier:
+        """Return how the mapped table is read; only its own operator can, because of the repartitioning."""
+        return _RepartitionMapGetterSupplier(self)
+
+    def enable_sending_old_values(self, force_materialization: bool) -> bool:
+        """Raise StreamsError: it always needs and sends them."""
+        raise StreamsError("A KTableRepartitionMap always requires sending old values")
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        forward, name, use_versioned_semantics = node.forward, node.name, self.use_versioned_semantics
+        combined = node.task.config.get("upgrade.from") not in _WITHOUT_COMBINED_UPDATES
+        pair_of = _pair_function(name, self.mapper)
+
+        def repartition_map(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+            if key is None:
+                raise StreamsError(f"Record key for the grouping KTable should not be null (operator {name})")
+            new, old, is_latest = change
+            if use_versioned_semantics and not is_latest:
+                return
+            new_pair, old_pair = pair_of(key, new), pair_of(key, old)
+            if combined and new_pair is not None and old_pair is not None and new_pair[0] == old_pair[0]:
+                forward(old_pair[0], Change(new_pair[1], old_pair[1], is_latest), timestamp, headers)
+                return
+            if old_pair is not None:
+                forward(old_pair[0], Change(None, old_pair[1], is_latest), timestamp, headers)
+            if new_pair is not None:
+                forward(new_pair[0], Change(new_pair[1], None, is_latest), timestamp, headers)
+
+        return repartition_map
+
+
+def _pair_function(
+    name: str, mapper: Callable[[Any, Any], tuple[Any, Any]]
+) -> Callable[[Any, Any], tuple[Any, Any] | None]:
+    """Return a function that maps a value, to None where there is none or where the pair lacks key or value."""
+
+    def pair_of(key: Any, value: Any) -> tuple[Any, Any] | None:
+        if value is None:
+            return None
+        pair = mapper(key, value)
+        try:
+            group_key, group_value = pair
+        except (TypeError, ValueError):
+            raise not_a_pair(name, pair) from None
+        return None if group_key is None or group_value is None else (group_key, group_value)
+
+    return pair_of
+
+
+class _RepartitionMapGetterSupplier(KTableValueGetterSupplier):
+    def __init__(self, operator: KTableRepartitionMap) -> None:
+        self.operator = operator
+        self.parent = operator.parent.value_getter_supplier()
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        raise StreamsError("The store of a grouped table is not accessible: the table is repartitioned")
+
+    def compile(self, node: NodeContext) -> KTableValueGetter:
+        parent, mapper, task = self.parent.compile(node), self.operator.mapper, node.task
+
+        def get(key: Any) -> ValueAndTimestamp | None:
+            row = parent.get(key)
+            value, timestamp = (None, task.timestamp) if row is None else row
+            pair = mapper(key, value)
+            return None if pair is None else ValueAndTimestamp(pair, timestamp)
+
+        return KTableValueGetter(get)
+
+
+class KTableAggregator(Operator):
+    """What KTableAggregate and KTableReduce share."""
+
+    def __init__(self, store_name: str) -> None:
+        self.store_name = store_name
+        self.send_old_values = False
+
+    def enable_sending_old_values(self, force_materialization: bool) -> bool:
+        """Forward old values too. True: the table is always materialized."""
+        self.send_old_values = True
+        return True
+
+    def view(self) -> KTableValueGetterSupplier:
+        """Return how the resulting table is read."""
+        return KTableMaterializedValueGetterSupplier(self.store_name)
+
+
+class KTableAggregate(KTableAggregator):
+    """Aggregates a grouped table: remove the old value, add the new one; both (key, value, aggregate) -> aggregate."""
+
+    def __init__(self, store_name: str, initializer: Initializer, add: Aggregator, remove: Aggregator) -> None:
+        super().__init__(store_name)
+        self.initializer = initializer
+        self.add = add
+        self.remove = remove
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        task, forward, store_name = node.task, node.forward, self.store_name
+        initializer, add, remove = self.initializer, self.add, self.remove
+        store = TableStore(node, store_name)
+        get, put = store.get_for_update, store.put
+        forwards = forwards_itself(node, store.store, self.send_old_values)
+        send_old = self.send_old_values and forwards
+
+        def aggregate(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+            if key is None:
+                raise _null_key("aggregate", store_name)
+            row = get(key)
+            aggregate, row_timestamp = (None, timestamp) if row is None else row
+            sent_old = private_copy(aggregate) if send_old else None
+            newest = timestamp
+            if change[1] is not None and aggregate is not None:
+                aggregate = remove(key, change[1], aggregate)
+                newest = max(timestamp, row_timestamp)
+            if change[0] is not None:
+                aggregate = add(key, change[0], initializer() if aggregate is None else aggregate)
+                newest = max(timestamp, row_timestamp)
+            task.timestamp = timestamp
+            task.headers = headers
+            code = put(key, aggregate, newest)
+            if forwards and code != NOT_PUT:
+                forward(key, Change(aggregate, sent_old, code == IS_LATEST), newest, headers)
+
+        return aggregate
+
+
+class KTableReduce(KTableAggregator):
+    """Reduces a grouped table: remove_reducer takes the old value out, add_reducer the new one in."""
+
+    def __init__(self, store_name: str, add_reducer: Reducer, remove_reducer: Reducer) -> None:
+        super().__init__(store_name)
+        self.add_reducer = add_reducer
+        self.remove_reducer = remove_reducer
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        task, forward, store_name = node.task, node.forward, self.store_name
+        add, remove = self.add_reducer, self.remove_reducer
+        store = TableStore(node, store_name)
+        get, put = store.get_for_update, store.put
+        forwards = forwards_itself(node, store.store, self.send_old_values)
+        send_old = self.send_old_values and forwards
+
+        def reduce(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+            if key is None:
+                raise _null_key("reduce", store_name)
+            row = get(key)
+            aggregate, row_timestamp = (None, timestamp) if row is None else row
+            sent_old = private_copy(aggregate) if send_old else None
+            newest = timestamp
+            if change[1] is not None and aggregate is not None:
+                aggregate = remove(aggregate, change[1])
+                newest = max(timestamp, row_timestamp)
+            if change[0] is not None:
+                if aggregate is None:
+                    aggregate = change[0]
+                else:
+                    aggregate = add(aggregate, change[0])
+                    newest = max(timestamp, row_timestamp)
+            task.timestamp = timestamp
+            task.headers = headers
+            code = put(key, aggregate, newest)
+            if forwards and code != NOT_PUT:
+                forward(key, Change(aggregate, sent_old, code == IS_LATEST), newest, headers)
+
+        return reduce
+
+
+def _null_key(operation: str, store_name: str) -> StreamsError:
+    return StreamsError(f"Record key for KTable {operation} operator with state {store_name} should not be null.")

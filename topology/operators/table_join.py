@@ -1,0 +1,281 @@
+"""Joins of two tables by their primary keys."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from ..records import Change, Headers, ValueAndTimestamp
+from ..task_context import Process
+from .operator import NodeContext, Operator
+from .table_store import IS_LATEST, NOT_PUT, KTableMaterializedValueGetterSupplier, TableStore, forwards_itself
+from .value_getters import Getter, KTableValueGetter, KTableValueGetterSupplier, Table
+
+Joiner = Callable[[Any, Any], Any]
+#: (value of this side or None, value of the other or None) -> joined value or None.
+JoinValues = Callable[[Any, Any], Any]
+
+
+class KTableKTableAbstractJoin(Operator):
+    """One side of a join: an update of table1 is joined with the row of table2.
+
+    joiner(value of table1, value of table2): for the second side, give the tables in reverse order and the joiner
+    reversed.
+    """
+
+    #: Whether an update of this side is joined although the other side has no row.
+    emits_without_other = True
+
+    def __init__(self, table1: Table, table2: Table, joiner: Joiner) -> None:
+        self.table1 = table1
+        self.table2 = table2
+        self.joiner = joiner
+        self.getter_supplier1 = table1.value_getter_supplier()
+        self.getter_supplier2 = table2.value_getter_supplier()
+        self.send_old_values = False
+        #: Skip out-of-order updates of a versioned table (KIP-914).
+        self.use_versioned_semantics = False
+
+    def enable_sending_old_values(self, force_materialization: bool) -> bool:
+        """Forward old values too, which materializes both tables. True."""
+        self.table1.enable_sending_old_values(True)
+        self.table2.enable_sending_old_values(True)
+        self.send_old_values = True
+        return True
+
+    def view(self) -> KTableValueGetterSupplier:
+        """Return how the joined table is read: by joining on the fly."""
+        return _JoinGetterSupplier(self)
+
+    @abstractmethod
+    def join_function(self) -> JoinValues:
+        """Return what joins two values; the other side's is None only if emits_without_other."""
+
+    @abstractmethod
+    def join_rows(self, get1: Getter, get2: Getter) -> Getter:
+        """Return the getter of joined rows."""
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        forward, dropped, join = node.forward, node.dropped, self.join_function()
+        send_old, use_versioned_semantics = self.send_old_values, self.use_versioned_semantics
+        emits_without_other = self.emits_without_other
+        get_other = self.getter_supplier2.compile(node).get
+
+        def table_join(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+            if key is None:
+                dropped("null key")
+                return
+            new, old, is_latest = change
+            if use_versioned_semantics and not is_latest:
+                dropped("out-of-order record of a versioned table")
+                return
+            row = get_other(key)
+            if row is None:
+                if not emits_without_other or (new is None and old is None):
+                    return
+                other = None
+            else:
+                other, other_timestamp = row
+                timestamp = max(timestamp, other_timestamp)
+            joined = join(new, other)
+            forward(key, Change(joined, join(old, other) if send_old else None, is_latest), timestamp, headers)
+
+        return table_join
+
+
+def _with_this(joiner: Joiner) -> JoinValues:
+    """Join only where this side has a value."""
+
+    def join(this: Any, other: Any) -> Any:
+        return None if this is None else joiner(this, other)
+
+    return join
+
+
+class KTableKTableInnerJoin(KTableKTableAbstractJoin):
+    """Either side of an inner join."""
+
+    emits_without_other = False
+
+    def join_function(self) -> JoinValues:
+        """See KTableKTableAbstractJoin."""
+        return _with_this(self.joiner)
+
+    def join_rows(self, get1: Getter, get2: Getter) -> Getter:
+        """See KTableKTableAbstractJoin."""
+        joiner = self.joiner
+
+        def get(key: Any) -> ValueAndTimestamp | None:
+            row1 = get1(key)
+            row2 = None if row1 is None else get2(key)
+            if row1 is None or row2 is None:
+                return None
+            return _row(joiner(row1[0], row2[0]), max(row1[1], row2[1]))
+
+        return get
+
+
+class KTableKTableLeftJoin(KTableKTableAbstractJoin):
+    """The left side of a left join."""
+
+    def join_function(self) -> JoinValues:
+        """See KTableKTableAbstractJoin."""
+        return _with_this(self.joiner)
+
+    def join_rows(self, get1: Getter, get2: Getter) -> Getter:
+        """See KTableKTableAbstractJoin."""
+        joiner = self.joiner
+
+        def get(key: Any) -> ValueAndTimestamp | None:
+            row1 = get1(key)
+            if row1 is None:
+                return None
+            row2 = get2(key)
+            if row2 is None:
+                return _row(joiner(row1[0], None), row1[1])
+            return _row(joiner(row1[0], row2[0]), max(row1[1], row2[1]))
+
+        return get
+
+
+class KTableKTableRightJoin(KTableKTableAbstractJoin):
+    """The right side of a left join: without a left row there is nothing to join, with one there is always a result."""
+
+    emits_without_other = False
+
+    def join_function(self) -> JoinValues:
+        """See KTableKTableAbstractJoin."""
+        return self.joiner
+
+    def join_rows(self, get1: Getter, get2: Getter) -> Getter:
+        """See KTableKTableAbstractJoin."""
+        joiner = self.joiner
+
+        def get(key: Any) -> ValueAndTimestamp | None:
+            row2 = get2(key)
+            if row2 is None:
+                return None
+            row1 = get1(key)
+            if row1 is None:
+                return _row(joiner(None, row2[0]), row2[1])
+            return _row(joiner(row1[0], row2[0]), max(row1[1], row2[1]))
+
+        return get
+
+
+class KTableKTableOuterJoin(KTableKTableAbstractJoin):
+    """Either side of an outer join."""
+
+    def join_function(self) -> JoinValues:
+        """See KTableKTableAbstractJoin."""
+        joiner = self.joiner
+
+        def join(this: Any, other: Any) -> Any:
+            return None if this is None and other is None else joiner(this, other)
+
+        return join
+
+    def join_rows(self, get1: Getter, get2: Getter) -> Getter:
+        """See KTableKTableAbstractJoin."""
+        joiner = self.joiner
+
+        def get(key: Any) -> ValueAndTimestamp | None:
+            row1, row2 = get1(key), get2(key)
+            if row1 is None and row2 is None:
+                return None
+            value1, timestamp1 = (None, -1) if row1 is None else row1
+            value2, timestamp2 = (None, -1) if row2 is None else row2
+            return _row(joiner(value1, value2), max(timestamp1, timestamp2))
+
+        return get
+
+
+def _row(value: Any, timestamp: int) -> ValueAndTimestamp | None:
+    return None if value is None else ValueAndTimestamp(value, timestamp)
+
+
+class _JoinGetterSupplier(KTableValueGetterSupplier):
+    def __init__(self, join: KTableKTableAbstractJoin) -> None:
+        self.join = join
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.join.getter_supplier1.store_names + self.join.getter_supplier2.store_names))
+
+    def compile(self, node: NodeContext) -> KTableValueGetter:
+        getter1 = self.join.getter_supplier1.compile(node)
+        getter2 = self.join.getter_supplier2.compile(node)
+        # Not versioned, even if both tables are: the join of two versioned tables is not versioned (KIP-914).
+        return KTableValueGetter(self.join.join_rows(getter1.get, getter2.get))
+
+
+class KTableKTableJoinMerger(Operator):
+    """Merges both sides of a join into one table, kept in queryable_name if that is given."""
+
+    def __init__(
+        self,
+        parent1: KTableKTableAbstractJoin,
+        parent2: KTableKTableAbstractJoin,
+        queryable_name: str | None = None,
+    ) -> None:
+        self.parent1 = parent1
+        self.parent2 = parent2
+        self.queryable_name = queryable_name
+        self.send_old_values = False
+
+    def enable_sending_old_values(self, force_materialization: bool) -> bool:
+        """Forward old values too, which materializes both joined tables. True."""
+        self.parent1.enable_sending_old_values(True)
+        self.parent2.enable_sending_old_values(True)
+        self.send_old_values = True
+        return True
+
+    def view(self) -> KTableValueGetterSupplier:
+        """Return how the joined table is read."""
+        if self.queryable_name is not None:
+            return KTableMaterializedValueGetterSupplier(self.queryable_name)
+        return _MergerGetterSupplier(self)
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        if self.queryable_name is not None:
+            return self._compile_materialized(node, self.queryable_name)
+        if self.send_old_values:
+            return node.forward
+        forward = node.forward
+
+        def merge(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+            forward(key, Change(change[0], None, change[2]), timestamp, headers)
+
+        return merge
+
+    def _compile_materialized(self, node: NodeContext, store_name: str) -> Process:
+        task, forward, send_old = node.task, node.forward, self.send_old_values
+        store = TableStore(node, store_name)
+        put = store.put
+        forwards = forwards_itself(node, store.store, send_old)
+
+        def merge(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+            new = change[0]
+            task.timestamp = timestamp
+            task.headers = headers
+            code = put(key, new, timestamp)
+            if forwards and code != NOT_PUT:
+                forward(key, Change(new, change[1] if send_old else None, code == IS_LATEST), timestamp, headers)
+
+        return merge
+
+
+class _MergerGetterSupplier(KTableValueGetterSupplier):
+    def __init__(self, merger: KTableKTableJoinMerger) -> None:
+        self.view1 = merger.parent1.view()
+        self.view2 = merger.parent2.view()
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.view1.store_names + self.view2.store_names))
+
+    def compile(self, node: NodeContext) -> KTableValueGetter:
+        return self.view1.compile(node)

@@ -1,0 +1,73 @@
+"""How one operator reads the rows of another table: KTableValueGetterSupplier and what implements it.
+
+A supplier is declared with the topology; ``compile`` makes the getter of one task. A row is a ValueAndTimestamp or
+None.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from ..records import ValueAndTimestamp
+from .operator import NodeContext
+
+#: (key) -> row.
+Getter = Callable[[Any], ValueAndTimestamp | None]
+#: (key, timestamp in ms) -> row as of that time.
+GetterAsOf = Callable[[Any, int], ValueAndTimestamp | None]
+
+
+class KTableValueGetter:
+    """The getter of one task (Kafka Streams: KTableValueGetter).
+
+    get(key) is the current row; get_as_of(key, timestamp) the row as of a time, None unless the table is versioned.
+    """
+
+    __slots__ = ("get", "get_as_of")
+
+    def __init__(self, get: Getter, get_as_of: GetterAsOf | None = None) -> None:
+        self.get = get
+        self.get_as_of = get_as_of
+
+    def map(self, row: Callable[[Any, ValueAndTimestamp], ValueAndTimestamp | None]) -> KTableValueGetter:
+        """Return a getter whose rows are row(key, row of this getter)."""
+        get, get_as_of = self.get, self.get_as_of
+
+        def mapped(key: Any) -> ValueAndTimestamp | None:
+            found = get(key)
+            return None if found is None else row(key, found)
+
+        if get_as_of is None:
+            return KTableValueGetter(mapped)
+        as_of = get_as_of
+
+        def mapped_as_of(key: Any, timestamp: int) -> ValueAndTimestamp | None:
+            found = as_of(key, timestamp)
+            return None if found is None else row(key, found)
+
+        return KTableValueGetter(mapped, mapped_as_of)
+
+
+class KTableValueGetterSupplier(ABC):
+    """Declares how a table is read (Kafka Streams: KTableValueGetterSupplier)."""
+
+    @property
+    @abstractmethod
+    def store_names(self) -> tuple[str, ...]:
+        """The stores that the getter needs: the reading node must be connected to them."""
+
+    @abstractmethod
+    def compile(self, node: NodeContext) -> KTableValueGetter:
+        """Return the getter for one task."""
+
+
+class Table(Protocol):
+    """What operators need of the KTable that they stand behind."""
+
+    def value_getter_supplier(self) -> KTableValueGetterSupplier:
+        """Return how the table is read."""
+
+    def enable_sending_old_values(self, force_materialization: bool) -> bool:
+        """Ask the table to send old values; returns whether it will."""

@@ -1,0 +1,196 @@
+"""Aggregations of a stream per key and window that a timestamp alone determines: tumbling, hopping, unlimited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, Protocol
+
+from ..errors import TopologyError
+from ..records import Change, Headers, ValueAndTimestamp, Window, Windowed
+from ..task_context import Process
+from .aggregate import Aggregator, Initializer
+from .operator import NodeContext, Operator
+from .table_store import forwards_itself, private_copy
+from .value_getters import KTableValueGetter, KTableValueGetterSupplier
+from .window_close import CloseEmitter, EmitRange
+
+
+class EmitStrategy(Enum):
+    """When a windowed aggregation sends results (KIP-825)."""
+
+    ON_WINDOW_UPDATE = "window_update"
+    ON_WINDOW_CLOSE = "window_close"
+
+
+class EnumerableWindows(Protocol):
+    """TimeWindows, UnlimitedWindows, or a user's own: windows that a timestamp alone determines."""
+
+    @property
+    def grace_ms(self) -> int:
+        """How long after its end a window still takes records."""
+
+    @property
+    def size_ms(self) -> int:
+        """The length of a window."""
+
+    def windows_for(self, timestamp: int) -> Mapping[int, Window]:
+        """Return the windows that hold the timestamp, by their start, in the order of their updates."""
+
+
+class WindowedAggregator(Operator):
+    """What aggregations over windows share: the window store, and whether old values are sent."""
+
+    def __init__(
+        self, store_name: str, emit_strategy: EmitStrategy, initializer: Initializer, aggregator: Aggregator
+    ) -> None:
+        self.store_name = store_name
+        self.emit_strategy = emit_strategy
+        self.initializer = initializer
+        self.aggregator = aggregator
+        self.send_old_values = False
+
+    def enable_sending_old_values(self) -> None:
+        """Forward old values too."""
+        self.send_old_values = True
+
+    @property
+    def on_close(self) -> bool:
+        """Whether only final results are sent."""
+        return self.emit_strategy is EmitStrategy.ON_WINDOW_CLOSE
+
+    def view(self) -> KTableValueGetterSupplier:
+        """Return how the resulting table is read."""
+        return WindowStoreGetterSupplier(self.store_name)
+
+
+class KStreamWindowAggregate(WindowedAggregator):
+    """Aggregates values per key and window; a window takes records until stream time is grace after its end.
+
+    initializer() -> aggregate; aggregator(key, value, aggregate) -> aggregate, in place or not. Records without key are
+    dropped, those without value are aggregated. A result carries the highest timestamp of its window.
+    """
+
+    def __init__(
+        self,
+        windows: EnumerableWindows,
+        store_name: str,
+        emit_strategy: EmitStrategy,
+        initializer: Initializer,
+        aggregator: Aggregator,
+    ) -> None:
+        super().__init__(store_name, emit_strategy, initializer, aggregator)
+        self.windows = windows
+        if self.on_close and not hasattr(windows, "advance_ms"):
+            raise TopologyError(
+                "ON_WINDOW_CLOSE strategy is only supported for TimeWindows and SlidingWindows for TimeWindowedKStream"
+            )
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        update = self._compile_update(node)
+        dropped, windows, grace_ms = node.dropped, self.windows, self.windows.grace_ms
+        emitter = CloseEmitter(node, self.store_name, _TimeWindowRange(windows)) if self.on_close else None
+        advance_ms = getattr(windows, "advance_ms", None)
+        size_ms = windows.size_ms
+        windows_for = windows.windows_for
+        stream_time = -1
+
+        def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            nonlocal stream_time
+            if key is None:
+                dropped("null key")
+                return
+            if timestamp > stream_time:
+                stream_time = timestamp
+            close_time = stream_time - grace_ms
+            for start, (_, end) in windows_for(timestamp).items():
+                if end > close_time:
+                    update(key, value, timestamp, headers, start, end)
+                else:
+                    dropped("expired window")
+            if emitter is not None:
+                emitter.emit(close_time, headers)
+
+        def aggregate_tumbling(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            nonlocal stream_time
+            if key is None:
+                dropped("null key")
+                return
+            if timestamp > stream_time:
+                stream_time = timestamp
+            start = timestamp - timestamp % size_ms
+            if start + size_ms > stream_time - grace_ms:
+                update(key, value, timestamp, headers, start, start + size_ms)
+            else:
+                dropped("expired window")
+            if emitter is not None:
+                emitter.emit(stream_time - grace_ms, headers)
+
+        return aggregate_tumbling if advance_ms == size_ms else aggregate
+
+    def _compile_update(self, node: NodeContext) -> Any:
+        """Return what aggregates a record into one window: (key, value, timestamp, headers, start, end) -> None."""
+        task, forward = node.task, node.forward
+        initializer, aggregator = self.initializer, self.aggregator
+        store = node.store(self.store_name)
+        fetch, put = store.fetch_for_update, store.put
+        forwards = not self.on_close and forwards_itself(node, store, self.send_old_values)
+        send_old = self.send_old_values and forwards
+
+        def update(key: Any, value: Any, timestamp: int, headers: Headers, start: int, end: int) -> None:
+            row = fetch(key, start)
+            if row is None:
+                old, newest = initializer(), timestamp
+            else:
+                old, newest = row
+                if timestamp > newest:
+                    newest = timestamp
+            sent_old = private_copy(old) if send_old else None
+            new = aggregator(key, value, old)
+            task.timestamp = timestamp
+            task.headers = headers
+            put(key, None if new is None else ValueAndTimestamp(new, newest), start)
+            if forwards:
+                forward(Windowed(key, start, end), Change(new, sent_old), newest, headers)
+
+        return update
+
+
+class _TimeWindowRange(EmitRange):
+    """Which time windows close between two close times (Kafka Streams: KStreamWindowAggregate)."""
+
+    def __init__(self, windows: EnumerableWindows) -> None:
+        self.windows = windows
+
+    def starts(self, last_close_time: int, close_time: int) -> tuple[int, int] | None:
+        size, windows_for = self.windows.size_ms, self.windows.windows_for
+        upper = close_time - size
+        if last_close_time == -1:
+            return 0, upper
+        lower = max(0, last_close_time - size) + 1
+        if windows_for(upper) == windows_for(lower - 1):
+            return None
+        return lower, upper
+
+
+class WindowStoreGetterSupplier(KTableValueGetterSupplier):
+    """Reads a windowed table from its window store."""
+
+    def __init__(self, store_name: str) -> None:
+        self.store_name = store_name
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        """See KTableValueGetterSupplier."""
+        return (self.store_name,)
+
+    def compile(self, node: NodeContext) -> KTableValueGetter:
+        """See KTableValueGetterSupplier."""
+        fetch = node.store(self.store_name).fetch
+
+        def get(windowed: Any) -> ValueAndTimestamp | None:
+            row: ValueAndTimestamp | None = fetch(windowed[0], windowed[1])
+            return row
+
+        return KTableValueGetter(get)

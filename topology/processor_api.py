@@ -1,0 +1,132 @@
+"""The Processor API: operators that users write themselves (KIP-478, KIP-820).
+
+A processor is made once for each task by calling its class, or any function without arguments, that was given to
+``KStream.process``, ``KStream.process_values`` or ``Topology.add_processor``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from typing import Any, Generic, Protocol, TypeVar
+
+from .durations import Duration
+from .records import Record, RecordMetadata, TaskId
+from .store_interfaces import StoreBuilder
+from .task_context import Cancellable
+
+KIn = TypeVar("KIn")
+VIn = TypeVar("VIn")
+KOut = TypeVar("KOut")
+VOut = TypeVar("VOut")
+
+
+class Punctuation(Enum):
+    """Which clock a punctuation follows (Kafka Streams: PunctuationType)."""
+
+    STREAM_TIME = "stream_time"
+    WALL_CLOCK_TIME = "wall_clock_time"
+
+
+#: Kafka Streams' name of Punctuation.
+PunctuationType = Punctuation
+
+
+class ProcessingContext(Protocol):
+    """What every processor may ask of its task (Kafka Streams: ProcessingContext)."""
+
+    @property
+    def application_id(self) -> str:
+        """The application's id."""
+
+    @property
+    def task_id(self) -> TaskId:
+        """The task."""
+
+    @property
+    def app_configs(self) -> Mapping[str, Any]:
+        """The application's effective configuration."""
+
+    def record_metadata(self) -> RecordMetadata | None:
+        """Return topic, partition and offset of the input record; None in a punctuation."""
+
+    def get_state_store(self, name: str) -> Any:
+        """Return a store that the processor is connected to; raises StreamsError if it is not."""
+
+    def schedule(self, interval: Duration, punctuation: Punctuation, callback: Callable[[int], None]) -> Cancellable:
+        """Call callback(timestamp in ms) each interval; raises StreamsError for an interval below 1 ms."""
+
+    def commit(self) -> None:
+        """Ask for a commit as soon as the current record is processed."""
+
+    def current_system_time_ms(self) -> int:
+        """Return the task's wall clock in milliseconds."""
+
+    def current_stream_time_ms(self) -> int:
+        """Return the highest timestamp (ms) that the task has seen."""
+
+
+class ProcessorContext(ProcessingContext, Protocol):
+    """The context of a Processor (Kafka Streams: processor.api.ProcessorContext)."""
+
+    def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
+        """Send a record to all children, or to the child node of this name; raises StreamsError for an unknown one."""
+
+
+class FixedKeyProcessorContext(ProcessingContext, Protocol):
+    """The context of a FixedKeyProcessor."""
+
+    def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
+        """Like ProcessorContext.forward; raises StreamsError if the key is not the input record's."""
+
+
+class Processor(ABC, Generic[KIn, VIn, KOut, VOut]):
+    """Processes records one by one; may change keys. ``self.context`` is set by init()."""
+
+    context: ProcessorContext
+
+    def init(self, context: ProcessorContext) -> None:
+        """Prepare for a task: stores can be fetched and punctuations scheduled here. Overriders call super().init()."""
+        self.context = context
+
+    @abstractmethod
+    def process(self, record: Record[KIn, VIn]) -> None:
+        """Process a record; results go to ``self.context.forward``."""
+
+    def close(self) -> None:
+        """Release what the processor holds; called once when the task closes."""
+
+
+class FixedKeyProcessor(ABC, Generic[KIn, VIn, VOut]):
+    """Processes records one by one and keeps their keys, so that no repartitioning follows."""
+
+    context: FixedKeyProcessorContext
+
+    def init(self, context: FixedKeyProcessorContext) -> None:
+        """Prepare for a task. Overriders call super().init()."""
+        self.context = context
+
+    @abstractmethod
+    def process(self, record: Record[KIn, VIn]) -> None:
+        """Process a record; results go to ``self.context.forward`` with the same key."""
+
+    def close(self) -> None:
+        """Release what the processor holds; called once when the task closes."""
+
+
+#: Kafka Streams' names: a base class that keeps the context for you.
+ContextualProcessor = Processor
+ContextualFixedKeyProcessor = FixedKeyProcessor
+
+#: Makes one processor per task: a class, or a function without arguments. An optional attribute or method ``stores``
+#: names StoreBuilders to add and connect (Kafka Streams: ConnectedStoreProvider).
+ProcessorSupplier = Callable[[], Any]
+
+
+def stores_of(supplier: ProcessorSupplier) -> tuple[StoreBuilder, ...]:
+    """Return the StoreBuilders that a supplier brings along in ``stores``: a collection, or a method."""
+    stores: Any = getattr(supplier, "stores", None)
+    if callable(stores):
+        stores = stores()
+    return () if stores is None or not isinstance(stores, Iterable) else tuple(stores)

@@ -1,0 +1,77 @@
+"""Scheduled punctuations of a task, due first (Kafka Streams: PunctuationQueue, PunctuationSchedule).
+
+A task has one queue for stream time and one for the wall clock; the stream thread, the test driver and Spark's task use
+the same one.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+
+#: Called with the time (ms) of the queue's clock at which it fires.
+Punctuator = Callable[[int], None]
+
+
+class PunctuationSchedule:
+    """One repeating punctuation; cancel() ends it, also from within its own callback."""
+
+    __slots__ = ("callback", "cancelled", "due_ms", "interval_ms")
+
+    def __init__(self, due_ms: int, interval_ms: int, callback: Punctuator) -> None:
+        self.due_ms = due_ms
+        self.interval_ms = interval_ms
+        self.callback = callback
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """Fire no more."""
+        self.cancelled = True
+
+    def advance(self, now_ms: int) -> None:
+        """Set the next due time: intervals that were missed are skipped, not made up for."""
+        missed = max((now_ms - self.due_ms) // self.interval_ms, 0)
+        self.due_ms += (missed + 1) * self.interval_ms
+
+
+class PunctuationQueue:
+    """The punctuations of one clock."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, PunctuationSchedule]] = []
+        self._order = count()
+
+    def schedule(self, due_ms: int, interval_ms: int, callback: Punctuator) -> PunctuationSchedule:
+        """Fire callback at due_ms and then each interval_ms. Raises ValueError if the interval is not positive."""
+        if interval_ms < 1:
+            raise ValueError(f"The minimum supported scheduling interval is 1 millisecond, not {interval_ms}.")
+        schedule = PunctuationSchedule(due_ms, interval_ms, callback)
+        self._push(schedule)
+        return schedule
+
+    def maybe_punctuate(self, now_ms: int) -> int:
+        """Fire what is due at now_ms, each schedule once. Returns how many have fired."""
+        heap = self._heap
+        fired = 0
+        while heap and heap[0][0] <= now_ms:
+            schedule = heapq.heappop(heap)[2]
+            if schedule.cancelled:
+                continue
+            schedule.callback(now_ms)
+            fired += 1
+            if not schedule.cancelled:
+                schedule.advance(now_ms)
+                self._push(schedule)
+        return fired
+
+    def can_punctuate(self, now_ms: int) -> bool:
+        """Return whether something is due."""
+        return any(due <= now_ms and not schedule.cancelled for due, _, schedule in self._heap)
+
+    def close(self) -> None:
+        """Drop all schedules."""
+        self._heap.clear()
+
+    def _push(self, schedule: PunctuationSchedule) -> None:
+        heapq.heappush(self._heap, (schedule.due_ms, next(self._order), schedule))

@@ -1,0 +1,347 @@
+"""Serdes: how keys and values become bytes. Bytes equal those of Kafka's own serdes.
+
+A user's serde is any object with ``serialize(topic, value) -> bytes | None`` and ``deserialize(topic, data) -> value``.
+Inside Penstock it is wrapped, so that every serde has the attributes of Serde.
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
+from uuid import UUID
+
+import orjson
+
+from .errors import ConfigError, SerializationError
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+#: A plain function of one argument; None stands for null and gives None.
+ToBytes = Callable[[Any], bytes | None]
+FromBytes = Callable[[bytes | None], Any]
+
+
+class SerdeLike(Protocol):
+    """What a user's serde needs."""
+
+    def serialize(self, topic: str, value: Any) -> bytes | None:
+        """Return the bytes of a key or value of this topic; None stays None."""
+
+    def deserialize(self, topic: str, data: bytes | None) -> Any:
+        """Return the key or value; None stays None."""
+
+
+def _through_bytes(serde: SerdeLike, value: Any) -> Any:
+    return serde.deserialize("", serde.serialize("", value))
+
+
+class Serde(ABC, Generic[T]):
+    """A serializer and a deserializer of one type, with what the hot path wants to know about them.
+
+    serializer, deserializer: the same as functions of one argument, which take and give None for null; None if the
+        bytes depend on the topic's name (schema registry). serializer_for() and deserializer_for() always give one.
+    cacheable_keys: equal objects have equal bytes and are hashable, so that objects may stand for bytes in a cache.
+    copy: makes an independent copy of a value, by default through its bytes; None where values cannot be changed.
+    default_part: "key" or "value" where with_default() wants that default, whatever this serde is used for.
+    """
+
+    serializer: ToBytes | None = None
+    deserializer: FromBytes | None = None
+    cacheable_keys: bool = False
+    copy: Callable[[Any], Any] | None = _through_bytes  # type: ignore[assignment]  # becomes a method
+    default_part: str | None = None
+
+    @abstractmethod
+    def serialize(self, topic: str, value: T | None) -> bytes | None:
+        """Return the bytes of a key or value of this topic; None stays None."""
+
+    @abstractmethod
+    def deserialize(self, topic: str, data: bytes | None) -> T | None:
+        """Return the key or value; None stays None."""
+
+    def with_default(self, default: Serde[Any] | None) -> Serde[T]:
+        """Return this serde; one that wraps another takes default for what was left open."""
+        return self
+
+
+class PlainSerde(Serde[T]):
+    """A serde whose bytes do not depend on the topic."""
+
+    def __init__(
+        self,
+        name: str,
+        serializer: ToBytes,
+        deserializer: FromBytes,
+        *,
+        cacheable_keys: bool = False,
+        copy: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.name = name
+        self.serializer: ToBytes = serializer
+        self.deserializer: FromBytes = deserializer
+        self.cacheable_keys = cacheable_keys
+        self.copy = copy
+
+    def serialize(self, topic: str, value: T | None) -> bytes | None:
+        """See Serde.serialize."""
+        return self.serializer(value)
+
+    def deserialize(self, topic: str, data: bytes | None) -> T | None:
+        """See Serde.deserialize."""
+        return cast("T | None", self.deserializer(data))
+
+    def __repr__(self) -> str:
+        return f"Serdes.{self.name}()"
+
+
+class UserSerde(Serde[T]):
+    """A user's serde, or one of a schema registry: nothing is known about its values."""
+
+    def __init__(self, serde: SerdeLike) -> None:
+        self.serde = serde
+        self.serialize = serde.serialize  # type: ignore[method-assign]
+        self.deserialize = serde.deserialize  # type: ignore[method-assign]
+
+    def serialize(self, topic: str, value: T | None) -> bytes | None:
+        """See Serde.serialize."""
+        return self.serde.serialize(topic, value)
+
+    def deserialize(self, topic: str, data: bytes | None) -> T | None:
+        """See Serde.deserialize."""
+        return cast("T | None", self.serde.deserialize(topic, data))
+
+    def __repr__(self) -> str:
+        return repr(self.serde)
+
+
+def as_serde(serde: SerdeLike | None) -> Serde[Any] | None:
+    """Return a user's serde as a Serde, None as None; raises TypeError for what is no serde."""
+    if serde is None or isinstance(serde, Serde):
+        return serde
+    if isinstance(serde, type):
+        raise TypeError(f"expected a serde, got the class {serde.__name__}; did you mean {serde.__name__}()?")
+    if not callable(getattr(serde, "serialize", None)) or not callable(getattr(serde, "deserialize", None)):
+        raise TypeError(f"a serde needs serialize(topic, value) and deserialize(topic, data), got {serde!r}")
+    return UserSerde(serde)
+
+
+def serializer_for(serde: Serde[Any], topic: str) -> ToBytes:
+    """Return the fastest function value -> bytes for a topic."""
+    return serde.serializer or partial(serde.serialize, topic)
+
+
+def deserializer_for(serde: Serde[Any], topic: str) -> FromBytes:
+    """Return the fastest function bytes -> value for a topic."""
+    return serde.deserializer or partial(serde.deserialize, topic)
+
+
+def resolve_serde(serde: SerdeLike | None, config: Mapping[str, Any], is_key: bool, where: str) -> Serde[Any]:
+    """Return the serde to use at run time: the declared one, or ``default.key.serde`` or ``default.value.serde``.
+
+    where names the operator or topic in the ConfigError that is raised if there is neither.
+    """
+    found = as_serde(serde)
+    part = "key" if is_key else "value"
+    default = config.get(f"default.{(found and found.default_part) or part}.serde")
+    if found is None and default is None:
+        raise ConfigError(
+            f"No {part} serde for {where}: pass {part}_serde= to that operator, or set default.{part}.serde"
+        )
+    fallback = None if default is None else Serdes.of(default)
+    return cast("Serde[Any]", fallback) if found is None else found.with_default(fallback)
+
+
+def _encode_string(value: str | None) -> bytes | None:
+    return None if value is None else str.encode(value)
+
+
+def _decode_string(data: bytes | None) -> str | None:
+    return None if data is None else str(data, "utf-8")
+
+
+def _check_bytes(value: bytes | None) -> bytes | None:
+    if value is None or type(value) is bytes:
+        return value
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise SerializationError(f"Serdes.bytes() got {type(value).__name__}, not bytes")
+
+
+def _same(data: bytes | None) -> bytes | None:
+    return data
+
+
+def _encode_json(value: Any) -> bytes | None:
+    return None if value is None else orjson.dumps(value)
+
+
+def _decode_json(data: bytes | None) -> Any:
+    return None if data is None else orjson.loads(data)
+
+
+def copy_json(value: Any) -> Any:
+    """Return an independent copy of what JSON can hold; several times faster than copy.deepcopy."""
+    kind = type(value)
+    if kind is dict:
+        return {k: copy_json(v) if type(v) in (dict, list) else v for k, v in value.items()}
+    if kind is list:
+        return [copy_json(v) if type(v) in (dict, list) else v for v in value]
+    return value
+
+
+def _number(name: str, layout: str, cacheable_keys: bool) -> PlainSerde[Any]:
+    packer = struct.Struct(layout)
+    pack, unpack = packer.pack, packer.unpack
+
+    def serialize(value: Any) -> bytes | None:
+        return None if value is None else pack(value)
+
+    def deserialize(data: bytes | None) -> Any:
+        return None if data is None else unpack(data)[0]
+
+    return PlainSerde(name, serialize, deserialize, cacheable_keys=cacheable_keys)
+
+
+def _uuid_to_bytes(value: UUID | None) -> bytes | None:
+    return None if value is None else str(value).encode()
+
+
+def _uuid_from_bytes(data: bytes | None) -> UUID | None:
+    return None if data is None else UUID(data.decode())
+
+
+_STRING: PlainSerde[str] = PlainSerde("string", _encode_string, _decode_string, cacheable_keys=True)
+_BYTES: PlainSerde[bytes] = PlainSerde("bytes", _check_bytes, _same, cacheable_keys=True)
+_JSON: PlainSerde[Any] = PlainSerde("json", _encode_json, _decode_json, copy=copy_json)
+_UUID: PlainSerde[UUID] = PlainSerde("uuid", _uuid_to_bytes, _uuid_from_bytes, cacheable_keys=True)
+_INT16: PlainSerde[int] = _number("int16", ">h", True)
+_INT32: PlainSerde[int] = _number("int32", ">i", True)
+_INT64: PlainSerde[int] = _number("int64", ">q", True)
+# Not as keys in a cache: 0.0 and -0.0 are equal and have different bytes, NaN is not equal to itself.
+_FLOAT32: PlainSerde[float] = _number("float32", ">f", False)
+_FLOAT64: PlainSerde[float] = _number("float64", ">d", False)
+
+
+class Serdes:
+    """The built-in serdes. Java's names work too: integer() is int32(), long() int64(), double() float64()."""
+
+    _BY_NAME: ClassVar[dict[str, Serde[Any]]] = {
+        "string": _STRING,
+        "bytes": _BYTES,
+        "bytearray": _BYTES,
+        "json": _JSON,
+        "uuid": _UUID,
+        "int16": _INT16,
+        "short": _INT16,
+        "int32": _INT32,
+        "integer": _INT32,
+        "int64": _INT64,
+        "long": _INT64,
+        "float32": _FLOAT32,
+        "float": _FLOAT32,
+        "float64": _FLOAT64,
+        "double": _FLOAT64,
+    }
+
+    @staticmethod
+    def of(serde: SerdeLike | str) -> Serde[Any]:
+        """Return a serde by its name ("string", "int64", "long", "json" …), or a user's serde as a Serde.
+
+        Java's names as they stand in configurations (``org.apache.kafka.common.serialization.Serdes$LongSerde``) work
+        too. Raises ConfigError for an unknown name.
+        """
+        if not isinstance(serde, str):
+            return cast("Serde[Any]", as_serde(serde))
+        name = serde.rpartition(".")[2].rpartition("$")[2].removesuffix("Serde").lower()
+        if name not in Serdes._BY_NAME:
+            raise ConfigError(f'There is no serde "{serde}"; known are {", ".join(sorted(Serdes._BY_NAME))}')
+        return Serdes._BY_NAME[name]
+
+    @staticmethod
+    def string() -> Serde[str]:
+        """UTF-8 text."""
+        return _STRING
+
+    @staticmethod
+    def bytes() -> Serde[bytes]:
+        """Bytes as they are."""
+        return _BYTES
+
+    @staticmethod
+    def json() -> Serde[Any]:
+        """JSON (orjson). Tuples, dates and dataclasses can be written, and come back as what JSON has."""
+        return _JSON
+
+    @staticmethod
+    def uuid() -> Serde[UUID]:
+        """UUIDs as text."""
+        return _UUID
+
+    @staticmethod
+    def int16() -> Serde[int]:
+        """2 bytes, big-endian, signed."""
+        return _INT16
+
+    @staticmethod
+    def int32() -> Serde[int]:
+        """4 bytes, big-endian, signed: Java's Integer."""
+        return _INT32
+
+    @staticmethod
+    def int64() -> Serde[int]:
+        """8 bytes, big-endian, signed: Java's Long."""
+        return _INT64
+
+    @staticmethod
+    def float32() -> Serde[float]:
+        """4 bytes, IEEE 754: Java's Float."""
+        return _FLOAT32
+
+    @staticmethod
+    def float64() -> Serde[float]:
+        """8 bytes, IEEE 754: Java's Double."""
+        return _FLOAT64
+
+    short = int16
+    integer = int32
+    long = int64
+    double = float64
+
+    @staticmethod
+    def time_windowed(inner: SerdeLike | None = None, window_size: Any = None) -> Serde[Any]:
+        """Windowed keys of time windows; window_size (timedelta or ms) gives read keys their end."""
+        from .windowed_serdes import TimeWindowedSerde
+
+        return TimeWindowedSerde(inner, window_size)
+
+    @staticmethod
+    def session_windowed(inner: SerdeLike | None = None) -> Serde[Any]:
+        """Windowed keys of session windows."""
+        from .windowed_serdes import SessionWindowedSerde
+
+        return SessionWindowedSerde(inner)
+
+    @staticmethod
+    def avro(schema: str | None, registry: Any, *, is_key: bool = False, **options: Any) -> Serde[Any]:
+        """Avro with a schema registry; see schema_registry_serdes. Needs penstock[schema-registry]."""
+        from .schema_registry_serdes import avro_serde
+
+        return avro_serde(schema, registry, is_key=is_key, **options)
+
+    @staticmethod
+    def protobuf(message_type: Any, registry: Any, *, is_key: bool = False, **options: Any) -> Serde[Any]:
+        """Protobuf with a schema registry; see schema_registry_serdes. Needs penstock[schema-registry]."""
+        from .schema_registry_serdes import protobuf_serde
+
+        return protobuf_serde(message_type, registry, is_key=is_key, **options)
+
+    @staticmethod
+    def json_schema(schema: str | None, registry: Any, *, is_key: bool = False, **options: Any) -> Serde[Any]:
+        """JSON with a schema registry; see schema_registry_serdes. Needs penstock[schema-registry]."""
+        from .schema_registry_serdes import json_schema_serde
+
+        return json_schema_serde(schema, registry, is_key=is_key, **options)
