@@ -1,0 +1,104 @@
+"""The bytes in which buffered records stand in changelogs (Kafka Streams: BufferValue, ProcessorRecordContext).
+
+All numbers are big-endian:
+
+    context     timestamp (8), offset (8), topic (sized), partition (4), number of headers (4), headers
+    header      name (sized), value (sized)
+    value       context, prior value (sized), old value (sized, -2: same as prior), new value (sized)
+    sized       length (4), bytes; -1 for null
+
+In a changelog, 8 bytes with the buffer time follow.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from penstock.topology.records import ProcessorRecordContext
+
+NULL = -1
+SAME_AS_PRIOR = -2
+_int = struct.Struct(">i")
+_context = struct.Struct(">qq")
+_null = _int.pack(NULL)
+_same_as_prior = _int.pack(SAME_AS_PRIOR)
+
+
+class BufferValue(NamedTuple):
+    """What is buffered of a record; prior is the value that was there before the key was buffered."""
+
+    prior: bytes | None
+    old: bytes | None
+    new: bytes | None
+    context: ProcessorRecordContext
+
+    def serialize(self) -> bytes:
+        """Return the bytes, without a buffer time."""
+        if self.old is not None and self.old == self.prior:
+            old = _same_as_prior
+        else:
+            old = _sized(self.old)
+        return serialize_context(self.context) + _sized(self.prior) + old + _sized(self.new)
+
+    @classmethod
+    def deserialize(cls, data: bytes) -> tuple[BufferValue, int]:
+        """Return the value and where in data it ends."""
+        context, at = deserialize_context(data)
+        prior, at = _read_sized(data, at)
+        if _int.unpack_from(data, at)[0] == SAME_AS_PRIOR:
+            old, at = prior, at + 4
+        else:
+            old, at = _read_sized(data, at)
+        new, at = _read_sized(data, at)
+        return cls(prior, old, new, context), at
+
+    def size(self) -> int:
+        """Return the size in bytes that Kafka Streams counts for it (residentMemorySizeEstimate)."""
+        old = b"" if self.old is None or self.old == self.prior else self.old
+        return len(self.prior or b"") + len(old) + len(self.new or b"") + context_size(self.context)
+
+
+def serialize_context(context: ProcessorRecordContext) -> bytes:
+    """Return the bytes of a record context. Without a topic, as from a punctuation, the topic is empty."""
+    headers = context.headers or ()
+    parts = [
+        _context.pack(context.timestamp, context.offset),
+        _sized((context.topic or "").encode()),
+        _int.pack(context.partition),
+        _int.pack(len(headers)),
+    ]
+    for name, value in headers:
+        parts += (_sized(name.encode()), _sized(value))
+    return b"".join(parts)
+
+
+def deserialize_context(data: bytes) -> tuple[ProcessorRecordContext, int]:
+    """Return the record context at the beginning of data and where it ends."""
+    timestamp, offset = _context.unpack_from(data)
+    topic, at = _read_sized(data, _context.size)
+    partition, count = struct.unpack_from(">ii", data, at)
+    at += 8
+    headers: list[tuple[str, bytes | None]] = []
+    for _ in range(count):
+        name, at = _read_sized(data, at)
+        value, at = _read_sized(data, at)
+        headers.append(((name or b"").decode(), value))
+    context = ProcessorRecordContext(timestamp, offset, partition, (topic or b"").decode() or None, headers or None)
+    return context, at
+
+
+def context_size(context: ProcessorRecordContext) -> int:
+    """Return the size in bytes that Kafka Streams counts for a record context."""
+    headers = sum(len(name) + len(value or b"") for name, value in context.headers or ())
+    return 8 + 8 + len(context.topic or "") + 4 + headers
+
+
+def _sized(data: bytes | None) -> bytes:
+    return _null if data is None else _int.pack(len(data)) + data
+
+
+def _read_sized(data: bytes, at: int) -> tuple[bytes | None, int]:
+    length = int(_int.unpack_from(data, at)[0])
+    at += 4
+    return (None, at) if length == NULL else (data[at : at + length], at + length)

@@ -1,0 +1,104 @@
+"""What lies under every state store: an ordered map from bytes to bytes with a commit.
+
+Updates since the last commit are *uncommitted*: reads see them, ``rollback`` drops them, and a crash loses them.
+``commit`` makes them and the changelog offset that they lead to one step (KIP-892, KIP-1035). So the offset in a store
+is never ahead of its data, nor the data ahead of the offset, under at-least-once as under exactly-once. The price is
+memory between two commits, which is why a store that holds many uncommitted bytes asks its task to commit early
+(KIP-892's ``statestore.uncommitted.max.bytes``) instead of writing early: what is on disk is always a committed state,
+and neither guarantee needs a rule of its own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+#: Rows as they come out of a store; and as they go in, where None deletes.
+Row = tuple[bytes, bytes]
+RawRow = tuple[bytes, bytes | None]
+#: Numbers that a store keeps beside its rows and commits with them, such as its stream time.
+Marks = Mapping[str, int]
+NO_MARKS: Marks = MappingProxyType({})
+
+
+class BytesStore(ABC):
+    """An ordered map from bytes to bytes; None as a value deletes. Bounds are start <= key < end, None for open."""
+
+    @abstractmethod
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of a key, uncommitted updates included."""
+
+    @abstractmethod
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """Set or delete a key until the next commit or rollback."""
+
+    @abstractmethod
+    def rows(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> list[Row]:
+        """Return the rows of a short range: what fetches of one key use."""
+
+    @abstractmethod
+    def scan(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> Iterator[Row]:
+        """Iterate over a range as it is now: later updates are not seen. Close it or exhaust it."""
+
+    @abstractmethod
+    def delete_range(self, start: bytes, end: bytes) -> None:
+        """Delete a range of keys that nobody reads any more; may take place with the next commit."""
+
+    @abstractmethod
+    def approximate_num_entries(self) -> int:
+        """Return about how many rows there are."""
+
+    @abstractmethod
+    def has_uncommitted(self) -> bool:
+        """Return whether there are updates since the last commit."""
+
+    @abstractmethod
+    def commit(self, changelog_offset: int | None, marks: Marks = NO_MARKS) -> None:
+        """Write the uncommitted updates, this offset and these marks in one step; None keeps the offset it has."""
+
+    @abstractmethod
+    def rollback(self) -> None:
+        """Drop the uncommitted updates."""
+
+    @abstractmethod
+    def committed_offset(self) -> int | None:
+        """Return the offset of the last commit, None if there is none on disk."""
+
+    @abstractmethod
+    def committed_mark(self, name: str) -> int | None:
+        """Return a mark of the last commit, None if it was never set."""
+
+    @abstractmethod
+    def restore(self, rows: Iterable[RawRow], next_offset: int | None, marks: Marks = NO_MARKS) -> None:
+        """Write rows, the offset behind them and marks in one step; there are no uncommitted updates meanwhile."""
+
+    @abstractmethod
+    def persist(self) -> None:
+        """Make what was committed survive a SIGKILL."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back all handles and end open scans; uncommitted updates are lost. Closing twice does nothing."""
+
+
+def after(prefix: bytes) -> bytes | None:
+    """Return the first key behind all keys with this prefix; None if there is none (Kafka: BytesUtils.increment)."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes((stripped[-1] + 1,)) if stripped else None
+
+
+def merge(stored: Iterator[Row], changed: Sequence[RawRow], reverse: bool) -> Generator[Row, None, None]:
+    """Yield stored rows with the changed ones laid over them, None for deleted; both come in the same order."""
+    row = next(stored, None)
+    for key, value in changed:
+        while row is not None and (row[0] > key if reverse else row[0] < key):
+            yield row
+            row = next(stored, None)
+        if row is not None and row[0] == key:
+            row = next(stored, None)
+        if value is not None:
+            yield key, value
+    while row is not None:
+        yield row
+        row = next(stored, None)

@@ -1,0 +1,150 @@
+"""Rows in memory: InMemoryKeyValueStore and the LRU store."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+
+from .bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row
+from .sorted_keys import SortedKeys
+
+
+class InMemoryStore(BytesStore):
+    """A dict and, once somebody scans, a sorted index. Keeps nothing on disk: a new task restores it from the start."""
+
+    def __init__(self) -> None:
+        self._data: dict[bytes, bytes] = {}
+        self._index: SortedKeys | None = None
+        self._marks: dict[str, int] = {}
+        self._undo: dict[bytes, bytes | None] = {}  # what the rows changed since the last commit were then
+
+    def get(self, key: bytes) -> bytes | None:
+        """See BytesStore.get."""
+        return self._data.get(key)
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """See BytesStore.put."""
+        old = self._data.get(key)
+        if key not in self._undo:
+            self._undo[key] = old
+        self._set(key, value, old)
+
+    def _set(self, key: bytes, value: bytes | None, old: bytes | None) -> None:
+        if value is not None:
+            self._data[key] = value
+            if old is None and self._index is not None:
+                self._index.add(key)
+        elif old is not None:
+            del self._data[key]
+            if self._index is not None:
+                self._index.remove(key)
+
+    def rows(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> list[Row]:
+        """See BytesStore.rows."""
+        if self._index is None:
+            self._index = SortedKeys(self._data)
+        data = self._data
+        found = [(key, data[key]) for key in self._index.between(start, end)]
+        if reverse:
+            found.reverse()
+        return found
+
+    def scan(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> Iterator[Row]:
+        """See BytesStore.scan."""
+        return iter(self.rows(start, end, reverse))
+
+    def delete_range(self, start: bytes, end: bytes) -> None:
+        """See BytesStore.delete_range."""
+        for key, _ in self.rows(start, end):
+            self.put(key, None)
+
+    def approximate_num_entries(self) -> int:
+        """See BytesStore.approximate_num_entries."""
+        return len(self._data)
+
+    def has_uncommitted(self) -> bool:
+        """See BytesStore.has_uncommitted."""
+        return bool(self._undo)
+
+    def commit(self, changelog_offset: int | None, marks: Marks = NO_MARKS) -> None:
+        """See BytesStore.commit; the offset is not kept."""
+        self._undo.clear()
+        self._marks.update(marks)
+
+    def rollback(self) -> None:
+        """See BytesStore.rollback."""
+        for key, value in self._undo.items():
+            self._set(key, value, self._data.get(key))
+        self._undo.clear()
+
+    def committed_offset(self) -> int | None:
+        """Return None: see BytesStore.committed_offset."""
+        return None
+
+    def committed_mark(self, name: str) -> int | None:
+        """See BytesStore.committed_mark."""
+        return self._marks.get(name)
+
+    def restore(self, rows: Iterable[RawRow], next_offset: int | None, marks: Marks = NO_MARKS) -> None:
+        """See BytesStore.restore."""
+        get, set_row = self._data.get, self._set
+        for key, value in rows:
+            set_row(key, value, get(key))
+        self.commit(next_offset, marks)
+
+    def persist(self) -> None:
+        """Do nothing: there is no disk behind it."""
+
+    def close(self) -> None:
+        """See BytesStore.close."""
+        self._data.clear()
+        self._undo.clear()
+        self._index = None
+
+
+class MemoryLRUCache(InMemoryStore):
+    """At most max_entries rows in memory: the least recently used one goes, and the changelog hears nothing.
+
+    Follows Kafka Streams' MemoryLRUCache; after a restore the rows that were written last are the ones it has.
+    """
+
+    def __init__(self, max_entries: int) -> None:
+        super().__init__()
+        self._recency: OrderedDict[bytes, None] = OrderedDict()
+        self._max_entries = max_entries
+
+    def get(self, key: bytes) -> bytes | None:
+        """See BytesStore.get."""
+        value = self._data.get(key)
+        if value is not None:
+            self._recency.move_to_end(key)
+        return value
+
+    def _set(self, key: bytes, value: bytes | None, old: bytes | None) -> None:
+        super()._set(key, value, old)
+        if value is None:
+            self._recency.pop(key, None)
+            return
+        self._recency[key] = None
+        self._recency.move_to_end(key)
+        if len(self._recency) > self._max_entries:
+            self._evict(next(iter(self._recency)))
+
+    def _evict(self, key: bytes) -> None:
+        old = self._data[key]
+        self._undo.setdefault(key, old)
+        self._set(key, None, old)
+
+    def rollback(self) -> None:
+        """See BytesStore.rollback; rows come back as if just used."""
+        changed = list(self._undo.items())
+        for key, _ in changed:
+            self._set(key, None, self._data.get(key))
+        for key, value in changed:
+            self._set(key, value, None)
+        self._undo.clear()
+
+    def close(self) -> None:
+        """See BytesStore.close."""
+        super().close()
+        self._recency.clear()

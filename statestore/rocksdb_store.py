@@ -1,0 +1,313 @@
+"""Rows on disk: one RocksDB with its write buffer between two commits (Kafka Streams: RocksDBStore).
+
+Layout: column family ``default`` has the rows, ``offsets`` the changelog offset under one key (KIP-1035). RocksDB's own
+log is off, because the changelog is the log; ``atomic_flush`` makes both column families reach the disk together, so a
+SIGKILL takes the store back to a moment at which data and offset agree.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import dropwhile, islice, takewhile
+from pathlib import Path
+from typing import cast
+from weakref import WeakSet
+
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    DBCompactionStyle,
+    Options,
+    Rdict,
+    WriteBatch,
+    WriteBufferManager,
+    WriteOptions,
+)
+
+from penstock.topology.errors import LockError, ProcessorStateError, TaskCorruptedError
+
+from .bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row, merge
+from .sorted_keys import SortedKeys
+
+log = logging.getLogger(__name__)
+
+OFFSETS = "offsets"
+OFFSET_KEY = b"changelog-offset"
+_number = struct.Struct(">q")
+#: What a row of the write buffer costs beside its bytes: two bytes objects and a slot of a dict.
+BUFFERED_ROW_OVERHEAD_BYTES = 180
+#: A read of one row that is not in the write buffer.
+_MISSING: bytes = b"missing from the write buffer"
+
+
+@dataclass(frozen=True, slots=True)
+class RocksDBConfig:
+    """How much memory the stores of one process share. Sizes in bytes.
+
+    Kafka Streams gives each store a 50 MB block cache and three 16 MB write buffers; a process with many tasks then
+    needs gigabytes. Here all stores of a process share one cache and one budget for memtables.
+    """
+
+    block_cache_bytes: int = 128 << 20
+    write_buffer_total_bytes: int = 128 << 20
+    write_buffer_bytes: int = 16 << 20  # one memtable: Kafka Streams' size
+    #: KIP-892: a store that holds more uncommitted bytes asks for a commit.
+    uncommitted_max_bytes: int = 64 << 20
+
+
+class RocksDBResources:
+    """What the RocksDB instances of one process share: block cache and budget for memtables."""
+
+    def __init__(self, config: RocksDBConfig) -> None:
+        self.config = config
+        self._cache = Cache(config.block_cache_bytes)
+        self._write_buffers = WriteBufferManager(config.write_buffer_total_bytes, False)
+
+    def options(self) -> Options:
+        """Return the options of one database: Kafka Streams' (universal compaction, 4 KB blocks, bloom filter)."""
+        table = BlockBasedOptions()
+        table.set_block_cache(self._cache)
+        table.set_block_size(4096)
+        table.set_bloom_filter(10, False)
+        table.set_cache_index_and_filter_blocks(True)
+        table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+        options = Options(raw_mode=True)
+        options.create_if_missing(True)
+        options.create_missing_column_families(True)
+        options.set_atomic_flush(True)
+        options.set_block_based_table_factory(table)
+        options.set_compaction_style(DBCompactionStyle.universal())
+        options.set_write_buffer_size(self.config.write_buffer_bytes)
+        options.set_max_write_buffer_number(3)
+        options.set_write_buffer_manager(self._write_buffers)
+        options.set_max_background_jobs(2)
+        options.set_keep_log_file_num(1)
+        options.set_stats_dump_period_sec(0)
+        return options
+
+
+@cache
+def process_resources() -> RocksDBResources:
+    """Return the resources that all stores of this process share unless they are given others."""
+    return RocksDBResources(RocksDBConfig())
+
+
+class RocksDBStore(BytesStore):
+    """An ordered map on disk.
+
+    path: the database's directory, made if missing. request_commit: called when more than
+    ``resources.config.uncommitted_max_bytes`` wait for a commit. read_only: open what is there, for queries.
+    Raises TaskCorruptedError if the files are damaged, LockError if the database is open elsewhere, ProcessorStateError
+    for anything else.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        resources: RocksDBResources | None = None,
+        request_commit: Callable[[], None] | None = None,
+        read_only: bool = False,
+    ) -> None:
+        self.path = path
+        self._resources = resources or process_resources()
+        self._request_commit = request_commit
+        self._db = self._open(read_only)
+        self._db_get = self._db.get
+        self._offsets = self._db.get_column_family(OFFSETS)
+        self._offsets_handle = self._db.get_column_family_handle(OFFSETS)
+        self._no_wal = write_options()
+        self._buffer: dict[bytes, bytes | None] = {}
+        self._index: SortedKeys | None = None
+        self._deleted_ranges: list[tuple[bytes, bytes]] = []
+        self._scans: WeakSet[Generator[Row, None, None]] = WeakSet()
+        self._first_check = max(1, resources_rows(self._resources.config))
+        self._check_at = self._first_check
+        self._closed = False
+
+    def _open(self, read_only: bool) -> Rdict:
+        access = AccessType.read_only() if read_only else AccessType.read_write()
+        families = {"default": self._resources.options(), OFFSETS: self._resources.options()}
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            return Rdict(str(self.path), self._resources.options(), column_families=families, access_type=access)
+        except OSError as error:
+            raise ProcessorStateError(
+                f"Cannot make the directory of the store {self.path}: {error}; check state.dir and its permissions"
+            ) from error
+        except Exception as error:  # rocksdict raises nothing more special
+            raise open_error(self.path, error) from error
+
+    def get(self, key: bytes) -> bytes | None:
+        """See BytesStore.get."""
+        value = self._buffer.get(key, _MISSING)
+        return self._db_get(key) if value is _MISSING else value
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """See BytesStore.put."""
+        buffer = self._buffer
+        if self._index is not None and key not in buffer:
+            self._index.add(key)
+        buffer[key] = value
+        if len(buffer) >= self._check_at:
+            self._check_size()
+
+    def _check_size(self) -> None:
+        """Ask for a commit if the write buffer is too large, judged by its newest rows; else say when to look again."""
+        count = len(self._buffer)
+        sample = [len(key) + len(value or b"") for key, value in islice(reversed(self._buffer.items()), 100)]
+        row_bytes = sum(sample) / len(sample) + BUFFERED_ROW_OVERHEAD_BYTES
+        limit = self._resources.config.uncommitted_max_bytes
+        if count * row_bytes < limit:
+            self._check_at = count + max(1, int((limit / row_bytes - count) / 2))
+        else:
+            self._check_at = count + self._first_check
+            if self._request_commit is not None:
+                self._request_commit()
+
+    def rows(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> list[Row]:
+        """See BytesStore.rows."""
+        found = list(self._db_rows(start, end, reverse))
+        buffered = self._buffered(start, end, reverse)
+        return list(merge(iter(found), buffered, reverse)) if buffered else found
+
+    def scan(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> Iterator[Row]:
+        """See BytesStore.scan."""
+        scan = merge(self._db_rows(start, end, reverse), self._buffered(start, end, reverse), reverse)
+        self._scans.add(scan)
+        return scan
+
+    def _db_rows(self, start: bytes | None, end: bytes | None, reverse: bool) -> Iterator[Row]:
+        # Not by bounds in ReadOptions: rocksdict does not apply them to raw keys. The iterator is made here and now.
+        items = cast("Iterator[Row]", self._db.items(backwards=reverse, from_key=end if reverse else start))
+        if not reverse:
+            return items if end is None else takewhile(lambda row: row[0] < end, items)
+        if end is not None:
+            items = dropwhile(lambda row: row[0] >= end, items)
+        return items if start is None else takewhile(lambda row: row[0] >= start, items)
+
+    def _buffered(self, start: bytes | None, end: bytes | None, reverse: bool) -> list[RawRow]:
+        buffer = self._buffer
+        if not buffer:
+            return []
+        if self._index is None:
+            self._index = SortedKeys(buffer)
+        rows = [(key, buffer[key]) for key in self._index.between(start, end)]
+        if reverse:
+            rows.reverse()
+        return rows
+
+    def delete_range(self, start: bytes, end: bytes) -> None:
+        """See BytesStore.delete_range."""
+        buffered = self._buffered(start, end, False)
+        for key, _ in buffered:
+            del self._buffer[key]
+        if buffered:
+            self._index = None
+        self._deleted_ranges.append((start, end))
+
+    def approximate_num_entries(self) -> int:
+        """See BytesStore.approximate_num_entries."""
+        return (self._db.property_int_value("rocksdb.estimate-num-keys") or 0) + len(self._buffer)
+
+    def has_uncommitted(self) -> bool:
+        """See BytesStore.has_uncommitted."""
+        return bool(self._buffer or self._deleted_ranges)
+
+    def commit(self, changelog_offset: int | None, marks: Marks = NO_MARKS) -> None:
+        """See BytesStore.commit. Raises ProcessorStateError if the disk is full or fails."""
+        self._write(self._buffer.items(), changelog_offset, marks)
+        self._forget_uncommitted()
+
+    def restore(self, rows: Iterable[RawRow], next_offset: int | None, marks: Marks = NO_MARKS) -> None:
+        """See BytesStore.restore. Raises ProcessorStateError if the disk is full or fails."""
+        self._write(rows, next_offset, marks)
+        self._forget_uncommitted()
+
+    def _write(self, rows: Iterable[RawRow], offset: int | None, marks: Marks) -> None:
+        batch = WriteBatch(raw_mode=True)
+        put, delete = batch.put, batch.delete
+        for start, end in self._deleted_ranges:
+            batch.delete_range(start, end)
+        for key, value in rows:
+            if value is None:
+                delete(key)
+            else:
+                put(key, value)
+        if offset is not None:
+            put(OFFSET_KEY, _number.pack(offset), self._offsets_handle)
+        for name, number in marks.items():
+            put(name.encode(), _number.pack(number), self._offsets_handle)
+        if batch.is_empty():
+            return
+        try:
+            self._db.write(batch, self._no_wal)
+        except Exception as error:  # rocksdict raises nothing more special
+            raise ProcessorStateError(f"Cannot write to the store {self.path}: {error}; is the disk full?") from error
+
+    def _forget_uncommitted(self) -> None:
+        self._buffer.clear()
+        self._index = None
+        self._deleted_ranges.clear()
+        self._check_at = self._first_check
+
+    def rollback(self) -> None:
+        """See BytesStore.rollback."""
+        self._forget_uncommitted()
+
+    def committed_offset(self) -> int | None:
+        """See BytesStore.committed_offset."""
+        return self._number(OFFSET_KEY)
+
+    def committed_mark(self, name: str) -> int | None:
+        """See BytesStore.committed_mark."""
+        return self._number(name.encode())
+
+    def _number(self, key: bytes) -> int | None:
+        data = self._offsets.get(key)
+        return None if data is None else int(_number.unpack(data)[0])
+
+    def persist(self) -> None:
+        """Write the memtables to files; raises ProcessorStateError if the disk is full or fails."""
+        try:
+            self._db.flush()
+        except Exception as error:  # rocksdict raises nothing more special
+            raise ProcessorStateError(f"Cannot flush the store {self.path}: {error}; is the disk full?") from error
+
+    def close(self) -> None:
+        """See BytesStore.close."""
+        if self._closed:
+            return
+        self._closed = True
+        self._forget_uncommitted()
+        for scan in list(self._scans):  # an open iterator would keep the database, and its lock, open
+            scan.close()
+        self._offsets.close()
+        del self._offsets_handle
+        self._db.close()
+
+
+def write_options() -> WriteOptions:
+    """Return options that leave RocksDB's own log off."""
+    options = WriteOptions()
+    options.disable_wal = True  # type: ignore[assignment,method-assign]  # a property, whatever rocksdict's stub says
+    return options
+
+
+def resources_rows(config: RocksDBConfig) -> int:
+    """Return after how many buffered rows their size is worth a look."""
+    return config.uncommitted_max_bytes // (8 * BUFFERED_ROW_OVERHEAD_BYTES)
+
+
+def open_error(path: Path, error: Exception) -> Exception:
+    """Return what the failure to open a database means for its task."""
+    text = str(error)
+    if "lock" in text.lower() and "corrupt" not in text.lower():
+        return LockError(f"The store {path} is open elsewhere, in this process or another: {text}; try again")
+    if "corrupt" in text.lower():
+        return TaskCorruptedError(f"The store {path} is damaged: {text}; delete the task's directory and restore it")
+    return ProcessorStateError(f"Cannot open the store {path}: {text}; check state.dir, its permissions and the disk")

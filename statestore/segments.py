@@ -1,0 +1,179 @@
+"""Rows that expire with time: what window and session stores share (Kafka Streams: AbstractRocksDBSegmentedBytesStore).
+
+Kafka Streams opens a RocksDB per segment of time and drops it whole. Here the segment's number is the first 8 bytes of
+a row's key: the rows of one record key lie together within a segment, a scan over segments has Kafka Streams' order, an
+old segment goes with one ``delete_range``, and all of it commits in one batch with the offset.
+
+    row     segment (8 bytes) + changelog key -> value
+    index   0xff + changelog key with its times first -> nothing
+
+The index is kept only where scans must go by time first: stores of results that are emitted on window close (KIP-825),
+and in-memory stores, which Kafka Streams keeps sorted so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from penstock.topology.records import Message
+
+from .bytes_store import BytesStore, Marks, RawRow, Row
+from .state_store import LONG
+
+#: Shortest segment in ms (Kafka Streams: Stores.persistentWindowStore).
+SEGMENT_INTERVAL_MIN_MS = 60_000
+INDEX_PREFIX = b"\xff"
+OBSERVED_TIME = "observed-stream-time"
+#: No row has been put yet (Kafka: ConsumerRecord.NO_TIMESTAMP).
+NOTHING_OBSERVED = -1
+_pack = LONG.pack
+
+
+@dataclass(frozen=True, slots=True)
+class KeySchema:
+    """Where the times stand in a changelog key.
+
+    time_of(key): the time that the row expires by. index_key(key) and from_index(index key): the same bytes with the
+    times first, and back.
+    """
+
+    time_of: Callable[[bytes], int]
+    index_key: Callable[[bytes], bytes]
+    from_index: Callable[[bytes], bytes]
+
+
+class Segments:
+    """The rows of one store by time.
+
+    retention_ms: rows whose time is at or below the highest time put minus this are hidden. exact: such rows are not
+    even taken in, as in memory; otherwise they are until their segment has expired. on_expired: called for each put
+    that is not taken in. indexed: keep the index.
+    """
+
+    def __init__(
+        self,
+        rows: BytesStore,
+        schema: KeySchema,
+        retention_ms: int,
+        on_expired: Callable[[], None],
+        exact: bool,
+        indexed: bool,
+    ) -> None:
+        self.rows = rows
+        self.schema = schema
+        self.retention_ms = retention_ms
+        self.interval_ms = max(retention_ms // 2, SEGMENT_INTERVAL_MIN_MS)
+        self._on_expired = on_expired
+        self._exact = exact
+        self.indexed = indexed
+        self.reload()
+
+    def reload(self) -> None:
+        """Take over the time of the last commit: after opening and after a rollback."""
+        self._live_from = 0
+        self._set_time(self.rows.committed_mark(OBSERVED_TIME) or NOTHING_OBSERVED)
+
+    def marks(self) -> Marks:
+        """Return what must be committed with the rows."""
+        return {OBSERVED_TIME: self.observed_ms}
+
+    def _set_time(self, time_ms: int) -> None:
+        """Set the highest time seen, and what follows from it."""
+        self.observed_ms = time_ms
+        #: Rows before this are hidden.
+        self.visible_from = max(0, time_ms - self.retention_ms + 1)
+        expired = max(0, time_ms - self.retention_ms) // self.interval_ms * self.interval_ms
+        #: Rows before this are no longer there.
+        self._live_from = max(self._live_from, expired)
+        #: Rows before this are not taken in.
+        self.taken_from = self.visible_from if self._exact else self._live_from
+
+    def advance(self, time_ms: int) -> None:
+        """Note that stream time has reached time_ms, and drop the segments that have expired by it."""
+        before = self._live_from
+        self._set_time(time_ms)
+        if self._live_from > before:
+            interval = self.interval_ms
+            self.rows.delete_range(_pack(before // interval), _pack(self._live_from // interval))
+            if self.indexed:
+                self.rows.delete_range(INDEX_PREFIX + _pack(before), INDEX_PREFIX + _pack(self._live_from))
+
+    def put(self, key: bytes, time_ms: int, data: bytes | None) -> None:
+        """Set or delete the row of a changelog key; a row whose time has expired is dropped."""
+        if time_ms > self.observed_ms:
+            self.advance(time_ms)
+        if time_ms < self.taken_from:
+            self._on_expired()
+            return
+        self.rows.put(_pack(time_ms // self.interval_ms) + key, data)
+        if self.indexed:
+            self.rows.put(INDEX_PREFIX + self.schema.index_key(key), None if data is None else b"")
+
+    def get(self, key: bytes, time_ms: int) -> bytes | None:
+        """Return the value of a row, None if there is none or it is hidden."""
+        if time_ms < self.visible_from:
+            return None
+        return self.rows.get(_pack(time_ms // self.interval_ms) + key)
+
+    def fetch(self, low: bytes, high: bytes, time_from: int, time_to: int, reverse: bool = False) -> list[Row]:
+        """Return the rows with low <= changelog key < high of the segments that hold times of this range."""
+        interval = self.interval_ms
+        first = max(time_from, self.visible_from) // interval
+        last = min(time_to, self.observed_ms) // interval
+        get_rows = self.rows.rows
+        if first == last:
+            prefix = _pack(first)
+            return get_rows(prefix + low, prefix + high, reverse)
+        numbers = range(last, first - 1, -1) if reverse else range(first, last + 1)
+        prefixes = map(_pack, numbers)
+        return list(chain.from_iterable(get_rows(prefix + low, prefix + high, reverse) for prefix in prefixes))
+
+    def scan(self, time_from: int, time_to: int, reverse: bool) -> Iterator[Row]:
+        """Iterate over the rows of all segments that hold times of this range; others are among them.
+
+        With an index they come by time first, and only those with times of the range.
+        """
+        first = max(time_from, self.visible_from)
+        last = min(time_to, self.observed_ms)
+        if first > last:
+            return iter(())
+        if self.indexed:
+            return self._indexed_rows(self._index_scan(first, last, reverse))
+        return self.rows.scan(_pack(first // self.interval_ms), _pack(last // self.interval_ms + 1), reverse)
+
+    def _index_scan(self, first: int, last: int, reverse: bool) -> Iterator[Row]:
+        return self.rows.scan(INDEX_PREFIX + _pack(first), INDEX_PREFIX + _pack(last + 1), reverse)
+
+    def _indexed_rows(self, index: Iterator[Row]) -> Iterator[Row]:
+        get, from_index, time_of, interval = (
+            self.rows.get,
+            self.schema.from_index,
+            self.schema.time_of,
+            self.interval_ms,
+        )
+        for index_key, _ in index:
+            key = from_index(index_key[1:])
+            row_key = _pack(time_of(key) // interval) + key
+            data = get(row_key)
+            if data is not None:  # deleted since the scan began
+                yield row_key, data
+
+    def scan_order(self, row_key: bytes) -> bytes:
+        """Return what sorts row keys as scan does."""
+        return self.schema.index_key(row_key[8:]) if self.indexed else row_key
+
+    def restored(self, messages: Sequence[Message], value_of: Callable[[Message], bytes | None]) -> list[RawRow]:
+        """Return the rows of changelog records that have not expired by the newest of them, and drop what has."""
+        time_of, interval = self.schema.time_of, self.interval_ms
+        keyed = [(key, time_of(key), message) for message in messages if (key := message.key()) is not None]
+        newest = max((time for _, time, _ in keyed), default=NOTHING_OBSERVED)
+        if newest > self.observed_ms:
+            self.advance(newest)
+        live = [(key, time, value_of(message)) for key, time, message in keyed if time >= self.taken_from]
+        found: list[RawRow] = [(_pack(time // interval) + key, data) for key, time, data in live]
+        if self.indexed:
+            index_key = self.schema.index_key
+            found += [(INDEX_PREFIX + index_key(key), None if data is None else b"") for key, _, data in live]
+        return found

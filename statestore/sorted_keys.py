@@ -1,0 +1,64 @@
+"""A sorted set of byte strings that stays cheap while it grows between scans."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+
+#: Keys per chunk after a split: small enough that an insertion moves a few KB, large enough that chunks are few.
+CHUNK = 512
+
+
+class SortedKeys:
+    """Byte strings in order, in chunks of at most 2 * CHUNK, so that adding one is no re-sort of all.
+
+    The ordered index over a dict: the dict knows whether a key is there, so neither add nor remove checks.
+    """
+
+    __slots__ = ("_chunks", "_maxes")
+
+    def __init__(self, keys: Iterable[bytes] = ()) -> None:
+        ordered = sorted(keys)
+        self._chunks = [ordered[i : i + CHUNK] for i in range(0, len(ordered), CHUNK)]
+        self._maxes = [chunk[-1] for chunk in self._chunks]
+
+    def add(self, key: bytes) -> None:
+        """Add a key that is not there yet."""
+        maxes = self._maxes
+        if not maxes:
+            self._chunks.append([key])
+            maxes.append(key)
+            return
+        at = bisect_left(maxes, key)
+        if at == len(maxes):
+            at -= 1
+            maxes[at] = key
+        chunk = self._chunks[at]
+        insort(chunk, key)
+        if len(chunk) > 2 * CHUNK:
+            self._split(at)
+
+    def _split(self, at: int) -> None:
+        chunk = self._chunks[at]
+        self._chunks[at : at + 1] = [chunk[:CHUNK], chunk[CHUNK:]]
+        self._maxes[at : at + 1] = [chunk[CHUNK - 1], chunk[-1]]
+
+    def remove(self, key: bytes) -> None:
+        """Remove a key that is there."""
+        at = bisect_left(self._maxes, key)
+        chunk = self._chunks[at]
+        del chunk[bisect_left(chunk, key)]
+        if chunk:
+            self._maxes[at] = chunk[-1]
+        else:
+            del self._chunks[at], self._maxes[at]
+
+    def between(self, start: bytes | None, end: bytes | None) -> list[bytes]:
+        """Return the keys with start <= key < end in order; None leaves a side open."""
+        chunks = self._chunks
+        first = 0 if start is None else bisect_left(self._maxes, start)
+        last = len(chunks) if end is None else min(bisect_left(self._maxes, end) + 1, len(chunks))
+        found = [key for chunk in chunks[first:last] for key in chunk]
+        low = 0 if start is None else bisect_left(found, start)
+        high = len(found) if end is None else bisect_left(found, end)
+        return found[low:high] if low or high < len(found) else found

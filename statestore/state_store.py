@@ -1,0 +1,142 @@
+"""What all state stores share: their life cycle over a BytesStore, and their serdes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from penstock.topology.errors import StreamsError
+from penstock.topology.records import Message
+from penstock.topology.serdes import as_serde, deserializer_for, serializer_for
+from penstock.topology.store_interfaces import StoreBuilder
+from penstock.topology.task_context import TaskContext
+
+from .bytes_store import NO_MARKS, BytesStore, Marks, RawRow
+
+#: 8 bytes, big-endian, signed: timestamps and window starts, as Java's ByteBuffer writes a long.
+LONG = struct.Struct(">q")
+
+
+class StateStore:
+    """The calls of a task's state manager; see docs/architecture.md, "Stores".
+
+    builder: what the store is; task: the task it belongs to; rows: where its bytes are.
+    """
+
+    def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore) -> None:
+        self.builder = builder
+        self.task = task
+        self.name = builder.name
+        self.rows = rows
+        #: What serdes are told as topic, and where the changes go.
+        self.changelog_topic = task.internal_topic(f"{builder.name}-changelog")
+
+    @property
+    def caching(self) -> bool:
+        """Whether puts wait in the record cache, so that ``set_flush_listener`` sends the changes downstream."""
+        return False
+
+    def set_flush_listener(self, listener: Callable[..., None], send_old_values: bool) -> bool:
+        """Have the cache send its changes to listener when it is flushed (Kafka: CachedStateStore.setFlushListener).
+
+        listener(key, new value, old value, timestamp in ms, headers); the old value is None unless send_old_values.
+        Returns whether there is a cache; if not, the caller forwards each change itself.
+        """
+        return False
+
+    def flush(self) -> None:
+        """Send what the cache holds downstream, to the changelog and into the write buffer."""
+
+    def commit(self, changelog_offset: int | None) -> None:
+        """Write the buffered updates and this offset, the next to be read, in one atomic step; see BytesStore."""
+        self.rows.commit(changelog_offset, self.marks())
+
+    def rollback(self) -> None:
+        """Drop all updates since the last commit, cached ones too: a transaction was aborted."""
+        self.rows.rollback()
+
+    def committed_offset(self) -> int | None:
+        """Return the changelog offset of the last commit, None if never committed or nothing is kept on disk."""
+        return self.rows.committed_offset()
+
+    def restore(self, messages: Sequence[Message], next_offset: int | None) -> None:
+        """Apply changelog records, in one atomic step with the offset behind them."""
+        rows = self.restored_rows(messages)
+        self.rows.restore(rows, next_offset, self.marks())
+
+    def marks(self) -> Marks:
+        """Return the numbers to commit beside the rows."""
+        return NO_MARKS
+
+    def restored_rows(self, messages: Sequence[Message]) -> Iterable[RawRow]:
+        """Return the rows that changelog records stand for."""
+        return plain_rows(messages)
+
+    def persist(self) -> None:
+        """Make what was committed survive a SIGKILL."""
+        self.rows.persist()
+
+    def close(self) -> None:
+        """Give back all handles; nothing is flushed."""
+        self.rows.close()
+
+
+class StoreSerdes:
+    """The four functions between objects and bytes of one store, and what is known about its objects."""
+
+    __slots__ = ("cacheable_keys", "copy_value", "decode_key", "decode_value", "encode_key", "encode_value")
+
+    def __init__(self, builder: StoreBuilder, topic: str) -> None:
+        key_serde, value_serde = as_serde(builder.key_serde), as_serde(builder.value_serde)
+        if key_serde is None or value_serde is None:
+            raise StreamsError(f"The store {builder.name} was declared without a key or value serde; set both")
+        to_bytes = serializer_for(key_serde, topic)
+        name = builder.name
+
+        def encode_key(key: Any) -> bytes:
+            data = to_bytes(key)
+            if data is None:
+                raise null_key(name)
+            return data
+
+        self.encode_key: Callable[[Any], bytes] = encode_key
+        self.decode_key = deserializer_for(key_serde, topic)
+        self.encode_value = serializer_for(value_serde, topic)
+        self.decode_value = deserializer_for(value_serde, topic)
+        self.cacheable_keys = key_serde.cacheable_keys
+        self.copy_value = value_serde.copy
+
+
+def null_key(name: str) -> StreamsError:
+    """Return the error for a key that is None."""
+    return StreamsError(f"The store {name} got None as a key; drop such records before they reach a store")
+
+
+def plain_rows(messages: Iterable[Message]) -> Iterator[RawRow]:
+    """Yield rows whose bytes are those of the changelog."""
+    for message in messages:
+        key = message.key()
+        if key is not None:
+            yield key, message.value()
+
+
+def timestamped_rows(messages: Iterable[Message]) -> Iterator[RawRow]:
+    """Yield rows whose values begin with the record's timestamp (Kafka Streams: RecordConverters)."""
+    pack = LONG.pack
+    for message in messages:
+        key = message.key()
+        if key is not None:
+            value = message.value()
+            yield key, None if value is None else pack(message.timestamp()[1]) + value
+
+
+def plain_value(message: Message) -> bytes | None:
+    """Return the row bytes of a changelog record of plain values."""
+    return message.value()
+
+
+def timestamped_value(message: Message) -> bytes | None:
+    """Return the row bytes of a changelog record of timestamped values."""
+    value = message.value()
+    return None if value is None else LONG.pack(message.timestamp()[1]) + value

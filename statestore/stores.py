@@ -1,0 +1,82 @@
+"""build_store: from a StoreBuilder to the store of one task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from penstock.topology.errors import StreamsError
+from penstock.topology.store_interfaces import StoreBackend, StoreBuilder, StoreKind
+from penstock.topology.task_context import TaskContext
+
+from .bytes_store import BytesStore
+from .caching_store import CachingKeyValueStore
+from .caching_windows import CachingSessionStore, CachingWindowStore
+from .join_buffer import RocksDBTimeOrderedKeyValueBuffer
+from .key_value_store import KeyValueStore
+from .list_value_store import ListValueStore
+from .memory_store import InMemoryStore, MemoryLRUCache
+from .rocksdb_store import RocksDBResources, RocksDBStore
+from .session_store import SessionStore
+from .state_store import StateStore
+from .suppress_buffer import InMemoryTimeOrderedKeyValueChangeBuffer
+from .thread_cache import ThreadCache
+from .versioned_store import VersionedStore
+from .window_store import WindowStore
+
+#: Kinds of stores by whether there is a cache in front: the uncached class and the cached one.
+CACHEABLE: dict[StoreKind, tuple[Callable[..., StateStore], Callable[..., StateStore]]] = {
+    StoreKind.KEY_VALUE: (KeyValueStore, CachingKeyValueStore),
+    StoreKind.TIMESTAMPED_KEY_VALUE: (KeyValueStore, CachingKeyValueStore),
+    StoreKind.FOREIGN_KEY_SUBSCRIPTION: (KeyValueStore, CachingKeyValueStore),
+    StoreKind.WINDOW: (WindowStore, CachingWindowStore),
+    StoreKind.TIMESTAMPED_WINDOW: (WindowStore, CachingWindowStore),
+    StoreKind.SESSION: (SessionStore, CachingSessionStore),
+}
+
+#: Kinds of stores that never have a cache in front.
+UNCACHED: dict[StoreKind, Callable[..., StateStore]] = {
+    StoreKind.VERSIONED_KEY_VALUE: VersionedStore,
+    StoreKind.LIST_VALUE: ListValueStore,
+    StoreKind.JOIN_BUFFER: RocksDBTimeOrderedKeyValueBuffer,
+}
+
+
+def build_store(
+    builder: StoreBuilder,
+    task: TaskContext,
+    directory: Path | None,
+    cache: ThreadCache | None,
+    resources: RocksDBResources | None = None,
+) -> Any:
+    """Return an open store.
+
+    directory: the task's directory, which gets the store in ``stores/<name>``; None keeps every store in memory (test
+    driver, simulation). cache: the thread's record cache; None or one of 0 bytes builds stores without. resources:
+    block cache and memtable budget, by default those that all stores of this process share.
+    Raises TaskCorruptedError for damaged files (wipe the task and restore), LockError if another process has the store
+    open, ProcessorStateError for a directory that cannot be used.
+    """
+    if builder.kind is StoreKind.SUPPRESS_BUFFER:
+        return InMemoryTimeOrderedKeyValueChangeBuffer(builder, task)
+    rows = build_rows(builder, task, directory, resources)
+    if builder.kind in UNCACHED:
+        return UNCACHED[builder.kind](builder, task, rows)
+    plain, cached = CACHEABLE[builder.kind]
+    if builder.caching and cache is not None and cache.max_bytes > 0 and not builder.retain_duplicates:
+        return cached(builder, task, rows, cache)
+    return plain(builder, task, rows)
+
+
+def build_rows(
+    builder: StoreBuilder, task: TaskContext, directory: Path | None, resources: RocksDBResources | None
+) -> BytesStore:
+    """Return where the rows of a store are kept."""
+    if builder.backend is StoreBackend.LRU:
+        if builder.max_entries is None:
+            raise StreamsError(f"The LRU store {builder.name} needs max_entries")
+        return MemoryLRUCache(builder.max_entries)
+    if directory is None or builder.backend is StoreBackend.IN_MEMORY:
+        return InMemoryStore()
+    return RocksDBStore(directory / "stores" / builder.name, resources, task.request_commit)
