@@ -1,0 +1,265 @@
+"""The one task of TopologyTestDriver: real operators and stores, and lists in place of a broker."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from penstock.statestore.stores import build_store
+from penstock.statestore.thread_cache import ThreadCache
+from penstock.topology.compiled import CompiledSource, CompiledTopology, StampedRecord, compile_topology
+from penstock.topology.errors import UnknownStateStoreError
+from penstock.topology.processor_api import Punctuation
+from penstock.topology.processor_topology import ProcessorTopology
+from penstock.topology.punctuation_queue import PunctuationQueue
+from penstock.topology.records import Headers, Message, TaskId
+from penstock.topology.task_context import Cancellable
+
+#: The driver runs all sub-topologies in one task, whose topics have one partition.
+TASK_ID = TaskId(0, 0)
+
+
+class ProducedRecord(NamedTuple):
+    """A serialized record that the task has sent; timestamp (ms) is None where the producer would set it."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    timestamp: int | None
+    headers: Headers
+
+
+class Clock:
+    """The driver's wall clock, in milliseconds."""
+
+    def __init__(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+
+
+class DriverTask:
+    """A TaskContext whose records stay in memory.
+
+    produced: what was sent since it was last taken. dropped: how many records were dropped, by (node, reason).
+    """
+
+    def __init__(
+        self,
+        topology: ProcessorTopology,
+        config: Mapping[str, Any],
+        clock: Clock,
+        directory: Path,
+        cache: ThreadCache | None,
+        global_stores: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.topology = topology
+        self.config = config
+        self.application_id: str = config["application.id"]
+        self.task_id = TASK_ID
+        self.message: Message | None = None
+        self.timestamp = -1
+        self.headers: Headers = None
+        self.stream_time_ms = -1
+        self.processor_metadata: dict[str, int] = {}
+        self.produced: list[ProducedRecord] = []
+        self.dropped: Counter[tuple[str, str]] = Counter()
+        self._clock = clock
+        self._punctuations = {kind: PunctuationQueue() for kind in Punctuation}
+        self._changelog_ends: Counter[str] = Counter()
+        self._global_stores = global_stores or {}
+        self.stores: dict[str, Any] = {}
+        for name, builder in topology.stores.items():
+            self.stores[name] = build_store(builder, self, directory, cache)
+        self.compiled: CompiledTopology = compile_topology(topology, self)
+        self.compiled.init()
+
+    def wall_clock_ms(self) -> int:
+        """See TaskContext."""
+        return self._clock.now_ms
+
+    def store(self, name: str) -> Any:
+        """See TaskContext."""
+        for stores in (self.stores, self._global_stores):
+            if name in stores:
+                return stores[name]
+        raise UnknownStateStoreError(f"There is no state store {name} in this topology")
+
+    def send(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int | None,
+        headers: Headers,
+        partition: int | None = None,
+    ) -> None:
+        """See TaskContext."""
+        self.produced.append(ProducedRecord(topic, key, value, timestamp, headers))
+
+    def log_change(
+        self, store_name: str, key: bytes, value: bytes | None, timestamp: int | None, headers: Headers = None
+    ) -> None:
+        """See TaskContext."""
+        self._changelog_ends[store_name] += 1
+        topic = self.internal_topic(self.topology.changelog_topics[store_name])
+        self.send(topic, key, value, timestamp, headers)
+
+    def partition_count(self, topic: str) -> int:
+        """See TaskContext."""
+        return 1
+
+    def internal_topic(self, name: str) -> str:
+        """See TaskContext."""
+        return f"{self.application_id}-{name}"
+
+    def schedule(self, interval_ms: int, punctuation: Any, callback: Callable[[int], None]) -> Cancellable:
+        """See TaskContext. Stream time punctuates with the first record, the wall clock after the first interval."""
+        due_ms = 0 if punctuation is Punctuation.STREAM_TIME else self._clock.now_ms + interval_ms
+        return self._punctuations[punctuation].schedule(due_ms, interval_ms, callback)
+
+    def request_commit(self) -> None:
+        """See TaskContext; the driver commits after each record anyway."""
+
+    def record_dropped(self, node: str, reason: str) -> None:
+        """See TaskContext."""
+        self.dropped[node, reason] += 1
+
+    def process(self, source: CompiledSource, record: StampedRecord) -> None:
+        """Process one record, punctuate stream time, and commit."""
+        source.process_stamped(record)
+        if self.stream_time_ms >= 0:
+            self._punctuations[Punctuation.STREAM_TIME].maybe_punctuate(self.stream_time_ms)
+        self.commit()
+
+    def punctuate_wall_clock(self) -> None:
+        """Punctuate what is due by the wall clock, and commit."""
+        self._punctuations[Punctuation.WALL_CLOCK_TIME].maybe_punctuate(self._clock.now_ms)
+        self.commit()
+
+    def commit(self) -> None:
+        """Flush the caches downstream, then commit the stores.
+
+        Kafka Streams' driver flushes twice, before the offsets and for the checkpoint: the second time sends what
+        flushing a later store has put into an earlier one.
+        """
+        for _ in range(2):
+            for store in self.stores.values():
+                self._flush(store)
+        for name, store in self.stores.items():
+            store.commit(self._changelog_ends[name])
+
+    def _flush(self, store: Any) -> None:
+        try:
+            store.flush()
+        except Exception as error:  # noqa: BLE001 - raised with the operator's name
+            self.compiled.errors.raise_failure(error)
+
+    def take_produced(self) -> list[ProducedRecord]:
+        """Return what was sent since the last call."""
+        produced, self.produced = self.produced, []
+        return produced
+
+    def close(self) -> None:
+        """Commit, and close processors and stores."""
+        self.commit()
+        try:
+            self.compiled.close()
+        finally:
+            for store in self.stores.values():
+                store.close()
+
+
+class _RecordQueue:
+    """The records of one input topic that wait; the first one is deserialized (Kafka Streams: RecordQueue)."""
+
+    __slots__ = ("head", "next_offset", "source", "waiting")
+
+    def __init__(self, source: CompiledSource) -> None:
+        self.source = source
+        self.next_offset = 0
+        self.head: StampedRecord | None = None
+        self.waiting: list[Message] = []
+
+    def advance(self) -> None:
+        """Make the next record that can be deserialized the head, if there is none."""
+        while self.head is None and self.waiting:
+            self.head = self.source.stamp(self.waiting.pop(0))
+
+
+class RecordQueues:
+    """The queues of all input topics, next record by lowest timestamp (Kafka Streams: PartitionGroup).
+
+    Among equal timestamps the order is that of Java's PriorityQueue, because tests rely on it.
+    """
+
+    def __init__(self) -> None:
+        self._queues: dict[str, _RecordQueue] = {}
+        self._heap: list[_RecordQueue] = []
+
+    def next_offset(self, source: CompiledSource) -> int:
+        """Return the offset for the next record of a topic."""
+        queue = self._queues.setdefault(source.topic, _RecordQueue(source))
+        queue.next_offset += 1
+        return queue.next_offset - 1
+
+    def add(self, source: CompiledSource, message: Message) -> None:
+        """Add a record to its topic's queue."""
+        queue = self._queues[source.topic]
+        was_empty = queue.head is None
+        queue.waiting.append(message)
+        queue.advance()
+        if was_empty and queue.head is not None:
+            self._offer(queue)
+
+    def drain(self) -> Iterator[tuple[CompiledSource, StampedRecord]]:
+        """Yield the records that wait, in order, with those that are added meanwhile."""
+        while self._heap:
+            queue = self._poll()
+            record = queue.head
+            queue.head = None
+            queue.advance()
+            if queue.head is not None:
+                self._offer(queue)
+            if record is not None:
+                yield queue.source, record
+
+    def clear(self) -> None:
+        """Forget the records that wait."""
+        self._heap.clear()
+        for queue in self._queues.values():
+            queue.head = None
+            queue.waiting.clear()
+
+    def _offer(self, queue: _RecordQueue) -> None:
+        heap = self._heap
+        heap.append(queue)
+        place = len(heap) - 1
+        while place > 0:
+            parent = (place - 1) // 2
+            if _time(queue) >= _time(heap[parent]):
+                break
+            heap[place] = heap[parent]
+            place = parent
+        heap[place] = queue
+
+    def _poll(self) -> _RecordQueue:
+        heap = self._heap
+        first, last = heap[0], heap.pop()
+        if heap:
+            place, half = 0, len(heap) // 2
+            while place < half:
+                child = 2 * place + 1
+                if child + 1 < len(heap) and _time(heap[child]) > _time(heap[child + 1]):
+                    child += 1
+                if _time(last) <= _time(heap[child]):
+                    break
+                heap[place] = heap[child]
+                place = child
+            heap[place] = last
+        return first
+
+
+def _time(queue: _RecordQueue) -> int:
+    assert queue.head is not None
+    return queue.head.timestamp

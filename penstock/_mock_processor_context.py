@@ -1,0 +1,120 @@
+"""MockProcessorContext: tests of a single processor, without a topology (KIP-267)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.topology.durations import Duration, to_millis
+from penstock.topology.processor_api import Punctuation
+from penstock.topology.records import Record, RecordMetadata, TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedForward:
+    """A record that the processor has forwarded; child is the name that it gave, or None for all children."""
+
+    record: Record[Any, Any]
+    child: str | None = None
+
+
+@dataclass(slots=True)
+class CapturedPunctuator:
+    """A punctuation that the processor has scheduled; call ``punctuator(timestamp in ms)`` to run it."""
+
+    interval_ms: int
+    type: Punctuation
+    punctuator: Callable[[int], None]
+    cancelled: bool = field(default=False)
+
+    def cancel(self) -> None:
+        """Mark it as cancelled, as the processor would."""
+        self.cancelled = True
+
+
+class MockProcessorContext:
+    """The context of a Processor or FixedKeyProcessor under test; it keeps what the processor does to it.
+
+    config: what ``app_configs`` gives. Stores are the test's own: add_state_store(name, store).
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None, task_id: TaskId | None = None) -> None:
+        self.app_configs: Mapping[str, Any] = dict(config or {})
+        self.application_id: str = self.app_configs.get("application.id", "mock-processor-context")
+        self.task_id = task_id or TaskId(0, 0)
+        self._metadata: RecordMetadata | None = None
+        self._stores: dict[str, Any] = {}
+        self._forwarded: list[CapturedForward] = []
+        self._punctuators: list[CapturedPunctuator] = []
+        self._committed = False
+        self._system_time_ms = 0
+        self._stream_time_ms = -1
+
+    def record_metadata(self) -> RecordMetadata | None:
+        """Return what set_record_metadata has set."""
+        return self._metadata
+
+    def set_record_metadata(self, topic: str, partition: int, offset: int) -> None:
+        """Set where the input record came from."""
+        self._metadata = RecordMetadata(topic, partition, offset)
+
+    def set_current_system_time_ms(self, now_ms: int) -> None:
+        """Set the wall clock."""
+        self._system_time_ms = now_ms
+
+    def set_current_stream_time_ms(self, now_ms: int) -> None:
+        """Set stream time."""
+        self._stream_time_ms = now_ms
+
+    def current_system_time_ms(self) -> int:
+        """Return the wall clock."""
+        return self._system_time_ms
+
+    def current_stream_time_ms(self) -> int:
+        """Return stream time, -1 if it was not set."""
+        return self._stream_time_ms
+
+    def add_state_store(self, name: str, store: Any) -> None:
+        """Make a store available to the processor."""
+        self._stores[name] = store
+
+    def get_state_store(self, name: str) -> Any:
+        """Return a store; raises KeyError if it was not added."""
+        return self._stores[name]
+
+    def schedule(
+        self, interval: Duration, punctuation: Punctuation, callback: Callable[[int], None]
+    ) -> CapturedPunctuator:
+        """Keep a punctuation; it fires only if the test calls it."""
+        captured = CapturedPunctuator(to_millis(interval, "interval"), punctuation, callback)
+        self._punctuators.append(captured)
+        return captured
+
+    def scheduled_punctuators(self) -> list[CapturedPunctuator]:
+        """Return the punctuations that were scheduled, in order."""
+        return list(self._punctuators)
+
+    def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
+        """Keep a forwarded record."""
+        self._forwarded.append(CapturedForward(record, child))
+
+    def forwarded(self, child: str | None = None) -> list[CapturedForward]:
+        """Return what was forwarded, in order; with child only what that child gets."""
+        return [captured for captured in self._forwarded if child is None or captured.child in (None, child)]
+
+    def reset_forwards(self) -> None:
+        """Forget what was forwarded."""
+        self._forwarded.clear()
+
+    def commit(self) -> None:
+        """Keep that a commit was asked for."""
+        self._committed = True
+
+    def committed(self) -> bool:
+        """Return whether a commit was asked for."""
+        return self._committed
+
+    def reset_commit(self) -> None:
+        """Forget that a commit was asked for."""
+        self._committed = False
