@@ -1,1 +1,1 @@
-"""How a process joins and stays in a group."""
+"""How a stream thread joins its group and stays in it. membership.py is the interface of it."""

@@ -1,0 +1,153 @@
+"""The registry of active tasks (seed 002; Kafka Streams 2.x: AssignedStreamsTasks)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from penstock.topology.errors import TaskMigratedError
+from penstock.topology.records import TaskId, TopicPartition
+
+from .assigned_tasks import AssignedTasks, FirstError, ids
+from .log_context import PrefixedLogger
+from .stream_task import StreamTask
+
+
+class AssignedStreamsTasks(AssignedTasks[StreamTask]):
+    """Active tasks; besides the states of AssignedTasks they can be restoring."""
+
+    def __init__(self, log: PrefixedLogger) -> None:
+        super().__init__("stream task", log)
+        self.restoring: dict[TaskId, StreamTask] = {}
+        self.restoring_by_partition: dict[TopicPartition, StreamTask] = {}
+        self.restored_partitions: set[TopicPartition] = set()
+
+    def add_to_restoring(self, task: StreamTask) -> None:
+        """Register a task whose changelogs are to be read before it runs."""
+        self.restoring[task.task_id] = task
+        for partition in task.input_partitions | task.changelog_partitions:
+            self.restoring_by_partition[partition] = task
+
+    def update_restored(self, restored: Collection[TopicPartition]) -> None:
+        """Note changelogs that have been read to their end; tasks for which these were the last ones run now."""
+        if restored:
+            self.log.trace(
+                "Stream task changelog partitions that have completed restoring so far: %s", sorted(restored)
+            )
+        self.restored_partitions.update(restored)
+        for task in list(self.restoring.values()):
+            outstanding = task.changelog_partitions - self.restored_partitions
+            if outstanding:
+                self.log.trace(
+                    "Stream task %s cannot resume processing yet since some of its changelog partitions "
+                    "have not completed restoring: %s",
+                    task.task_id,
+                    sorted(outstanding),
+                )
+                continue
+            self.transition_to_running(task)
+            self._forget_restoring({task.task_id: task})
+            self.log.trace(
+                "Stream task %s completed restoration as all its changelog partitions %s "
+                "have been applied to restore state",
+                task.task_id,
+                sorted(task.changelog_partitions),
+            )
+        if self.all_tasks_running():
+            self.restored_partitions.clear()
+
+    def all_tasks_running(self) -> bool:
+        """Return whether no task is in any other state."""
+        return super().all_tasks_running() and not self.restoring
+
+    def process(self, max_records: int) -> int:
+        """Let every running task process up to max_records. Returns how many records were processed."""
+        return self._sum("process", lambda task: task.process(max_records))
+
+    def punctuate(self) -> int:
+        """Fire what is due by stream time and by the wall clock in every running task. Returns how much fired."""
+        return self._sum("punctuate", lambda task: task.maybe_punctuate_stream_time() + task.maybe_punctuate_system_time())
+
+    def maybe_commit_per_user_requested(self, commit: Callable[[Collection[StreamTask]], int]) -> int:
+        """Commit the running tasks that asked for it, with the given function. Returns how many were committed."""
+        requested = [task for task in self.running.values() if task.commit_requested and task.commit_needed]
+        if not requested:
+            return 0
+        try:
+            committed = commit(requested)
+        except TaskMigratedError as error:
+            for task in requested:
+                self.log.info(
+                    "Failed to commit %s since it got migrated to another thread already. "
+                    "Closing it as zombie before triggering a new rebalance.",
+                    task.task_id,
+                )
+            self.remove_zombie(requested[0], error)
+            raise
+        except Exception:
+            self.log.exception("Failed to commit StreamTask %s due to the following error:", ids(t.task_id for t in requested))
+            raise
+        for task in requested:
+            self.log.debug("Committed active task %s per user request in", task.task_id)
+        return committed
+
+    def records_to_delete(self) -> dict[TopicPartition, int]:
+        """Return up to which offset committed records of repartition topics can be deleted."""
+        return {
+            partition: offset for task in self.running.values() for partition, offset in task.purgeable_offsets().items()
+        }
+
+    def all_tasks(self) -> dict[TaskId, StreamTask]:
+        """Return the tasks in all states."""
+        return {**super().all_tasks(), **self.restoring}
+
+    def clear(self) -> None:
+        """Forget all tasks."""
+        super().clear()
+        self.restoring.clear()
+        self.restoring_by_partition.clear()
+        self.restored_partitions.clear()
+
+    def close_all_restoring_tasks(self, task_ids: Collection[TaskId] | None, first: FirstError) -> None:
+        """Close tasks that are still restoring; what they have read stays on disk. None: all of them."""
+        restoring = self._taken(self.restoring, task_ids)
+        self.log.trace("Close restoring %s %s", self.task_type_name, ids(restoring))
+        self.close_non_running_tasks(restoring.values(), first)
+        self._forget_restoring(restoring)
+
+    def _close_not_running(self, task_ids: Collection[TaskId] | None, first: FirstError) -> None:
+        self.close_all_restoring_tasks(task_ids, first)
+        super()._close_not_running(task_ids, first)
+
+    def describe(self, indent: str = "") -> str:
+        """Return a text that lists the tasks by state."""
+        return super().describe(indent) + self._describe(self.restoring, indent, "Restoring:")
+
+    def _forget(self, tasks: Mapping[TaskId, StreamTask]) -> None:
+        super()._forget(tasks)
+        self._forget_restoring({task_id: task for task_id, task in tasks.items() if task_id in self.restoring})
+
+    def _forget_restoring(self, tasks: Mapping[TaskId, StreamTask]) -> None:
+        for task in tasks.values():
+            self.restoring.pop(task.task_id, None)
+            for partition in task.input_partitions | task.changelog_partitions:
+                self.restoring_by_partition.pop(partition, None)
+            self.restored_partitions -= task.changelog_partitions
+
+    def _sum(self, name: str, action: Callable[[StreamTask], int]) -> int:
+        """Call action for every running task; unlike apply_to_running_tasks, the first error ends it."""
+        done = 0
+        for task in list(self.running.values()):
+            try:
+                done += action(task)
+            except TaskMigratedError as error:
+                self.log.info(
+                    "Failed to %s stream task %s since it got migrated to another thread already. "
+                    "Closing it as zombie before triggering a new rebalance.",
+                    name,
+                    task.task_id,
+                )
+                self.remove_zombie(task, error)
+            except Exception:
+                self.log.exception("Failed to %s stream task %s due to the following error:", name, task.task_id)
+                raise
+        return done

@@ -1,0 +1,140 @@
+"""Where standby copies go (Kafka Streams: DefaultStandbyTaskAssignor, ClientTagAwareStandbyTaskAssignor, KIP-708)."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+from penstock.topology.records import TaskId
+
+from .client_state import AssignmentConfigs, Clients, ClientState, least_loaded
+
+log = logging.getLogger(__name__)
+
+#: A client tag's name and value.
+TagEntry = tuple[str, str]
+
+
+class StandbyTaskAssignor(Protocol):
+    """Places the standby tasks once the active ones are placed."""
+
+    def assign(self, clients: Clients, stateful_tasks: Collection[TaskId], configs: AssignmentConfigs) -> None:
+        """Give the clients standby tasks: never where the active one or another standby of it is."""
+
+    def is_allowed_task_movement(self, source: ClientState, destination: ClientState) -> bool:
+        """Return True if balancing may move a standby task from one client to the other."""
+
+
+def create_standby_task_assignor(configs: AssignmentConfigs) -> StandbyTaskAssignor:
+    """Return the one that spreads over tags if ``rack.aware.assignment.tags`` names some, else the default one."""
+    return ClientTagAwareStandbyTaskAssignor() if configs.rack_aware_assignment_tags else DefaultStandbyTaskAssignor()
+
+
+class DefaultStandbyTaskAssignor:
+    """Standby tasks go to the least loaded clients."""
+
+    def assign(self, clients: Clients, stateful_tasks: Collection[TaskId], configs: AssignmentConfigs) -> None:
+        """See StandbyTaskAssignor."""
+        for task in sorted(stateful_tasks):
+            _assign_to_least_loaded(clients, task, configs.num_standby_replicas, configs)
+
+    def is_allowed_task_movement(self, source: ClientState, destination: ClientState) -> bool:
+        """Allow all."""
+        return True
+
+
+def _assign_to_least_loaded(clients: Clients, task: TaskId, count: int, configs: AssignmentConfigs) -> None:
+    for placed in range(count):
+        client = least_loaded(clients.values(), lambda client: not client.has_assigned_task(task))
+        if client is None:
+            log.warning(
+                "Unable to assign %d of %d standby tasks for task [%s]. There is not enough available capacity. You "
+                "should increase the number of application instances to maintain the requested number of standby "
+                "replicas.",
+                count - placed,
+                configs.num_standby_replicas,
+                task,
+            )
+            return
+        client.assign_standby(task)
+
+
+class ClientTagAwareStandbyTaskAssignor:
+    """The copies of a task are spread over different values of as many tags as can be (KIP-708).
+
+    What cannot be spread so goes to the least loaded clients.
+    """
+
+    def assign(self, clients: Clients, stateful_tasks: Collection[TaskId], configs: AssignmentConfigs) -> None:
+        """See StandbyTaskAssignor."""
+        tags = _Tags(clients, configs.rack_aware_assignment_tags)
+        remaining: dict[TaskId, int] = {}
+        active_clients = {task: client for client in clients.values() for task in client.active_tasks}
+        for task in sorted(stateful_tasks):
+            placed = self._assign_to_different_tags(clients, tags, task, active_clients[task], configs)
+            remaining[task] = configs.num_standby_replicas - placed
+        for task, count in remaining.items():
+            _assign_to_least_loaded(clients, task, count, configs)
+
+    def _assign_to_different_tags(
+        self, clients: Clients, tags: _Tags, task: TaskId, active_client: ClientState, configs: AssignmentConfigs
+    ) -> int:
+        """Return how many standby tasks found a client that shares no tag value with the clients used before."""
+        used: set[TagEntry] = set()
+        last_used = active_client
+        for placed in range(configs.num_standby_replicas):
+            tags.use(last_used, 1 + placed, used)
+            client = least_loaded(
+                clients.values(),
+                lambda client: not client.has_assigned_task(task) and used.isdisjoint(tags.of(client)),
+            )
+            if client is None:
+                log.warning(
+                    "Rack aware standby task assignment was not able to assign %d of %d standby tasks for the active "
+                    "task [%s] with the rack aware assignment tags %s. It falls back to the least loaded clients. "
+                    "Consider launching application instances on different tag dimensions than %s.",
+                    configs.num_standby_replicas - placed,
+                    configs.num_standby_replicas,
+                    task,
+                    configs.rack_aware_assignment_tags,
+                    dict(active_client.client_tags),
+                )
+                return placed
+            client.assign_standby(task)
+            last_used = client
+        return configs.num_standby_replicas
+
+    def is_allowed_task_movement(self, source: ClientState, destination: ClientState) -> bool:
+        """Allow those between clients with the same tags."""
+        return all(destination.client_tags.get(name) == value for name, value in source.client_tags.items())
+
+
+class _Tags:
+    """The tags that count, and all values that each of them has in the group."""
+
+    def __init__(self, clients: Clients, names: Collection[str]) -> None:
+        self._of = {
+            client.process_id: {(name, client.client_tags[name]) for name in names if name in client.client_tags}
+            for client in clients.values()
+        }
+        self._values: Mapping[str, set[str]] = defaultdict(set)
+        for entries in self._of.values():
+            for name, value in entries:
+                self._values[name].add(value)
+
+    def of(self, client: ClientState) -> set[TagEntry]:
+        return self._of[client.process_id]
+
+    def use(self, client: ClientState, used_clients: int, used: set[TagEntry]) -> None:
+        """Note the values of a client that has got a copy.
+
+        A tag that has no value left, because as many clients were used as it has values, counts no longer: to insist on
+        it would exclude all clients, while the other tags can still be told apart.
+        """
+        for name, value in self.of(client):
+            if len(self._values[name]) <= used_clients:
+                used.difference_update({(name, known) for known in self._values[name]})
+            else:
+                used.add((name, value))

@@ -1,0 +1,254 @@
+"""What a member tells its group's leader, what the leader decides, what the member makes of it.
+
+Kafka Streams: StreamsPartitionAssignor (KIP-429, KIP-441). A task that another member still owns is withheld: its new
+owner gets it in a follow-up rebalance, which both ask for: the old owner once it has closed the task, the new one at
+once. So nobody stops what it can go on with, and no task runs twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from penstock.topology.errors import MissingSourceTopicError, StreamsError, TaskAssignmentError
+from penstock.topology.records import TaskId, TopicPartition
+
+from ..clock import Clock
+from ..log_context import PrefixedLogger
+from ..membership.membership import MemberAssignment, MemberSubscription
+from .changelog_offsets import ChangelogOffsets
+from .client_state import AssignmentConfigs
+from .group_assignment import GroupAssignment, GroupSubscriptions
+from .subscription_info import LATEST_SUPPORTED_VERSION, AssignmentInfo, AssignorError, Partitions, SubscriptionInfo
+from .task_assignors import (
+    FallbackPriorTaskAssignor,
+    HighAvailabilityTaskAssignor,
+    StickyTaskAssignor,
+    TaskAssignor,
+    validate_task_assignment,
+)
+from .topics_info import TopicsInfo, partition_groups
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A member's part. next_rebalance_ms: join again then (ms since the epoch): 0 at once, None not by itself.
+
+    With an error there are no tasks, and the stream thread shuts down with error.description; SHUTDOWN_REQUESTED means
+    the whole application. partitions_by_host: where all input partitions are processed, by user endpoint, for queries.
+    """
+
+    active: Mapping[TaskId, Partitions] = field(default_factory=dict)
+    standby: Mapping[TaskId, Partitions] = field(default_factory=dict)
+    partitions_by_host: Mapping[str, Partitions] = field(default_factory=dict)
+    standby_partitions_by_host: Mapping[str, Partitions] = field(default_factory=dict)
+    next_rebalance_ms: int | None = None
+    error: AssignorError = AssignorError.NONE
+
+
+def create_task_assignor(config: Mapping[str, Any]) -> TaskAssignor:
+    """Return what ``task.assignor.class`` names: one of ours, or the user's object."""
+    named = config["task.assignor.class"]
+    ours: dict[str | None, type[TaskAssignor]] = {
+        None: HighAvailabilityTaskAssignor,
+        "HighAvailabilityTaskAssignor": HighAvailabilityTaskAssignor,
+        "StickyTaskAssignor": StickyTaskAssignor,
+    }
+    if named is None or isinstance(named, str):
+        return ours[named]()
+    user_assignor: TaskAssignor = named() if isinstance(named, type) else named
+    return user_assignor
+
+
+class StreamsPartitionAssignor:
+    """The assignor of one member. assign() runs on the IO thread and only in the leader, all else in the stream thread.
+
+    process_id: of the application instance, kept in its state directory. config: a StreamsConfig. latest_version: the
+    highest encoding this member understands.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        process_id: UUID,
+        offsets: ChangelogOffsets,
+        clock: Clock,
+        log: PrefixedLogger,
+        client_tags: Mapping[str, str] | None = None,
+        latest_version: int = LATEST_SUPPORTED_VERSION,
+    ) -> None:
+        self._configs = AssignmentConfigs.of(config)
+        self._task_assignor = create_task_assignor(config)
+        self._user_endpoint: str = config["application.server"] or ""
+        self._client_tags = dict(client_tags or {})
+        self._process_id = process_id
+        self._offsets = offsets
+        self._clock = clock
+        self._log = log
+        self._latest_version = latest_version
+        self._used_version = latest_version
+        self._unique_field = 0
+        self._topics: tuple[Mapping[int, TopicsInfo], Mapping[str, int]] = ({}, {})
+
+    def update_topics(self, topics: Mapping[int, TopicsInfo], partition_counts: Mapping[str, int]) -> None:
+        """Take the topics of the sub-topologies and the counts as they are now; call it before each join."""
+        self._topics = (topics, partition_counts)  # replaced as a whole, since the IO thread reads it
+
+    @property
+    def source_topics(self) -> frozenset[str]:
+        """All topics that the application reads: what the member subscribes to."""
+        return frozenset(topic for info in self._topics[0].values() for topic in info.source_topics)
+
+    def subscription(
+        self,
+        active: Collection[TaskId],
+        standby: Collection[TaskId],
+        offset_sums: Mapping[TaskId, int],
+        error: AssignorError = AssignorError.NONE,
+    ) -> bytes:
+        """Return the user data to join with; no two are the same.
+
+        active, standby: tasks that this thread owns. offset_sums: see SubscriptionInfo. error: SHUTDOWN_REQUESTED ends
+        the whole application.
+        """
+        self._unique_field += 1
+        return SubscriptionInfo(
+            self._used_version,
+            self._latest_version,
+            self._process_id,
+            frozenset(active),
+            frozenset(standby),
+            offset_sums,
+            self._user_endpoint,
+            self._client_tags,
+            self._unique_field,
+            error,
+        ).encode()
+
+    def assign(self, members: Mapping[str, MemberSubscription]) -> dict[str, MemberAssignment]:
+        """Decide for the whole group; what goes wrong is sent to all members as an error."""
+        try:
+            subscriptions = GroupSubscriptions.decode(members, self._latest_version)
+        except TaskAssignmentError as error:
+            self._log.error("Caught an error in the task assignment. Returning an error assignment. %s", error)
+            return self._error_assignment(members, AssignorError.ASSIGNMENT_ERROR, self._latest_version)
+        version = subscriptions.used_version
+        if subscriptions.shutdown_requested:
+            return self._error_assignment(members, AssignorError.SHUTDOWN_REQUESTED, version)
+        try:
+            return self._assign(subscriptions).encoded()
+        except MissingSourceTopicError as error:
+            self._log.error("Caught an error in the task assignment. Returning an error assignment. %s", error)
+            return self._error_assignment(members, AssignorError.INCOMPLETE_SOURCE_TOPIC_METADATA, version)
+        except TaskAssignmentError as error:
+            self._log.error("Caught an error in the task assignment. Returning an error assignment. %s", error)
+            return self._error_assignment(members, AssignorError.ASSIGNMENT_ERROR, version)
+
+    def _error_assignment(
+        self, members: Mapping[str, MemberSubscription], error: AssignorError, version: int
+    ) -> dict[str, MemberAssignment]:
+        user_data = AssignmentInfo(version, version, error).encode()
+        return {member: MemberAssignment((), user_data) for member in members}
+
+    def _assign(self, subscriptions: GroupSubscriptions) -> GroupAssignment:
+        topics, counts = self._topics
+        missing = {topic for info in topics.values() for topic in info.source_topics} - counts.keys()
+        if missing or not topics:
+            raise MissingSourceTopicError(f"Missing source topics: {', '.join(sorted(missing)) or 'none are known'}.")
+        tasks = partition_groups(topics, counts)
+        stateful = {task for task in tasks if topics[task.subtopology].changelog_topics}
+        probing_needed = self._assign_tasks_to_clients(subscriptions, tasks.keys(), stateful)
+        now = self._clock.wall_clock_ms()
+        return GroupAssignment(
+            subscriptions,
+            tasks,
+            stateful,
+            leader=self._process_id,
+            probing_rebalance_ms=now + self._configs.probing_rebalance_interval_ms if probing_needed else None,
+            log=self._log,
+        )
+
+    def _assign_tasks_to_clients(
+        self, subscriptions: GroupSubscriptions, tasks: Collection[TaskId], stateful: set[TaskId]
+    ) -> bool:
+        """Return True if a probing rebalance is needed."""
+        assignor, clients = self._task_assignor, subscriptions.clients
+        try:
+            end_offset_sums = self._end_offset_sums(stateful)
+        except StreamsError as error:
+            self._log.info(
+                "Failed to retrieve all end offsets for changelogs, and hence could not calculate the per-task lag; "
+                "this is not a fatal error but would cause the assignor to fallback to a naive algorithm: %s",
+                error,
+            )
+            if not isinstance(assignor, StickyTaskAssignor):  # it does not look at lags
+                assignor = FallbackPriorTaskAssignor()
+        else:
+            for client in clients.values():
+                client.compute_task_lags(end_offset_sums)
+        self._log.info(
+            "%d client nodes and %d consumers participating in this rebalance, %d stateful and %d stateless tasks.",
+            len(clients),
+            len(subscriptions.infos),
+            len(stateful),
+            len(tasks) - len(stateful),
+        )
+        probing_needed = assignor.assign(clients, tasks, stateful, self._configs)
+        validate_task_assignment(clients, tasks)
+        return probing_needed
+
+    def _end_offset_sums(self, stateful: set[TaskId]) -> dict[TaskId, int]:
+        """Return how long the changelogs of each stateful task are together."""
+        topics = self._topics[0]
+        changelogs = {
+            task: [TopicPartition(topic, task.partition) for topic in topics[task.subtopology].changelog_topics]
+            for task in stateful
+        }
+        # Of a source topic that serves as changelog, what the task has not consumed yet is no lag of its state.
+        sources = {topic for info in topics.values() for topic in info.source_changelog_topics}
+        partitions = {partition for found in changelogs.values() for partition in found}
+        ends = {
+            **self._offsets.end_offsets([p for p in partitions if p.topic not in sources]),
+            **self._offsets.committed_offsets([p for p in partitions if p.topic in sources]),
+        }
+        return {task: sum(ends[partition] for partition in found) for task, found in changelogs.items()}
+
+    def on_assignment(self, user_data: bytes) -> Assignment:
+        """Return what the leader has decided for this member; raises TaskAssignmentError for what cannot be."""
+        info = AssignmentInfo.decode(user_data, self._latest_version)
+        if info.error is not AssignorError.NONE:
+            return Assignment(error=info.error)
+        if info.version > self._used_version:
+            raise TaskAssignmentError(
+                f"Sent a version {self._used_version} subscription but got an assignment with higher version "
+                f"{info.version}."
+            )
+        if info.commonly_supported_version > self._latest_version:
+            raise TaskAssignmentError("Can't upgrade to metadata version greater than we support")
+        return Assignment(
+            info.active,
+            info.standby,
+            info.partitions_by_host,
+            info.standby_partitions_by_host,
+            0 if self._must_rejoin(info) else info.next_rebalance_ms,
+        )
+
+    def _must_rejoin(self, info: AssignmentInfo) -> bool:
+        """Return True after version probing, and when the group has another endpoint of this static member's."""
+        common = info.commonly_supported_version
+        if common > self._used_version or info.version < self._used_version:
+            self._log.info(
+                "Sent a version %d subscription and got version %d assignment back; using version %d, which all "
+                "members support, and rebalancing again (version probing).",
+                self._used_version,
+                info.version,
+                common,
+            )
+            self._used_version = common
+            return True
+        if self._user_endpoint and info.partitions_by_host and self._user_endpoint not in info.partitions_by_host:
+            self._log.info("Rebalancing again to tell the group the new host endpoint %s.", self._user_endpoint)
+            return True
+        return False

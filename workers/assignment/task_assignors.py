@@ -1,0 +1,299 @@
+"""Which client gets which tasks: pure functions of what the clients report.
+
+Kafka Streams: HighAvailabilityTaskAssignor (the default, KIP-441), StickyTaskAssignor, FallbackPriorTaskAssignor. All
+go through clients and tasks in their order, so that any leader decides the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from itertools import cycle
+from typing import Protocol
+from uuid import UUID
+
+from penstock.topology.errors import TaskAssignmentError
+from penstock.topology.records import TaskId
+
+from .client_state import AssignmentConfigs, Clients, ClientState
+from .standby_task_assignors import create_standby_task_assignor
+from .task_movement import TaskMovements
+
+log = logging.getLogger(__name__)
+
+
+class TaskAssignor(Protocol):
+    """Decides; what ``task.assignor.class`` may name."""
+
+    def assign(
+        self,
+        clients: Clients,
+        all_tasks: Collection[TaskId],
+        stateful_tasks: Collection[TaskId],
+        configs: AssignmentConfigs,
+    ) -> bool:
+        """Fill active_tasks and standby_tasks of the clients, which come without any.
+
+        Return True if a probing rebalance is needed: tasks shall move when copies have caught up.
+        """
+
+
+class HighAvailabilityTaskAssignor:
+    """Balance first, then leave each task where its state is until the balanced place has caught up (KIP-441)."""
+
+    def assign(
+        self,
+        clients: Clients,
+        all_tasks: Collection[TaskId],
+        stateful_tasks: Collection[TaskId],
+        configs: AssignmentConfigs,
+    ) -> bool:
+        """See TaskAssignor."""
+        for task, client in zip(sorted(stateful_tasks), cycle(clients.values()), strict=False):
+            client.assign_active(task)
+        _balance(clients, _active, lambda source, destination: True)
+        if configs.num_standby_replicas:
+            standby_assignor = create_standby_task_assignor(configs)
+            standby_assignor.assign(clients, stateful_tasks, configs)
+            _balance(clients, _standby, standby_assignor.is_allowed_task_movement)
+        movements = TaskMovements(clients, stateful_tasks, configs)
+        active, standby = movements.move_active_tasks(), movements.move_standby_tasks()
+        _assign_stateless(clients, set(all_tasks) - set(stateful_tasks))
+        return active + standby > 0
+
+
+def _assign_stateless(clients: Clients, tasks: set[TaskId]) -> None:
+    """Give each stateless task to the client that had it, up to its fair share, and the rest to the least loaded.
+
+    Kafka Streams deals them out anew each time; here that would cost the moved ones two rounds of the group.
+    """
+    active = sum(len(client.active_tasks) for client in clients.values()) + len(tasks)
+    tasks_per_thread = active // sum(client.capacity for client in clients.values())
+    owners = {task: client for client in clients.values() for task in client.previous_active_tasks & tasks}
+    for task, owner in sorted(owners.items(), key=lambda item: item[0]):
+        if _has_unfulfilled_quota(owner, tasks_per_thread):
+            owner.assign_active(task)
+            tasks.discard(task)
+    for task in sorted(tasks):
+        min(clients.values(), key=lambda client: client.active_task_load).assign_active(task)
+
+
+def _active(client: ClientState) -> set[TaskId]:
+    return client.active_tasks
+
+
+def _standby(client: ClientState) -> set[TaskId]:
+    return client.standby_tasks
+
+
+def _balance(
+    clients: Clients,
+    tasks_of: Callable[[ClientState], set[TaskId]],
+    may_move: Callable[[ClientState, ClientState], bool],
+) -> None:
+    """Move tasks of one kind from loaded to less loaded clients as long as that improves the balance over threads."""
+    moved = True
+    while moved:
+        moved = False
+        for source in clients.values():
+            for destination in clients.values():
+                if source is not destination and _should_move_a_task(source, destination):
+                    moved |= _move_tasks(source, destination, tasks_of, may_move)
+
+
+def _move_tasks(
+    source: ClientState,
+    destination: ClientState,
+    tasks_of: Callable[[ClientState], set[TaskId]],
+    may_move: Callable[[ClientState, ClientState], bool],
+) -> bool:
+    if not may_move(source, destination):
+        return False
+    moved = False
+    for task in sorted(tasks_of(source)):
+        if not _should_move_a_task(source, destination):
+            break
+        if not destination.has_assigned_task(task):
+            tasks_of(source).remove(task)
+            tasks_of(destination).add(task)
+            moved = True
+    return moved
+
+
+def _should_move_a_task(source: ClientState, destination: ClientState) -> bool:
+    skew = source.assigned_task_load - destination.assigned_task_load
+    if skew <= 0:
+        return False
+    then_at_source = (source.assigned_task_count - 1) / source.capacity
+    then_at_destination = (destination.assigned_task_count + 1) / destination.capacity
+    return 0 <= then_at_source - then_at_destination < skew
+
+
+class StickyTaskAssignor:
+    """Tasks stay with the client that had them, as far as balance allows; no warm-up, tasks move at once.
+
+    must_preserve_active: balance counts for nothing; every task goes back to the client that had it.
+    """
+
+    def __init__(self, must_preserve_active: bool = False) -> None:
+        self._must_preserve_active = must_preserve_active
+
+    def assign(
+        self,
+        clients: Clients,
+        all_tasks: Collection[TaskId],
+        stateful_tasks: Collection[TaskId],
+        configs: AssignmentConfigs,
+    ) -> bool:
+        """See TaskAssignor; never needs a probing rebalance."""
+        assignment = _StickyAssignment(clients, all_tasks, self._must_preserve_active)
+        assignment.assign_active()
+        for task in sorted(stateful_tasks):
+            assignment.assign_standby(task, configs.num_standby_replicas)
+        return False
+
+
+class FallbackPriorTaskAssignor:
+    """For when no lag is known: leave all where it was and try again soon."""
+
+    def assign(
+        self,
+        clients: Clients,
+        all_tasks: Collection[TaskId],
+        stateful_tasks: Collection[TaskId],
+        configs: AssignmentConfigs,
+    ) -> bool:
+        """See TaskAssignor; always asks for a probing rebalance."""
+        StickyTaskAssignor(must_preserve_active=True).assign(clients, all_tasks, stateful_tasks, configs)
+        return True
+
+
+class _StickyAssignment:
+    """One run of the StickyTaskAssignor."""
+
+    def __init__(self, clients: Clients, all_tasks: Collection[TaskId], must_preserve_active: bool) -> None:
+        self._clients = clients
+        self._all_tasks = all_tasks
+        self._must_preserve_active = must_preserve_active
+        self._pairs = _TaskPairs(len(all_tasks))
+        self._previous_active: dict[TaskId, ClientState] = {}
+        self._previous_standby: dict[TaskId, list[ClientState]] = defaultdict(list)
+        for client in clients.values():
+            self._previous_active.update(dict.fromkeys(client.previous_active_tasks, client))
+            for task in client.previous_standby_tasks:
+                self._previous_standby[task].append(client)
+
+    def assign_active(self) -> None:
+        tasks_per_thread = len(self._all_tasks) // sum(client.capacity for client in self._clients.values())
+        rest = []
+        for task in sorted(self._all_tasks):
+            previous = self._previous_active.get(task)
+            if previous and (self._must_preserve_active or _has_unfulfilled_quota(previous, tasks_per_thread)):
+                self._give(task, previous, active=True)
+            else:
+                rest.append(task)
+        for task in list(rest):
+            seen_by = (c for c in self._previous_standby[task] if _has_unfulfilled_quota(c, tasks_per_thread))
+            client = next(seen_by, None)
+            if client is not None:
+                self._give(task, client, active=True)
+                rest.remove(task)
+        for task in rest:
+            self._give(task, self._find_client(task, list(self._clients.values())), active=True)
+
+    def assign_standby(self, task: TaskId, count: int) -> None:
+        for placed in range(count):
+            free = [client for client in self._clients.values() if not client.has_assigned_task(task)]
+            if not free:
+                log.warning(
+                    "Unable to assign %d of %d standby tasks for task [%s]. There is not enough available capacity. "
+                    "You should increase the number of application instances to maintain the requested number of "
+                    "standby replicas.",
+                    count - placed,
+                    count,
+                    task,
+                )
+                return
+            self._give(task, self._find_client(task, free), active=False)
+
+    def _give(self, task: TaskId, client: ClientState, active: bool) -> None:
+        self._pairs.add(task, client)
+        if active:
+            client.assign_active(task)
+        else:
+            client.assign_standby(task)
+
+    def _find_client(self, task: TaskId, candidates: list[ClientState]) -> ClientState:
+        standby = self._least_loaded(task, [c for c in self._previous_standby[task] if c in candidates])
+        previous = self._previous_active.get(task)
+        if previous is None or previous not in candidates:
+            previous = standby
+        if previous is not None and not self._should_balance_load(previous):
+            return previous
+        if previous is not None and standby is not None and not self._should_balance_load(standby):
+            return standby
+        found = self._least_loaded(task, candidates)
+        assert found is not None, "no client to choose from; this is a bug"
+        return found
+
+    def _should_balance_load(self, client: ClientState) -> bool:
+        reached_capacity = client.assigned_task_count >= client.capacity
+        return reached_capacity and any(_has_more_available_capacity(c, client) for c in self._clients.values())
+
+    def _least_loaded(self, task: TaskId, candidates: list[ClientState]) -> ClientState | None:
+        """Return an idle client, else the least loaded one for whose tasks this one is new company, else just that."""
+        with_new_pair = [c for c in candidates if not c.assigned_task_count or self._pairs.has_new_pair(task, c)]
+        return min(with_new_pair or candidates, key=_available_capacity, default=None)
+
+
+def _has_unfulfilled_quota(client: ClientState, tasks_per_thread: int) -> bool:
+    return len(client.active_tasks) < client.capacity * tasks_per_thread
+
+
+def _available_capacity(client: ClientState) -> tuple[float, int]:
+    return client.assigned_task_load, -client.capacity
+
+
+def _has_more_available_capacity(client: ClientState, other: ClientState) -> bool:
+    return _available_capacity(client) < _available_capacity(other)
+
+
+class _TaskPairs:
+    """Which tasks share, or shared in this run, a client: so that the same ones are not together everywhere."""
+
+    def __init__(self, tasks: int) -> None:
+        self._pairs: set[tuple[TaskId, TaskId]] = set()
+        self._max = tasks * (tasks - 1) // 2
+
+    def has_new_pair(self, task: TaskId, client: ClientState) -> bool:
+        if len(self._pairs) == self._max:
+            return False
+        return any(_pair(task, other) not in self._pairs for other in _assigned(client))
+
+    def add(self, task: TaskId, client: ClientState) -> None:
+        self._pairs.update(_pair(task, other) for other in _assigned(client))
+
+
+def _assigned(client: ClientState) -> set[TaskId]:
+    return client.active_tasks | client.standby_tasks
+
+
+def _pair(first: TaskId, second: TaskId) -> tuple[TaskId, TaskId]:
+    return (first, second) if first < second else (second, first)
+
+
+def validate_task_assignment(clients: Clients, all_tasks: Collection[TaskId]) -> None:
+    """Check what a user's assignor made; raises TaskAssignmentError (Kafka: TaskAssignmentUtils)."""
+    owner: dict[TaskId, UUID] = {}
+    for client in clients.values():
+        for task in client.active_tasks:
+            if task in owner:
+                raise TaskAssignmentError(f"Active task {task} was assigned twice: {owner[task]}, {client.process_id}.")
+            owner[task] = client.process_id
+        if both := client.active_tasks & client.standby_tasks:
+            raise TaskAssignmentError(f"Client {client.process_id} got {sorted(both)} as active and as standby tasks.")
+    if unknown := {task for client in clients.values() for task in _assigned(client)} - set(all_tasks):
+        raise TaskAssignmentError(f"There are no such tasks: {', '.join(map(str, sorted(unknown)))}.")
+    if missing := set(all_tasks) - owner.keys():
+        raise TaskAssignmentError(f"Tasks were not assigned: {', '.join(map(str, sorted(missing)))}.")

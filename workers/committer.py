@@ -1,0 +1,108 @@
+"""How the work of a thread's tasks becomes permanent; the one place where the order of the steps is written down.
+
+At-least-once: flush the stores (caches send on, changelogs and outputs are produced) -> every record acknowledged ->
+stores to disk with their changelogs' end offsets -> consumed offsets through the group. A crash between any two of them
+repeats work and loses nothing.
+
+Exactly-once (v2): flush the stores -> records and consumed offsets in one transaction -> stores to disk. A crash before the
+transaction is committed leaves the stores as they were after the last one; a crash after it leaves them behind their
+changelog, from which they catch up.
+
+Why a changelog's *end offset* may be stored with the data. The task is the changelog partition's only writer and all its
+records are acknowledged, so everything up to the end is in the store, or older than what it was restored from. A former
+owner that died may still have had records in flight, which arrive behind the end that the new owner restored to. The new
+owner has reprocessed, or will, the very input that they came from, because no offset of it was committed; it writes the
+keys again behind them. So they are skipped rightly under at-least-once. With exactly-once they belong to a transaction
+that the broker aborts. Kafka Streams' checkpoint, the last own offset, skips them in the same way. And an end read too
+early is harmless: restoring puts the same values again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection
+
+from penstock.topology.records import TopicPartition
+
+from .membership.membership import GroupMembership, OffsetAndMetadata
+from .stream_task import StreamTask
+from .streams_producer import StreamsProducer
+
+#: Returns the end offset of each partition.
+EndOffsets = Callable[[Collection[TopicPartition]], dict[TopicPartition, int]]
+
+
+class Commit(ABC):
+    """One commit in the making: add tasks, then finish."""
+
+    def __init__(self, producer: StreamsProducer, membership: GroupMembership, end_offsets: EndOffsets) -> None:
+        self.producer = producer
+        self.membership = membership
+        self.tasks: list[StreamTask] = []
+        self.offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+        self._end_offsets = end_offsets
+
+    def add(self, task: StreamTask) -> None:
+        """Flush a task's stores and take its offsets in, if it has anything to commit."""
+        if task.commit_needed:
+            self.offsets |= task.prepare_commit()
+            self.tasks.append(task)
+
+    def finish(self) -> int:
+        """Carry it out. Returns how many tasks were committed.
+
+        Raises TaskMigratedError if the group has gone on without this member, RetriableCommitError if it can be tried
+        again, StreamsError for a record that could not be written.
+        """
+        if self.tasks:
+            self.make_permanent()
+            for task in self.tasks:
+                task.post_commit(self.offsets)
+        return len(self.tasks)
+
+    @abstractmethod
+    def make_permanent(self) -> None:
+        """Write records, stores and offsets in the right order."""
+
+    def commit_stores(self) -> None:
+        """Write the stores of all tasks to disk."""
+        written = {
+            p for t in self.tasks for p in t.changelog_partitions - t.state_manager.source_changelogs
+        }
+        ends = self._end_offsets(written)
+        for task in self.tasks:
+            own = {partition: ends[partition] for partition in task.changelog_partitions & ends.keys()}
+            task.commit_stores(own | task.source_changelog_offsets())
+
+
+class AtLeastOnceCommit(Commit):
+    """processing.guarantee=at_least_once."""
+
+    def make_permanent(self) -> None:
+        """See the module's docstring."""
+        self.producer.flush()
+        self.commit_stores()
+        if self.offsets:
+            self.membership.commit(self.offsets)
+
+
+class ExactlyOnceCommit(Commit):
+    """processing.guarantee=exactly_once_v2; the tasks must be all that have processed anything."""
+
+    def make_permanent(self) -> None:
+        """See the module's docstring."""
+        self.producer.commit_transaction(self.offsets, self.membership.group_metadata())
+        self.commit_stores()
+
+
+class Committer:
+    """Makes commits for one thread."""
+
+    def __init__(self, producer: StreamsProducer, membership: GroupMembership, end_offsets: EndOffsets) -> None:
+        self._arguments = (producer, membership, end_offsets)
+        #: Whether a commit has to take in all tasks, because they share a transaction.
+        self.all_together = producer.transactional
+
+    def begin(self) -> Commit:
+        """Return a new commit."""
+        return ExactlyOnceCommit(*self._arguments) if self.all_together else AtLeastOnceCommit(*self._arguments)

@@ -1,0 +1,21 @@
+"""The time of a stream thread's current iteration: read once, used by all that happens in it."""
+
+from __future__ import annotations
+
+from .clock import Clock
+
+
+class LoopTime:
+    """now_ms: monotonic; wall_clock_ms: since the epoch. Both stand still between two calls of advance."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.now_ms = clock.monotonic_ms()
+        self.wall_clock_ms = clock.wall_clock_ms()
+
+    def advance(self) -> int:
+        """Read the clocks; returns how many ms have passed since the last call."""
+        before = self.now_ms
+        self.now_ms = self._clock.monotonic_ms()
+        self.wall_clock_ms = self._clock.wall_clock_ms()
+        return max(self.now_ms - before, 0)

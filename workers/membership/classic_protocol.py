@@ -1,0 +1,298 @@
+"""The classic group protocol, as it runs on the IO thread (Kafka: AbstractCoordinator and ConsumerCoordinator).
+
+JoinGroup, SyncGroup and the heartbeats; the leader's assignment; what each refusal of the broker means. group_member.py
+is the other side, called by the stream thread; the two share the events and the Identity, which is replaced as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import kafka.errors as kafka_errors
+
+from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskMigratedError
+from penstock.topology.records import TopicPartition
+
+from ..log_context import PrefixedLogger
+from . import requests
+from .group_coordinator import RETRIABLE, GroupCoordinator
+from .kafka_connection import GroupConnection
+from .member_state import MEMBER_STATES, MemberState, member_states
+from .membership import (
+    Assign,
+    Event,
+    Fatal,
+    FencedInstanceIdError,
+    Lost,
+    OffsetAndMetadata,
+    Rebalance,
+    RetriableCommitError,
+)
+from .offsets import GroupOffsets
+from .requests import GroupMemberConfig, Identity
+
+#: The group has gone on without this member.
+_THROWN_OUT = (kafka_errors.UnknownMemberIdError, kafka_errors.IllegalGenerationError)
+#: LeaveGroup is a courtesy: after this many ms the session timeout has to do.
+LEAVE_TIMEOUT_MS = 3_000
+
+#: What a reader can do about errors that end a membership.
+_ADVICE: Mapping[type[Exception], str] = {
+    kafka_errors.InconsistentGroupProtocolError: (
+        "The group has members of another kind: another program uses this application.id as its group.id, or the group "
+        "is a consumer or streams group (KIP-848, KIP-1071). Stop those members or choose another application.id."
+    ),
+    kafka_errors.InvalidSessionTimeoutError: (
+        "session.timeout.ms lies outside the broker's group.min.session.timeout.ms and group.max.session.timeout.ms."
+    ),
+    kafka_errors.GroupAuthorizationFailedError: "The principal needs READ on the group.",
+    kafka_errors.TopicAuthorizationFailedError: "The principal needs READ on the topics it commits offsets of.",
+    kafka_errors.SaslAuthenticationFailedError: "Check sasl.mechanism, sasl.username and sasl.password.",
+    kafka_errors.GroupMaxSizeReachedError: "The broker's group.max.size is reached: run fewer threads or raise it.",
+}
+
+
+class ClassicProtocol:
+    """One member. All coroutines run on the IO thread.
+
+    assign: the leader's decision; emit: takes an event; ms_since_poll: how long ago the stream thread polled.
+    """
+
+    def __init__(
+        self,
+        config: GroupMemberConfig,
+        connection: GroupConnection,
+        coordinator: GroupCoordinator,
+        offsets: GroupOffsets,
+        assign: Assign,
+        emit: Callable[[Event], None],
+        ms_since_poll: Callable[[], int],
+        log: PrefixedLogger,
+    ) -> None:
+        self._config = config
+        self._connection = connection
+        self._coordinator = coordinator
+        self._offsets = offsets
+        self._assign = assign
+        self._emit = emit
+        self._ms_since_poll = ms_since_poll
+        self._log = log
+        self._machine = member_states(log)
+        self._losses = 0
+        self.identity = Identity()
+
+    @property
+    def state(self) -> MemberState:
+        """The current state."""
+        return self._machine.state
+
+    # Joining
+
+    async def join(self, topics: Collection[str], user_data: bytes, reason: str, losses_seen: int) -> None:
+        """Join until there is an Assigned, Lost or Fatal event.
+
+        losses_seen: how many Lost events the caller knew of. A subscription made without knowing of the last one names
+        tasks that others own by now, so it is not sent; the caller finds Lost in its next poll and joins again.
+        """
+        if losses_seen != self._losses or self.state is MemberState.FATAL:
+            return
+        try:
+            self._machine.transition_to(MemberState.JOINING)
+            envelope = requests.encode_subscription(topics, user_data)
+            while not await self._join_once(envelope, reason):
+                await self._coordinator.pause()
+        except Exception as error:  # noqa: BLE001  # whatever it is, the stream thread must hear of it
+            self.fail(error)
+
+    async def _join_once(self, envelope: bytes, reason: str) -> bool:
+        """Return True if the join has ended, with an event; False to try again."""
+        try:
+            joined = await self._join_group(envelope, reason)
+            assignments = self._lead(joined) if joined.leader == joined.member_id and not joined.skip_assignment else {}
+            assigned = await self._sync_group(assignments)
+        except (kafka_errors.RebalanceInProgressError, *RETRIABLE) as error:
+            self._log.info("Joining again: %s", error)
+            return False
+        except _THROWN_OUT as error:
+            return self._thrown_out(error)
+        self._machine.transition_to(MemberState.STABLE)
+        self._emit(assigned)
+        return True
+
+    async def _join_group(self, envelope: bytes, reason: str) -> Any:
+        timeout_ms = self._config.rebalance_request_timeout_ms
+        request = requests.join_group(self._config, self.identity.member_id, envelope, reason)
+        response = await self._coordinator.membership(request, timeout_ms)
+        if response.error_code == kafka_errors.MemberIdRequiredError.errno:  # the first of two steps, KIP-394
+            self.identity = self.identity._replace(member_id=response.member_id)
+            request = requests.join_group(self._config, response.member_id, envelope, reason)
+            response = await self._coordinator.membership(request, timeout_ms)
+        self._coordinator.check(response.error_code)
+        self.identity = Identity(response.generation_id, response.member_id)
+        return response
+
+    def _lead(self, joined: Any) -> dict[str, bytes]:
+        members = requests.decode_subscriptions(joined.members)
+        self._log.info("Leading generation %d of %d members", joined.generation_id, len(members))
+        assignments = self._assign(members)
+        if assignments.keys() != members.keys():
+            raise StreamsError(f"The assignor served {sorted(assignments)}, the members are {sorted(members)}.")
+        return {member: requests.encode_assignment(assignment) for member, assignment in assignments.items()}
+
+    async def _sync_group(self, assignments: Mapping[str, bytes]) -> Event:
+        request = requests.sync_group(self._config, self.identity, assignments)
+        response = await self._coordinator.membership(request, self._config.rebalance_request_timeout_ms)
+        self._coordinator.check(response.error_code)
+        return requests.decode_assignment(self.identity.generation, bytes(response.assignment))
+
+    def _thrown_out(self, error: Exception) -> bool:
+        if self.identity.generation >= 0:  # it may hold tasks
+            self._lose(error)
+            return True
+        self.identity = Identity()  # a member id that was never used has expired; nothing is lost with it
+        return False
+
+    # Staying
+
+    async def heartbeat_loop(self) -> None:
+        """Heartbeat while a member, and watch the stream thread's polls; ends with the connection."""
+        try:
+            while self.state is not MemberState.FATAL:
+                await self._connection.sleep(self._config.heartbeat_interval_ms / 1000)
+                while self.state in MEMBER_STATES and not await self._heartbeat():
+                    await self._coordinator.pause()
+        except Exception as error:  # noqa: BLE001  # whatever it is, the stream thread must hear of it
+            self.fail(error)
+
+    async def _heartbeat(self) -> bool:
+        """Return False to try again soon."""
+        if self._ms_since_poll() > self._config.max_poll_interval_ms:
+            await self._give_up_slow_thread()
+            return True
+        identity = self.identity
+        timeout_ms = min(self._config.request_timeout_ms, self._config.session_timeout_ms)
+        try:
+            response = await self._coordinator.membership(requests.heartbeat(self._config, identity), timeout_ms)
+            self._coordinator.check(response.error_code)
+        except kafka_errors.RebalanceInProgressError:
+            self._rebalance()
+        except _THROWN_OUT as error:
+            if identity == self.identity and self.state in MEMBER_STATES:
+                self._lose(error)
+        except RETRIABLE:
+            return False
+        return True
+
+    async def _give_up_slow_thread(self) -> None:
+        """Leave, so that others take over (KIP-62). A static member keeps its place until the session ends."""
+        reason = (
+            f"the stream thread has not polled for {self._ms_since_poll()} ms, longer than max.poll.interval.ms="
+            f"{self._config.max_poll_interval_ms}; process fewer records at a time or raise it"
+        )
+        self._log.warning("%s", reason)
+        if self._config.instance_id is None:
+            await self.leave(reason)
+        if self.state in MEMBER_STATES:
+            self._lose(reason)
+
+    def _rebalance(self) -> None:
+        if self.state is MemberState.STABLE:
+            self._machine.transition_to(MemberState.REBALANCE)
+            self._emit(Rebalance())
+
+    # Leaving
+
+    def _lose(self, why: Exception | str) -> None:
+        keep = isinstance(why, kafka_errors.IllegalGenerationError)  # the broker still knows the member id
+        self.identity = Identity(member_id=self.identity.member_id if keep else "")
+        self._losses += 1
+        self._machine.transition_to(MemberState.LOST)
+        self._emit(Lost(why if isinstance(why, str) else f"the coordinator answered {type(why).__name__}"))
+
+    def fail(self, error: Exception) -> None:
+        """End the membership for good and say so."""
+        if self.state is not MemberState.FATAL:
+            self._machine.transition_to(MemberState.FATAL)
+            self.identity = Identity()
+            self._emit(Fatal(self._translate(error)))
+
+    def _translate(self, error: Exception) -> StreamsError:
+        if isinstance(error, StreamsError):
+            return error
+        group, instance = self._config.group_id, self._config.instance_id
+        translated: StreamsError
+        if isinstance(error, kafka_errors.FencedInstanceIdError):
+            translated = FencedInstanceIdError(
+                f"Another process has joined group {group} with group.instance.id={instance}. Each stream thread needs "
+                "its own: do two hosts run this application with the same group.instance.id?"
+            )
+        else:
+            advice = next((text for kind, text in _ADVICE.items() if isinstance(error, kind)), "")
+            translated = StreamsError(f"Membership in group {group} failed: {error!r}. {advice}".strip())
+        translated.__cause__ = error
+        return translated
+
+    async def leave(self, reason: str) -> None:
+        """Tell the group, if it knows of this member; a failure is only logged: the session timeout does the same."""
+        if not self.identity.member_id:
+            return
+        request = requests.leave_group(self._config, self.identity.member_id, reason)
+        try:
+            response = await self._coordinator.offsets(request, LEAVE_TIMEOUT_MS)
+            for code in requests.leave_group_errors(response):
+                self._coordinator.check(code)
+            self._log.info("Left the group: %s", reason)
+        except (StreamsError, kafka_errors.KafkaError, *RETRIABLE) as error:
+            self._log.warning("Leaving the group failed (%r); others wait for the session timeout", error)
+
+    # Offsets
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit; see GroupMembership.commit for what is raised."""
+        self._require_member()
+        identity = self.identity
+        try:
+            await self._offsets.commit(identity, offsets)
+        except kafka_errors.RebalanceInProgressError as error:
+            self._rebalance()
+            raise self._retriable("the group is rebalancing") from error
+        except _THROWN_OUT as error:
+            if identity == self.identity and self.state in MEMBER_STATES:
+                self._lose(error)
+            self._require_member()
+            raise self._retriable("the group has rebalanced meanwhile") from error
+        except kafka_errors.FencedInstanceIdError as error:
+            self.fail(error)
+            raise self._translate(error) from error
+        except RETRIABLE as error:
+            raise self._retriable(f"no answer within {self._config.api_timeout_ms} ms ({error})") from error
+        except kafka_errors.KafkaError as error:
+            raise self._translate(error) from error
+
+    def _require_member(self) -> None:
+        """Raise unless the group counts on this member.
+
+        Without a generation the broker would take the commit for one of a program that needs no group.
+        """
+        if self.identity.generation < 0:
+            raise TaskMigratedError(f"Not a member of group {self._config.group_id}; its tasks may belong to others.")
+        if self.state is MemberState.JOINING:
+            raise self._retriable("the group is rebalancing")
+
+    def _retriable(self, why: str) -> RetriableCommitError:
+        return RetriableCommitError(
+            f"Offsets of group {self._config.group_id} were not committed: {why}. Commit again later."
+        )
+
+    async def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return committed offsets; see GroupMembership.committed."""
+        try:
+            return await self._offsets.fetch(partitions)
+        except RETRIABLE as error:
+            raise BrokerUnavailableError(
+                f"The committed offsets of group {self._config.group_id} could not be read within "
+                f"{self._config.api_timeout_ms} ms (default.api.timeout.ms): {error}. Check the brokers."
+            ) from error
+        except kafka_errors.KafkaError as error:
+            raise self._translate(error) from error

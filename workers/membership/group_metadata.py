@@ -1,0 +1,46 @@
+"""The bytes by which a producer's transaction names the member that sends offsets with it (KIP-447).
+
+librdkafka has no public way to make them, only to take them from a subscribed consumer; so its serialization is written
+here, and checked against the one that the installed confluent-kafka makes (`verify_layout`).
+"""
+
+from __future__ import annotations
+
+import struct
+
+from confluent_kafka import Consumer
+
+from penstock.topology.errors import StreamsError
+
+from .requests import Identity
+
+_MAGIC = b"CGMDv2:"
+
+
+def encode_group_metadata(group_id: str, identity: Identity, instance_id: str | None) -> bytes:
+    """Return librdkafka's serialized consumer group metadata, version 2.
+
+    Magic, generation as an int32 in the machine's byte order, group and member id as C strings, then one byte: 1 for no
+    group.instance.id, else 0 and the id as a C string.
+    """
+    instance = b"\x01" if instance_id is None else b"\x00" + instance_id.encode() + b"\x00"
+    group, member = group_id.encode(), identity.member_id.encode()
+    return _MAGIC + struct.pack("=i", identity.generation) + group + b"\x00" + member + b"\x00" + instance
+
+
+def verify_layout() -> None:
+    """Raise StreamsError if the installed confluent-kafka serializes group metadata in another way (exactly-once)."""
+    for instance_id in (None, "an-instance"):
+        config = {"group.id": "a-group"} | ({"group.instance.id": instance_id} if instance_id else {})
+        consumer = Consumer(config, logger=None)
+        try:
+            real = bytes(consumer.consumer_group_metadata())
+        finally:
+            consumer.close()
+        ours = encode_group_metadata("a-group", Identity(), instance_id)
+        if real != ours:
+            raise StreamsError(
+                f"This version of confluent-kafka serializes group metadata as {real!r}; Penstock makes {ours!r}. "
+                "Exactly-once would not be fenced. Install a confluent-kafka version that penstock supports, or use "
+                "processing.guarantee=at_least_once."
+            )

@@ -1,0 +1,165 @@
+"""The one module that knows kafka-python's connection layer, which lies below its public API.
+
+Everything that is private there is used here only, and `require_names` says at start-up what is missing; that is why
+the version is pinned exactly. Coroutines run on the layer's own IO thread, one for each GroupConnection.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import kafka
+import kafka.errors as kafka_errors
+from kafka.cluster import ClusterMetadata
+from kafka.net.connection import KafkaConnection
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
+
+from penstock.topology.errors import StreamsError
+
+T = TypeVar("T")
+
+#: Names that this module uses.
+_NAMES: Mapping[object, tuple[str, ...]] = {
+    KafkaConnectionManager: ("get_connection", "call_soon", "close"),
+    KafkaConnection: ("send_request",),
+    NetworkSelector: ("start", "sleep", "close"),
+    ClusterMetadata: ("add_coordinator", "bootstrap_brokers"),
+}
+
+#: These would log each failed attempt as an error with a stack; every failure reaches us as an exception and is
+#: reported once, in our words.
+_NOISY_LOGGERS = ("kafka.net.manager", "kafka.net.connection", "kafka.net.transport", "kafka.cluster")
+
+#: Overrides of the layer's defaults, which are those of a small client: its reconnect back-off grows to 30 s and it
+#: refuses answers above 1 MB, which a leader's JoinGroup of a big application exceeds (librdkafka allows 100 MB).
+_DEFAULTS: Mapping[str, Any] = {
+    "reconnect_backoff_max_ms": 1000,
+    "receive_message_max_bytes": 100_000_000,
+    "slow_task_threshold_secs": 0,  # the leader's assign runs on the IO thread and may take longer than its 0.1 s
+}
+
+
+class UnreachableError(Exception):
+    """No answer: the connection could not be made, broke, or timed out. Trying again may help."""
+
+
+class GroupConnection:
+    """Connections to the brokers, and the IO thread that owns them.
+
+    config: keyword arguments of kafka-python's client (see workers/security_config.py).
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        for name in _NOISY_LOGGERS:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        require_names(_NAMES)
+        self._net = NetworkSelector(**{**_DEFAULTS, **config})
+        self._manager = KafkaConnectionManager(self._net, **{**_DEFAULTS, **config})
+        require_names({self._net: ("_io_thread", "_exception"), self._manager: ("cluster",)})
+        self._last_failure = "not connected"
+        self._net.start()
+
+    def submit(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> Future[T]:
+        """Run a coroutine on the IO thread. Its result or exception is in the future: none gets lost."""
+        future: Future[T] = Future()
+
+        def failed(error: BaseException) -> None:
+            if isinstance(error, GeneratorExit):  # close() came first
+                future.cancel()
+            else:
+                future.set_exception(error)
+
+        pending = self._manager.call_soon(function, *args)
+        pending.add_callback(future.set_result)
+        pending.add_errback(failed)
+        return future
+
+    async def sleep(self, seconds: float) -> None:
+        """Pause this coroutine."""
+        await self._net.sleep(seconds)
+
+    async def find_coordinator(self, group_id: str) -> tuple[str, str]:
+        """Ask one of the bootstrap servers for the group's coordinator; return two connections' names to it.
+
+        The broker answers a connection in order, so what must not wait behind a pending JoinGroup takes the second one.
+        Raises UnreachableError, or the broker's error.
+        """
+        bootstrap = random.choice(self._manager.cluster.bootstrap_brokers()).node_id
+        request = FindCoordinatorRequest(key=group_id, key_type=0, coordinator_keys=[group_id])
+        response = await self.send(bootstrap, request)
+        found = response.coordinators[0] if response.coordinators else response
+        raise_for_code(found.error_code)
+        return self._connection_name(found, "membership"), self._connection_name(found, "offsets")
+
+    def _connection_name(self, found: Any, purpose: str) -> str:
+        named = SimpleNamespace(node_id=f"{found.node_id}-{purpose}", host=found.host, port=found.port, error_code=0)
+        return str(self._manager.cluster.add_coordinator(named, CoordinatorType.GROUP, purpose))
+
+    async def send(self, connection: str, request: Any, timeout_ms: float | None = None) -> Any:
+        """Send a request and return the response; timeout None: the connection's own. Raises UnreachableError."""
+        try:
+            opened = self._manager.get_connection(connection, refresh_metadata_on_err=False)
+            return await opened.send_request(request, request_timeout_ms=timeout_ms)
+        except _FINAL:
+            raise
+        except kafka_errors.NodeNotReadyError as error:  # still backing off from an earlier failure
+            raise UnreachableError(self._last_failure) from error
+        except (kafka_errors.KafkaError, OSError, RuntimeError) as error:
+            # RuntimeError: the transport was closed between our look and the write
+            self._last_failure = str(error) or type(error).__name__
+            raise UnreachableError(self._last_failure) from error
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What the IO thread died of; None while it runs."""
+        thread = self._net._io_thread
+        if thread is None or thread.is_alive():
+            return None
+        return self._net._exception or RuntimeError("the IO thread has ended")
+
+    def close(self) -> None:
+        """Close all connections and end the IO thread; coroutines that still run are cancelled."""
+        if self.failure is None:
+            self.submit(self._close_connections).result()
+        self._net.close()
+
+    async def _close_connections(self) -> None:
+        self._manager.close()
+
+
+#: Answers that trying again does not change.
+_FINAL = (
+    kafka_errors.SaslAuthenticationFailedError,
+    kafka_errors.UnsupportedSaslMechanismError,
+    kafka_errors.AuthorizationError,
+    kafka_errors.UnsupportedVersionError,
+)
+
+
+def raise_for_code(code: int) -> None:
+    """Raise kafka-python's exception of a broker's error code, nothing for 0."""
+    error = kafka_errors.for_code(code)
+    if error is not kafka_errors.NoError:
+        raise error()
+
+
+def require_names(owners: Mapping[object, tuple[str, ...]]) -> None:
+    """Raise StreamsError if the installed kafka-python lacks one of the names that this module uses."""
+    missing = [
+        f"{getattr(owner, '__name__', type(owner).__name__)}.{name}"
+        for owner, names in owners.items()
+        for name in names
+        if not hasattr(owner, name)
+    ]
+    if missing:
+        raise StreamsError(
+            f"kafka-python {kafka.__version__} lacks {', '.join(missing)}, which group membership is built on. "
+            "Install the version that penstock pins: pip install 'kafka-python==3.0.12'."
+        )

@@ -1,0 +1,71 @@
+"""Committing and reading the group's offsets, with retries until ``default.api.timeout.ms``; runs on the IO thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import kafka.errors as kafka_errors
+
+from penstock.topology.errors import StreamsError
+from penstock.topology.records import TopicPartition
+
+from ..clock import Clock
+from .group_coordinator import RETRIABLE, GroupCoordinator
+from .membership import OffsetAndMetadata
+from .requests import (
+    GroupMemberConfig,
+    Identity,
+    fetched_offsets,
+    offset_commit,
+    offset_commit_errors,
+    offset_fetch,
+)
+
+
+class GroupOffsets:
+    """The offsets of one group."""
+
+    def __init__(self, config: GroupMemberConfig, coordinator: GroupCoordinator, clock: Clock) -> None:
+        self._config = config
+        self._coordinator = coordinator
+        self._clock = clock
+
+    async def commit(self, identity: Identity, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit; raises kafka-python's error, the last retriable one when the time is up, or StreamsError."""
+
+        def check(response: Any) -> None:
+            failed = offset_commit_errors(response)
+            self._coordinator.check(0 if not failed else _worst(failed))
+
+        await self._until_deadline(lambda: offset_commit(self._config, identity, offsets), check)
+
+    async def fetch(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return the committed offsets; raises as ``commit`` does."""
+        found = await self._until_deadline(lambda: offset_fetch(self._config, partitions), self._fetched)
+        missing = set(partitions) - found.keys()
+        if missing:
+            raise StreamsError(f"The answer for group {self._config.group_id} says nothing of {sorted(missing)}.")
+        return {partition: found[partition] for partition in partitions}
+
+    def _fetched(self, response: Any) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        code, offsets = fetched_offsets(response)
+        self._coordinator.check(code)
+        return offsets
+
+    async def _until_deadline(self, request: Callable[[], Any], result: Callable[[Any], Any]) -> Any:
+        deadline = self._clock.monotonic_ms() + self._config.api_timeout_ms
+        while True:
+            timeout_ms = min(self._config.request_timeout_ms, deadline - self._clock.monotonic_ms())
+            try:
+                return result(await self._coordinator.offsets(request(), timeout_ms))
+            except RETRIABLE:
+                if self._clock.monotonic_ms() >= deadline:
+                    raise
+            await self._coordinator.pause()
+
+
+def _worst(failed: Mapping[TopicPartition, int]) -> int:
+    """Return the code to act on: one that trying again does not change goes before the others."""
+    final = [code for code in failed.values() if not issubclass(kafka_errors.for_code(code), RETRIABLE)]
+    return (final or list(failed.values()))[0]

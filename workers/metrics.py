@@ -1,0 +1,122 @@
+"""What a stream thread measures, under Kafka Streams' names (ThreadMetrics, TaskMetrics; KIP-444).
+
+A rate or average looks back over ``metrics.num.samples`` windows of ``metrics.sample.window.ms``, as Kafka's do.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+#: Kafka's defaults of metrics.sample.window.ms and metrics.num.samples.
+SAMPLE_WINDOW_MS = 30_000
+NUM_SAMPLES = 2
+
+
+class _Sample:
+    __slots__ = ("count", "highest", "start_ms", "sum")
+
+    def __init__(self, start_ms: int) -> None:
+        self.start_ms = start_ms
+        self.count = 0
+        self.sum = 0.0
+        self.highest = float("-inf")
+
+
+class Sensor:
+    """Average, maximum, rate and total of one measured quantity. Times in ms of the monotonic clock."""
+
+    def __init__(self, window_ms: int = SAMPLE_WINDOW_MS, samples: int = NUM_SAMPLES) -> None:
+        self.total = 0
+        self._window_ms = window_ms
+        self._samples: deque[_Sample] = deque(maxlen=samples)
+
+    def record(self, value: float, now_ms: int, count: int = 1) -> None:
+        """Take in a value that each of count events has, e.g. the latency of a poll."""
+        samples = self._samples
+        if not samples or now_ms - samples[-1].start_ms >= self._window_ms:
+            samples.append(_Sample(now_ms))
+        sample = samples[-1]
+        sample.count += count
+        sample.sum += value * count
+        sample.highest = max(sample.highest, value)
+        self.total += count
+
+    def average(self, now_ms: int) -> float:
+        """Return the average value of an event, 0.0 without any."""
+        live = self._live(now_ms)
+        count = sum(sample.count for sample in live)
+        return sum(sample.sum for sample in live) / count if count else 0.0
+
+    def highest(self, now_ms: int) -> float:
+        """Return the highest value, 0.0 without any."""
+        return max((sample.highest for sample in self._live(now_ms)), default=0.0)
+
+    def rate(self, now_ms: int) -> float:
+        """Return events per second."""
+        live = self._live(now_ms)
+        if not live:
+            return 0.0
+        # Kafka's Rate: no less than all windows but one, so that the first events do not look like a storm.
+        elapsed_ms = max(now_ms - live[0].start_ms, (self._samples.maxlen or 1) * self._window_ms - self._window_ms, 1)
+        return sum(sample.count for sample in live) * 1000 / elapsed_ms
+
+    def _live(self, now_ms: int) -> list[_Sample]:
+        oldest = now_ms - self._window_ms * (self._samples.maxlen or 1)
+        return [sample for sample in self._samples if sample.start_ms >= oldest]
+
+
+class ThreadMetrics:
+    """The sensors of one stream thread (group ``stream-thread-metrics``)."""
+
+    def __init__(self, window_ms: int = SAMPLE_WINDOW_MS, samples: int = NUM_SAMPLES) -> None:
+        def sensor() -> Sensor:
+            return Sensor(window_ms, samples)
+
+        self.commit, self.poll, self.process, self.punctuate = sensor(), sensor(), sensor(), sensor()
+        self.poll_records, self.process_records = sensor(), sensor()
+        self.task_created, self.task_closed = sensor(), sensor()
+        self.dropped_records, self.enforced_processing = sensor(), sensor()
+        self.restore = sensor()
+        self.thread_start_time_ms = 0
+        #: Time in which the thread waited for brokers: commits, flushes, transactions (KIP-761).
+        self.blocked_time_ns_total = 0
+        self._ratios = {name: sensor() for name in ("process", "punctuate", "poll", "commit")}
+
+    def record_ratios(self, now_ms: int, run_once_ms: int, **spent_ms: int) -> None:
+        """Note which share of one loop went where: process, punctuate, poll, commit."""
+        if run_once_ms > 0:
+            for name, spent in spent_ms.items():
+                self._ratios[name].record(spent / run_once_ms, now_ms)
+
+    def snapshot(self, now_ms: int) -> dict[str, float]:
+        """Return all metrics by Kafka Streams' names. Latencies in ms, rates per second."""
+        return dict(self._metrics(now_ms))
+
+    def _metrics(self, now_ms: int) -> Iterator[tuple[str, float]]:
+        latencies = {"commit": self.commit, "poll": self.poll, "process": self.process, "punctuate": self.punctuate}
+        for name, sensor in latencies.items():
+            yield f"{name}-latency-avg", sensor.average(now_ms)
+            yield f"{name}-latency-max", sensor.highest(now_ms)
+            yield from _rate_and_total(name, sensor, now_ms)
+        for name, sensor in {"poll-records": self.poll_records, "process-records": self.process_records}.items():
+            yield f"{name}-avg", sensor.average(now_ms)
+            yield f"{name}-max", sensor.highest(now_ms)
+        counted = {
+            "task-created": self.task_created,
+            "task-closed": self.task_closed,
+            "dropped-records": self.dropped_records,
+            "enforced-processing": self.enforced_processing,
+            "restore": self.restore,
+        }
+        for name, sensor in counted.items():
+            yield from _rate_and_total(name, sensor, now_ms)
+        for name, sensor in self._ratios.items():
+            yield f"{name}-ratio", sensor.average(now_ms)
+        yield "thread-start-time", float(self.thread_start_time_ms)
+        yield "blocked-time-ns-total", float(self.blocked_time_ns_total)
+
+
+def _rate_and_total(name: str, sensor: Sensor, now_ms: int) -> Iterator[tuple[str, float]]:
+    yield f"{name}-rate", sensor.rate(now_ms)
+    yield f"{name}-total", float(sensor.total)

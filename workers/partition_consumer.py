@@ -1,0 +1,240 @@
+"""A consumer of assigned partitions: which it reads, from where, and how far. The main and the restore consumer are one.
+
+confluent-kafka's Consumer with assign() only: membership.GroupMember decides what is assigned. Offsets are always
+explicit, because the group's committed offsets are read through the membership.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from itertools import groupby
+from operator import methodcaller
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import KafkaError, KafkaException
+
+from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError
+from penstock.topology.records import Message, TopicPartition
+
+from .log_context import PrefixedLogger
+
+#: Offsets that stand for "the first" and "behind the last" record (librdkafka's OFFSET_BEGINNING, OFFSET_END).
+OFFSET_BEGINNING = -2
+OFFSET_END = -1
+
+#: How long the broker may take to name a partition's end, in seconds (Kafka: default.api.timeout.ms).
+WATERMARK_TIMEOUT_SECONDS = 60.0
+
+_UNKNOWN_TOPIC = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+)
+_INVALID_OFFSET = (
+    KafkaError._AUTO_OFFSET_RESET,
+    KafkaError.OFFSET_OUT_OF_RANGE,
+)
+_PARTITION_EOF = KafkaError._PARTITION_EOF
+
+_error_of = methodcaller("error")
+_topic_of = methodcaller("topic")
+_partition_of = methodcaller("partition")
+
+#: A batch by partition. A message is a confluent_kafka.Message, or in a simulation a RawRecord.
+Records = dict[TopicPartition, list[Message]]
+
+
+class InvalidOffsetError(StreamsError):
+    """The positions of some partitions are not on the broker (Kafka: InvalidOffsetException)."""
+
+    def __init__(self, partitions: Collection[TopicPartition], reason: str) -> None:
+        super().__init__(f"No valid position for {', '.join(map(str, sorted(partitions)))}: {reason}")
+        self.partitions = frozenset(partitions)
+
+
+class PartitionConsumer:
+    """Wraps a Consumer that was made with ``enable.partition.eof=true`` and ``auto.offset.reset=error``.
+
+    The end-of-partition events say when a partition has been read to its end, markers of transactions included; offsets
+    alone do not show that.
+    """
+
+    def __init__(self, consumer: Any, log: PrefixedLogger) -> None:
+        self._consumer = consumer
+        self._log = log
+        self._positions: dict[TopicPartition, int | None] = {}  # next offset; None: nothing was read yet
+        self._ends: dict[TopicPartition, int] = {}  # offset of the last end-of-partition event
+        self._paused: set[TopicPartition] = set()
+        self._invalid: dict[TopicPartition, str] = {}
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """Return the partitions that are being read, paused ones too."""
+        return frozenset(self._positions)
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """Return the partitions that are assigned but not fetched."""
+        return frozenset(self._paused)
+
+    def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Read these partitions too, from these offsets; OFFSET_BEGINNING and OFFSET_END are allowed."""
+        if offsets:
+            self._consumer.incremental_assign(_with_offsets(offsets))
+            self._positions |= {partition: offset if offset >= 0 else None for partition, offset in offsets.items()}
+
+    def unassign(self, partitions: Collection[TopicPartition]) -> None:
+        """Read these partitions no longer; those that are not assigned are ignored."""
+        mine = [partition for partition in partitions if partition in self._positions]
+        if mine:
+            self._consumer.incremental_unassign(_plain(mine))
+        for partition in mine:
+            del self._positions[partition]
+            self._ends.pop(partition, None)
+            self._invalid.pop(partition, None)
+        self._paused.difference_update(mine)
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Fetch no more of these partitions; what librdkafka has fetched ahead of them is dropped."""
+        new = [p for p in partitions if p in self._positions and p not in self._paused]
+        if new:
+            self._consumer.pause(_plain(new))
+            self._paused.update(new)
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """Fetch these partitions again, from behind the last record that poll returned."""
+        again = [p for p in partitions if p in self._paused]
+        if again:
+            self._consumer.resume(_plain(again))
+            self._paused.difference_update(again)
+
+    def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Go on from these offsets."""
+        partitions = [p for p in offsets if p in self._positions]
+        paused = self._paused.intersection(partitions)
+        # Assigned anew, not sought: librdkafka refuses to seek in a partition that is not being fetched.
+        self.unassign(partitions)
+        self.assign({p: offsets[p] for p in partitions})
+        self.pause(paused)
+
+    def poll(self, max_records: int, timeout_seconds: float) -> Records:
+        """Return what has been fetched, by partition; waits for the first record only.
+
+        Raises InvalidOffsetError for partitions whose position is not on the broker (seek them, then poll again),
+        MissingSourceTopicError and StreamsError for what cannot be read at all.
+        """
+        if self._invalid:
+            invalid, self._invalid = self._invalid, {}
+            raise InvalidOffsetError(invalid, "; ".join(sorted(set(invalid.values()))))
+        messages = self._consume(max_records, timeout_seconds)
+        if any(map(_error_of, messages)):
+            events = [message for message in messages if message.error() is not None]
+            messages = [message for message in messages if message.error() is None]
+            for event in events:
+                self._handle(event)
+        records = by_partition(messages)
+        for partition in records.keys() - self._positions.keys():
+            del records[partition]  # fetched before it was unassigned
+        for partition, run in records.items():
+            self._positions[partition] = run[-1].offset() + 1
+        return records
+
+    def _consume(self, max_records: int, timeout_seconds: float) -> list[Any]:
+        # consume() waits until it has all records that were asked for, poll() for one: together they do what Kafka's
+        # Consumer.poll does, which returns as soon as there is something.
+        messages: list[Any] = self._consumer.consume(max_records, 0)
+        if messages or timeout_seconds <= 0:
+            return messages
+        first = self._consumer.poll(timeout_seconds)
+        return [] if first is None else [first, *self._consumer.consume(max_records, 0)]
+
+    def _handle(self, event: Any) -> None:
+        error = event.error()
+        if event.topic() is None or event.partition() is None:
+            self._log.warning("Consumer: %s", error)  # a broker is away: librdkafka goes on trying
+            return
+        partition = TopicPartition(event.topic(), event.partition())
+        if partition not in self._positions:
+            return
+        if error.code() == _PARTITION_EOF:
+            self._ends[partition] = event.offset()
+        elif error.code() in _INVALID_OFFSET:
+            self._invalid[partition] = error.str()
+        elif error.code() in _UNKNOWN_TOPIC:
+            raise MissingSourceTopicError(
+                f"The topic {partition.topic} does not exist, or has no partition {partition.partition}: {error.str()}. "
+                "Create it, or correct its name in the topology, and start again."
+            )
+        elif error.retriable():
+            self._log.warning("Reading %s: %s; trying again", partition, error.str())
+        else:
+            raise StreamsError(f"{partition} cannot be read: {error.str()} ({error.name()})")
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """Return the offset behind all that was returned or skipped, None if nothing was read yet."""
+        position = self._positions.get(partition)
+        end = self._ends.get(partition)
+        if end is None:
+            return position
+        return end if position is None else max(position, end)
+
+    def lag(self, partition: TopicPartition) -> int | None:
+        """Return how many records are behind the position, None as long as the broker has not answered."""
+        position, end = self._positions.get(partition), self._ends.get(partition)
+        if end is not None and (position is None or position <= end):
+            return 0
+        if position is None:
+            return None
+        high = self._consumer.get_watermark_offsets(_one(partition), cached=True)[1]
+        return max(high - position, 1) if high >= 0 else None
+
+    def watermarks(self, partition: TopicPartition) -> tuple[int, int]:
+        """Ask the broker for the first and the end offset; with read_committed the end is the last stable offset.
+
+        Raises BrokerUnavailableError if it does not answer in time.
+        """
+        try:
+            low, high = self._consumer.get_watermark_offsets(_one(partition), timeout=WATERMARK_TIMEOUT_SECONDS)
+        except KafkaException as exception:
+            raise BrokerUnavailableError(
+                f"The end of {partition} could not be read within {WATERMARK_TIMEOUT_SECONDS:.0f} s: {exception}"
+            ) from exception
+        return low, high
+
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Ask the broker for the end offset of each partition; see watermarks."""
+        return {partition: self.watermarks(partition)[1] for partition in partitions}
+
+    def total_lag(self) -> int:
+        """Return the known lags together: a local look-up for each partition."""
+        return sum(self.lag(partition) or 0 for partition in self._positions)
+
+    def close(self) -> None:
+        """Close the client."""
+        self._consumer.close()
+
+
+def by_partition(messages: list[Any]) -> Records:
+    """Group messages by partition; messages of one partition come in runs, which are found at the speed of C."""
+    records: Records = {}
+    for partition, of_partition in groupby(messages, _partition_of):
+        for topic, run in groupby(of_partition, _topic_of):
+            key = TopicPartition(topic, partition)
+            if key in records:
+                records[key].extend(run)
+            else:
+                records[key] = list(run)
+    return records
+
+
+def _one(partition: TopicPartition, offset: int | None = None) -> confluent_kafka.TopicPartition:
+    if offset is None:
+        return confluent_kafka.TopicPartition(partition.topic, partition.partition)
+    return confluent_kafka.TopicPartition(partition.topic, partition.partition, offset)
+
+
+def _plain(partitions: Collection[TopicPartition]) -> list[confluent_kafka.TopicPartition]:
+    return [_one(partition) for partition in partitions]
+
+
+def _with_offsets(offsets: Mapping[TopicPartition, int]) -> list[confluent_kafka.TopicPartition]:
+    return [_one(partition, offset) for partition, offset in offsets.items()]

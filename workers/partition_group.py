@@ -1,0 +1,236 @@
+"""Which of a task's input partitions is read next (Kafka Streams: PartitionGroup, RecordQueue; KIP-353, KIP-695).
+
+The record with the lowest timestamp goes first; among equals, the partition that has waited longest. When a partition
+has nothing buffered, ``max.task.idle.ms`` says whether to wait for it.
+
+Records are processed in runs: as many as come in a row from one partition before another one is due.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import count
+from typing import Any, NamedTuple, Protocol
+
+from penstock.topology.records import Message, TopicPartition
+
+from .log_context import PrefixedLogger
+from .topic_partition_metadata import UNKNOWN
+
+#: ``max.task.idle.ms`` value: never wait, also not for records that are known to be on the broker.
+MAX_TASK_IDLE_MS_DISABLED = -1
+
+#: Returns how many records of a partition are still on the broker, None if that is not known yet.
+LagProvider = Callable[[TopicPartition], int | None]
+
+_MAX_TIMESTAMP = (1 << 63) - 1
+
+
+class Source(Protocol):
+    """What a queue needs of the source that its records go to; topology.compiled.CompiledSource is one."""
+
+    extracts_timestamps: bool
+    partition_time_ms: int
+    process_batch: Callable[[Iterable[Message]], None]
+    stamp: Callable[[Message], Any]
+    process_stamped: Callable[[Any], None]
+
+
+class RecordQueue:
+    """The buffered records of one partition, in the order in which they were read.
+
+    alone: there is no other partition to compare with, so that no record's timestamp is looked at before it is processed.
+    """
+
+    __slots__ = ("_alone", "_next", "_records", "_source", "_stamped", "_timestamps", "_time", "partition")
+
+    def __init__(self, partition: TopicPartition, source: Source, alone: bool) -> None:
+        self.partition = partition
+        self._source = source
+        self._alone = alone
+        self._stamped = source.extracts_timestamps and not alone
+        self._records: list[Any] = []  # messages; StampedRecords if _stamped
+        self._timestamps: list[int] = []
+        self._next = 0
+        self._time = UNKNOWN
+
+    def __len__(self) -> int:
+        return len(self._records) - self._next
+
+    def add(self, messages: Sequence[Message]) -> None:
+        """Append records; those that the source drops while it stamps them are not buffered."""
+        records: Sequence[Any] = messages
+        if self._stamped:
+            records = [stamped for message in messages if (stamped := self._source.stamp(message)) is not None]
+        if not self._alone:
+            added = [r.timestamp for r in records] if self._stamped else [m.timestamp()[1] for m in records]
+            self._timestamps = [*self._timestamps[self._next :], *added]
+        self._records = [*self._records[self._next :], *records]
+        self._next = 0
+
+    @property
+    def head_timestamp(self) -> int:
+        """Timestamp of the next record; there must be one."""
+        return UNKNOWN if self._alone else self._timestamps[self._next]
+
+    @property
+    def head_offset(self) -> int | None:
+        """Offset of the next record, None if there is none."""
+        if not len(self):
+            return None
+        head = self._records[self._next]
+        offset: int = head.message.offset() if self._stamped else head.offset()
+        return offset
+
+    @property
+    def partition_time(self) -> int:
+        """Highest timestamp (ms) that has left the queue, UNKNOWN before the first; not followed if alone."""
+        return self._time
+
+    def set_partition_time(self, time_ms: int) -> None:
+        """Go on from the partition time that was committed."""
+        self._time = self._source.partition_time_ms = time_ms
+
+    def process(self, limit: int, before: int) -> int:
+        """Process the next record, and those behind it up to limit that are older than ``before`` (ms).
+
+        Returns how many. What a source raises goes on to the caller; the task is then done with its buffer.
+        """
+        start = self._next
+        timestamps = self._timestamps
+        stop = min(start + limit, len(self._records))
+        end = stop if self._alone else start + 1
+        while end < stop and timestamps[end] < before:
+            end += 1
+        self._next = end
+        if not self._alone:
+            self._time = max(self._time, *timestamps[start:end])
+        self._send(self._records[start:end])
+        return end - start
+
+    def _send(self, records: list[Any]) -> None:
+        if not self._stamped:
+            self._source.process_batch(records)
+            return
+        process_stamped = self._source.process_stamped
+        for record in records:
+            process_stamped(record)
+
+    def clear(self) -> None:
+        """Forget all records."""
+        self._records = []
+        self._timestamps = []
+        self._next = 0
+
+
+class Processed(NamedTuple):
+    """How many records of which partition were processed."""
+
+    partition: TopicPartition
+    count: int
+
+
+class PartitionGroup:
+    """The queues of one task.
+
+    sources: where records go, by topic. lag: see LagProvider. enforced(): called each time records are processed although
+    a partition that could hold older ones is empty.
+    """
+
+    def __init__(
+        self,
+        partitions: Collection[TopicPartition],
+        sources: Mapping[str, Source],
+        lag: LagProvider,
+        enforced: Callable[[], None],
+        max_task_idle_ms: int,
+        log: PrefixedLogger,
+    ) -> None:
+        alone = len(partitions) == 1
+        self._queues = {p: RecordQueue(p, sources[p.topic], alone) for p in sorted(partitions)}
+        self._lag = lag
+        self._enforced = enforced
+        self._max_task_idle_ms = max_task_idle_ms
+        self._log = log
+        self._non_empty: list[tuple[int, int, RecordQueue]] = []  # heap by (head timestamp, order)
+        self._order = count()
+        self._idle_deadlines: dict[TopicPartition, int] = {}
+
+    @property
+    def partitions(self) -> Collection[TopicPartition]:
+        """All partitions of the group."""
+        return self._queues.keys()
+
+    def num_buffered(self, partition: TopicPartition | None = None) -> int:
+        """Return how many records wait, in one partition or in all."""
+        return sum(map(len, self._queues.values())) if partition is None else len(self._queues[partition])
+
+    def head_offset(self, partition: TopicPartition) -> int | None:
+        """Return the offset of the next record of a partition, None if nothing of it is buffered."""
+        return self._queues[partition].head_offset
+
+    def partition_time(self, partition: TopicPartition) -> int:
+        """Return the highest timestamp (ms) processed of a partition, UNKNOWN before the first.
+
+        Not followed for the only partition of a task: there it is the task's stream time.
+        """
+        return self._queues[partition].partition_time
+
+    def set_partition_time(self, partition: TopicPartition, time_ms: int) -> None:
+        """Go on from the partition time that was committed."""
+        self._queues[partition].set_partition_time(time_ms)
+
+    def add_raw_records(self, partition: TopicPartition, messages: Sequence[Message]) -> None:
+        """Buffer records of one partition."""
+        queue = self._queues[partition]
+        was_empty = not len(queue)
+        queue.add(messages)
+        if was_empty and len(queue):
+            self._push(queue)
+
+    def ready_to_process(self, now_ms: int) -> bool:
+        """Return whether the next record may be processed now (monotonic time in ms)."""
+        if len(self._non_empty) == len(self._queues):
+            self._idle_deadlines.clear()
+            return True
+        if self._max_task_idle_ms == MAX_TASK_IDLE_MS_DISABLED:
+            return bool(self._non_empty)
+        empty = [partition for partition, queue in self._queues.items() if not len(queue)]
+        for partition in self._queues.keys() - set(empty):
+            self._idle_deadlines.pop(partition, None)
+        waived = [self._may_go_without(partition, now_ms) for partition in empty]  # a list: all deadlines have to start
+        if not all(waived) or not self._non_empty:
+            return False
+        self._enforced()
+        self._log.trace("Continuing to process although partitions %s are empty on the broker", empty)
+        return True
+
+    def _may_go_without(self, partition: TopicPartition, now_ms: int) -> bool:
+        lag = self._lag(partition)
+        if lag is None or lag > 0:  # not known yet, or there are records that have only not arrived
+            self._idle_deadlines.pop(partition, None)
+            self._log.trace("Lag for %s is %s, but no data is buffered locally. Waiting to buffer some", partition, lag)
+            return False
+        return now_ms >= self._idle_deadlines.setdefault(partition, now_ms + self._max_task_idle_ms)
+
+    def process_next(self, limit: int) -> Processed | None:
+        """Process the records of one partition that come next, at most limit; None if nothing is buffered."""
+        if not self._non_empty:
+            return None
+        queue = heapq.heappop(self._non_empty)[2]
+        other = self._non_empty[0][0] if self._non_empty else _MAX_TIMESTAMP
+        processed = queue.process(limit, other)
+        if len(queue):
+            self._push(queue)
+        return Processed(queue.partition, processed)
+
+    def clear(self) -> None:
+        """Forget all records: a suspended task reads them again from the committed offsets."""
+        for queue in self._queues.values():
+            queue.clear()
+        self._non_empty.clear()
+        self._idle_deadlines.clear()
+
+    def _push(self, queue: RecordQueue) -> None:
+        heapq.heappush(self._non_empty, (queue.head_timestamp, next(self._order), queue))

@@ -1,0 +1,31 @@
+"""A task that keeps its stores up to date and processes nothing (Kafka Streams: StandbyTask)."""
+
+from __future__ import annotations
+
+from penstock.statestore.stores import build_store
+
+from .task import Task, TaskState
+
+
+class StandbyTask(Task):
+    """Follows its changelogs, so that it can become active without a long restore."""
+
+    kind = "standby-task"
+
+    def initialize_state_stores(self) -> bool:
+        """Open the stores; True, because a standby task runs as soon as it can follow."""
+        self.state_manager.open(lambda builder, directory: build_store(builder, self, directory, None))
+        self.environment.changelogs.register(self)
+        self._transition_to(TaskState.RESTORING)
+        self.log.info("Initialized")
+        return True
+
+    def initialize_topology(self) -> None:
+        """Go to RUNNING: there is no topology to run."""
+        self._transition_to(TaskState.RUNNING)
+
+    def suspend(self) -> None:
+        """Go to SUSPENDED."""
+        if self.state is not TaskState.SUSPENDED:
+            self.log.info("Suspended from %s", self.state.name)
+            self._transition_to(TaskState.SUSPENDED)

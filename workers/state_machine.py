@@ -1,0 +1,68 @@
+"""A state that moves only along a table: stream threads and tasks have one each."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from enum import Enum
+from typing import Generic, TypeVar
+
+from penstock.topology.errors import StreamsError
+
+from .log_context import PrefixedLogger
+
+S = TypeVar("S", bound=Enum)
+
+#: Which states may follow each state, by name.
+Transitions = Mapping[S, Collection[S]]
+#: Called with (old state, new state) after a transition.
+StateListener = Callable[[S, S], None]
+
+
+class StateMachine(Generic[S]):
+    """The current state of something, and the only way to change it.
+
+    ending: states that refuse what they cannot do without an error, because requests that are already on their way may
+    still ask for it (Kafka's StreamThread: PENDING_SHUTDOWN and DEAD). level: the log level of a transition.
+    """
+
+    def __init__(
+        self,
+        initial: S,
+        transitions: Transitions[S],
+        log: PrefixedLogger,
+        *,
+        ending: Collection[S] = (),
+        listener: StateListener[S] | None = None,
+        level: int = logging.INFO,
+    ) -> None:
+        self.state = initial
+        self.listener = listener
+        self._transitions = transitions
+        self._ending = ending
+        self._log = log
+        self._level = level
+
+    def transition_to(self, new: S) -> S | None:
+        """Change the state and tell the listener. Returns the old state, None if an ending state refused.
+
+        Raises StreamsError for a transition that is not in the table.
+        """
+        old = self.state
+        if new not in self._transitions[old]:
+            self._refuse(new)
+            return None
+        self._log.log(self._level, "State transition from %s to %s", old.name, new.name)
+        self.state = new
+        if self.listener is not None:
+            self.listener(old, new)
+        return old
+
+    def _refuse(self, new: S) -> None:
+        old = self.state
+        if old not in self._ending:
+            self._log.error("Unexpected state transition from %s to %s", old.name, new.name)
+            raise StreamsError(f"{self._log.prefix}Unexpected state transition from {old.name} to {new.name}")
+        allowed = [state.name for state in self._transitions[old]]
+        rule = f"only {allowed[0]} state is a valid next state" if allowed else f"no valid next state after {old.name}"
+        self._log.debug("Ignoring request to transit from %s to %s: %s", old.name, new.name, rule)

@@ -1,0 +1,286 @@
+"""An active task: it processes the records of its input partitions (Kafka Streams: StreamTask)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.statestore.stores import build_store
+from penstock.topology.compiled import CompiledTopology, compile_topology
+from penstock.topology.errors import StreamsError
+from penstock.topology.processor_api import Punctuation
+from penstock.topology.processor_topology import ProcessorTopology
+from penstock.topology.punctuation_queue import PunctuationQueue
+from penstock.topology.records import Message, TaskId, TopicPartition
+from penstock.topology.task_context import Cancellable
+
+from .membership.membership import GroupMembership, OffsetAndMetadata
+from .partition_consumer import PartitionConsumer
+from .partition_group import PartitionGroup
+from .record_collector import make_log_change, make_send
+from .streams_producer import StreamsProducer
+from .task import Task, TaskEnvironment, TaskState
+from .topic_partition_metadata import UNKNOWN, TopicPartitionMetadata
+
+#: Returns where to start a partition that has no committed offset: an offset, or one of partition_consumer's two.
+StartOffset = Callable[[TopicPartition], int]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskClients:
+    """The clients of the thread, as an active task uses them."""
+
+    consumer: PartitionConsumer
+    producer: StreamsProducer
+    membership: GroupMembership
+    start_offset: StartOffset
+
+
+class StreamTask(Task):
+    """One sub-topology and one partition, as the operators see it: implements topology.task_context.TaskContext."""
+
+    kind = "task"
+
+    def __init__(
+        self,
+        task_id: TaskId,
+        input_partitions: Collection[TopicPartition],
+        topology: ProcessorTopology,
+        environment: TaskEnvironment,
+        clients: TaskClients,
+    ) -> None:
+        super().__init__(task_id, input_partitions, topology, environment)
+        self._clients = clients
+        self._repartition_topics = {environment.topics.full(name) for name in topology.repartition_topics}
+        written = {
+            store: partition
+            for partition, store in self.state_manager.changelogs.items()
+            if partition not in self.state_manager.source_changelogs
+        }
+        # Instance attributes take the place of the methods: they run for each record.
+        self.send = make_send(clients.producer)
+        self.log_change = make_log_change(clients.producer, written)  # type: ignore[method-assign]
+        self._compiled: CompiledTopology | None = None
+        self._group: PartitionGroup | None = None
+        self._stream_time_queue = PunctuationQueue()
+        self._system_time_queue = PunctuationQueue()
+        self._commit_needed = False
+        self._commit_requested = False
+        self._committed: dict[TopicPartition, int] = {}
+        self._committed_metadata: dict[str, int] = {}
+        self._dropped_reasons: set[tuple[str, str]] = set()
+
+    # -- life cycle
+
+    def initialize_state_stores(self) -> bool:
+        """Open the stores; True if none of them has a changelog."""
+        cache = self.environment.cache
+        self.state_manager.open(lambda builder, directory: build_store(builder, self, directory, cache))
+        self.environment.changelogs.register(self)
+        self._transition_to(TaskState.RESTORING)
+        self.log.info("Initialized")
+        return not self.changelog_partitions
+
+    def initialize_topology(self) -> None:
+        """Compile the sub-topology, start its processors, and begin to read the input at the committed offsets."""
+        committed = self._clients.membership.committed(self.input_partitions)
+        compiled = compile_topology(self.topology, self)
+        self._compiled = compiled
+        self._group = PartitionGroup(
+            self.input_partitions,
+            compiled.sources,
+            self._clients.consumer.lag,
+            lambda: self.environment.metrics.enforced_processing.record(1, self.environment.time.now_ms),
+            self.config["max.task.idle.ms"],
+            self.log,
+        )
+        self._initialize_task_time(committed)
+        compiled.init()
+        self._transition_to(TaskState.RUNNING)
+        self._read_from(committed)
+        self.log.info("Restored and ready to run")
+
+    def _initialize_task_time(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
+        for partition, offset in committed.items():
+            if offset is None:
+                self.log.debug("No committed offset for partition %s, therefore no timestamp can be found", partition)
+                continue
+            metadata = TopicPartitionMetadata.decode(offset.metadata)
+            self._partition_group.set_partition_time(partition, metadata.partition_time)
+            self.stream_time_ms = max(self.stream_time_ms, metadata.partition_time)
+            for key, value in metadata.processor_metadata.items():
+                self.processor_metadata[key] = max(value, self.processor_metadata.get(key, value))
+        self._committed_metadata = dict(self.processor_metadata)
+
+    def _read_from(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
+        self._committed = {partition: at.offset for partition, at in committed.items() if at is not None}
+        new = self.input_partitions - self._committed.keys()
+        offsets = self._committed | {partition: self._clients.start_offset(partition) for partition in sorted(new)}
+        self._clients.consumer.assign(offsets)
+
+    def suspend(self) -> None:
+        """Stop reading and processing, and close the users' processors; what is buffered will be read again."""
+        if self.state is TaskState.SUSPENDED:
+            self.log.info("Skip suspending since state is %s", self.state.name)
+            return
+        before = self.state
+        try:
+            self._clients.consumer.unassign(self.input_partitions)
+            if self._compiled is not None:
+                self._compiled.close()
+        finally:
+            self._compiled = self._group = None
+            self._stream_time_queue.close()
+            self._system_time_queue.close()
+            self.log.info("Suspended from %s", before.name)
+            self._transition_to(TaskState.SUSPENDED)
+
+    @property
+    def _partition_group(self) -> PartitionGroup:
+        if self._group is None:
+            raise StreamsError(f"{self.log.prefix}Illegal state {self.state.name}: the task does not run")
+        return self._group
+
+    # -- records
+
+    def add_records(self, partition: TopicPartition, messages: Sequence[Message]) -> None:
+        """Buffer records that were read."""
+        self._partition_group.add_raw_records(partition, messages)
+
+    def full_partitions(self, limit: int) -> list[TopicPartition]:
+        """Return the partitions with more than limit records buffered, which should not be read for now."""
+        group = self._partition_group
+        return [partition for partition in group.partitions if group.num_buffered(partition) > limit]
+
+    def process(self, max_records: int) -> int:
+        """Process up to max_records buffered records, as far as the task need not wait for others. Returns how many.
+
+        Raises StreamsError naming operator, topic, partition and offset of the record that failed.
+        """
+        group = self._partition_group
+        now_ms = self.environment.time.now_ms
+        left = max_records
+        while left > 0 and group.ready_to_process(now_ms):
+            processed = group.process_next(left)
+            if processed is None:
+                break
+            left -= processed.count
+        if left < max_records:
+            self._commit_needed = True
+        return max_records - left
+
+    def num_buffered(self) -> int:
+        """Return how many records wait to be processed."""
+        return self._group.num_buffered() if self._group is not None else 0
+
+    # -- punctuation
+
+    def schedule(self, interval_ms: int, punctuation: Any, callback: Callable[[int], None]) -> Cancellable:
+        """Schedule a punctuation: by stream time as soon as there is data, by the wall clock after one interval."""
+        if punctuation is Punctuation.STREAM_TIME:
+            return self._stream_time_queue.schedule(0, interval_ms, callback)
+        return self._system_time_queue.schedule(self.wall_clock_ms() + interval_ms, interval_ms, callback)
+
+    def maybe_punctuate_stream_time(self) -> int:
+        """Fire what is due by stream time, which stands still without records. Returns how many punctuations ran."""
+        return 0 if self.stream_time_ms == UNKNOWN else self._punctuate(self._stream_time_queue, self.stream_time_ms)
+
+    def maybe_punctuate_system_time(self) -> int:
+        """Fire what is due by the wall clock. Returns how many punctuations ran."""
+        return self._punctuate(self._system_time_queue, self.wall_clock_ms())
+
+    def _punctuate(self, queue: PunctuationQueue, now_ms: int) -> int:
+        fired = queue.maybe_punctuate(now_ms)
+        if fired:
+            self._commit_needed = True
+        return fired
+
+    # -- commit: see committer.py for the order
+
+    def request_commit(self) -> None:
+        """Ask for a commit as soon as the current records are processed."""
+        self._commit_requested = True
+
+    @property
+    def commit_requested(self) -> bool:
+        """Whether the user's code asked for a commit since the last one."""
+        return self._commit_requested
+
+    @property
+    def commit_needed(self) -> bool:
+        """Whether something was done, or skipped (a transaction's marker), since the last commit."""
+        if self._commit_needed:
+            return True
+        return self.state is TaskState.RUNNING and any(
+            offset != self._committed.get(partition) for partition, offset in self._next_offsets().items()
+        )
+
+    def prepare_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Flush the stores, so that everything that follows from the input so far is with the producer.
+
+        Returns the offsets to commit: the next record to be read of each partition.
+        """
+        try:
+            self.state_manager.flush()
+        except Exception as error:
+            if self._compiled is None:
+                raise
+            self._compiled.errors.raise_failure(error)
+        metadata = self.processor_metadata
+        changed = metadata != self._committed_metadata
+        return {
+            partition: OffsetAndMetadata(
+                offset, TopicPartitionMetadata(self._partition_time(partition), metadata).encode()
+            )
+            for partition, offset in self._next_offsets().items()
+            if changed or offset != self._committed.get(partition)
+        }
+
+    def commit_stores(self, changelog_offsets: Mapping[TopicPartition, int]) -> None:
+        """Write what the stores hold to disk, with the offsets of their changelogs."""
+        self.state_manager.commit(changelog_offsets)
+
+    def post_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Note that these offsets are committed."""
+        self._committed |= {partition: at.offset for partition, at in offsets.items() if partition in self.input_partitions}
+        self._committed_metadata = dict(self.processor_metadata)
+        self._commit_needed = self._commit_requested = False
+
+    def source_changelog_offsets(self) -> dict[TopicPartition, int]:
+        """Return how far input partitions that serve as changelogs were processed."""
+        return {p: offset for p, offset in self._next_offsets().items() if p in self.state_manager.source_changelogs}
+
+    def purgeable_offsets(self) -> dict[TopicPartition, int]:
+        """Return up to which offset records of repartition topics are committed."""
+        return {p: offset for p, offset in self._committed.items() if p.topic in self._repartition_topics}
+
+    def _next_offsets(self) -> dict[TopicPartition, int]:
+        """Return the offset of the next record to process of each partition that has been read."""
+        group, position = self._partition_group, self._clients.consumer.position
+        heads = {p: offset if (offset := group.head_offset(p)) is not None else position(p) for p in group.partitions}
+        return {partition: offset for partition, offset in heads.items() if offset is not None}
+
+    def _partition_time(self, partition: TopicPartition) -> int:
+        group = self._partition_group
+        return self.stream_time_ms if len(group.partitions) == 1 else group.partition_time(partition)
+
+    # -- the rest of TaskContext
+
+    def partition_count(self, topic: str) -> int:
+        """Return how many partitions a topic has (full name)."""
+        return self._clients.producer.partition_count(topic)
+
+    def record_dropped(self, node: str, reason: str) -> None:
+        """Count a dropped record; the first one of its kind is logged with where it came from."""
+        self.environment.metrics.dropped_records.record(1, self.environment.time.now_ms)
+        if (node, reason) in self._dropped_reasons:
+            return
+        self._dropped_reasons.add((node, reason))
+        message = self.message
+        where = "" if message is None else f", first {message.topic()}-{message.partition()} offset {message.offset()}"
+        self.log.warning("Skipping records at %s: %s%s", node, reason, where)
+
+    def describe(self, indent: str = "") -> str:
+        """Return a description of several lines."""
+        return super().describe(indent) + f"{indent}\tBuffered records {self.num_buffered()}\n"

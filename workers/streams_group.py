@@ -1,0 +1,135 @@
+"""A stream thread's part in its group: joins with what it owns, hands the group's decisions to the RebalanceListener.
+
+Cooperative: who is assigned keeps running what it keeps. Tasks that move are committed and closed by their old owner, which
+then joins once more; only that follow-up rebalance gives them to the new owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.topology.records import TopicPartition
+
+from .assignment.streams_partition_assignor import Assignment, StreamsPartitionAssignor
+from .assignment.subscription_info import AssignorError
+from .clock import Clock
+from .log_context import PrefixedLogger
+from .membership.membership import Assigned, Event, Fatal, GroupMembership, Lost, Rebalance
+from .rebalance_listener import RebalanceListener
+from .task_manager import TaskManager
+
+#: Brings the topics that the assignor plans with up to date: makes internal topics, reads partition counts.
+PrepareTopics = Callable[[], None]
+
+
+class StreamsGroup:
+    """commit: what the thread does before it joins again in a rebalance."""
+
+    def __init__(
+        self,
+        membership: GroupMembership,
+        assignor: StreamsPartitionAssignor,
+        prepare_topics: PrepareTopics,
+        task_manager: TaskManager,
+        listener: RebalanceListener,
+        commit: Callable[[], None],
+        clock: Clock,
+        log: PrefixedLogger,
+    ) -> None:
+        self.listener = listener
+        self._membership = membership
+        self._assignor = assignor
+        self._prepare_topics = prepare_topics
+        self._task_manager = task_manager
+        self._commit = commit
+        self._clock = clock
+        self._log = log
+        self._next_rebalance_ms: int | None = None
+        self._rejoin: str | None = None
+        self._error = AssignorError.NONE
+
+    @property
+    def rebalance_in_progress(self) -> bool:
+        """Whether an assignment is awaited."""
+        return self._membership.join_pending
+
+    def subscribe(self) -> None:
+        """Join the group for the first time."""
+        self._join("joining")
+
+    def poll(self) -> None:
+        """Act on what happened in the group; also the sign of life that keeps this thread a member.
+
+        Raises TaskMigratedError, MissingSourceTopicError, TaskAssignmentError, or the error of a membership that is over.
+        """
+        for event in self._membership.poll():
+            self._handle(event)
+        if self._membership.join_pending:
+            return
+        if self._rejoin is not None:
+            self._join(self._rejoin)
+        elif self._next_rebalance_ms is not None and self._clock.wall_clock_ms() >= self._next_rebalance_ms:
+            self._log.info("Triggering the followup rebalance scheduled for %s.", self._next_rebalance_ms)
+            self._join(f"triggered followup rebalance scheduled for {self._next_rebalance_ms}")
+
+    def enforce_rebalance(self, reason: str) -> None:
+        """Make the group rebalance, as soon as no rebalance is under way."""
+        self._rejoin = self._rejoin or reason
+
+    def request_application_shutdown(self) -> None:
+        """Tell all members of the group to shut down."""
+        self._error = AssignorError.SHUTDOWN_REQUESTED
+        self.enforce_rebalance("Shutdown requested")
+
+    def lose(self) -> None:
+        """Give up all active tasks without a commit, and join again: this thread has missed a rebalance."""
+        self.listener.on_partitions_lost(self._owned_partitions())
+        self.enforce_rebalance("the tasks of this thread have moved")
+
+    def close(self, leave: bool) -> None:
+        """End the membership."""
+        self._membership.close(leave)
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case Rebalance():
+                self._commit()
+                self.enforce_rebalance("the group rebalances")
+            case Assigned():
+                self._on_assigned(self._assignor.on_assignment(event.user_data))
+            case Lost():
+                self._log.warning("This thread is no member of its group any more: %s", event.reason)
+                self.lose()
+            case Fatal():
+                raise event.error
+
+    def _on_assigned(self, assignment: Assignment) -> None:
+        task_manager = self._task_manager
+        if assignment.error is AssignorError.NONE:
+            task_manager.set_partitions_by_host_state(assignment.partitions_by_host)
+            task_manager.set_assignment_metadata(assignment.active, assignment.standby)
+            active, standby = task_manager.tasks_to_give_up()
+            if active or standby:
+                revoked = {p for task_id in active for p in task_manager.active.all_tasks()[task_id].input_partitions}
+                self.listener.on_partitions_revoked(revoked, active, standby)
+            if active:
+                self.enforce_rebalance("tasks that moved away are closed")
+        self.listener.on_partitions_assigned(
+            {partition for partitions in assignment.active.values() for partition in partitions}, assignment.error
+        )
+        self._next_rebalance_ms = assignment.next_rebalance_ms
+
+    def _join(self, reason: str) -> None:
+        self._rejoin = self._next_rebalance_ms = None
+        self._log.info("(Re-)joining the group: %s", reason)
+        self._prepare_topics()
+        user_data = self._assignor.subscription(
+            self._task_manager.active_task_ids(),
+            self._task_manager.standby_task_ids(),
+            self._task_manager.task_offset_sums(),
+            self._error,
+        )
+        self._membership.join(self._assignor.source_topics, user_data, reason)
+
+    def _owned_partitions(self) -> set[TopicPartition]:
+        return {p for task in self._task_manager.active.all_tasks().values() for p in task.input_partitions}

@@ -1,0 +1,207 @@
+"""What active and standby tasks share: the life cycle and the state (Kafka Streams: Task, AbstractTask)."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, ClassVar, Protocol
+
+from penstock.statestore.state_directory import StateDirectory
+from penstock.statestore.thread_cache import ThreadCache
+from penstock.topology.processor_topology import ProcessorTopology
+from penstock.topology.records import Headers, Message, TaskId, TopicPartition
+
+from .log_context import PrefixedLogger
+from .loop_time import LoopTime
+from .metrics import ThreadMetrics
+from .processor_state_manager import ProcessorStateManager
+from .state_machine import StateMachine, Transitions
+from .topic_names import TopicNames
+
+
+class TaskState(Enum):
+    """Where a task is in its life.
+
+    ::
+
+        CREATED ---> RESTORING, SUSPENDED
+        RESTORING -> RUNNING, SUSPENDED
+        RUNNING ---> SUSPENDED
+        SUSPENDED -> RESTORING, CLOSED
+        CLOSED ---->
+
+    A closed task is not used again: its successor is a new object (Kafka Streams revives corrupted ones).
+    """
+
+    CREATED = "CREATED"
+    RESTORING = "RESTORING"
+    RUNNING = "RUNNING"
+    SUSPENDED = "SUSPENDED"
+    CLOSED = "CLOSED"
+
+
+_S = TaskState
+
+TASK_TRANSITIONS: Transitions[TaskState] = {
+    _S.CREATED: (_S.RESTORING, _S.SUSPENDED),
+    _S.RESTORING: (_S.RUNNING, _S.SUSPENDED),
+    _S.RUNNING: (_S.SUSPENDED,),
+    _S.SUSPENDED: (_S.RESTORING, _S.CLOSED),
+    _S.CLOSED: (),
+}
+
+
+class Changelogs(Protocol):
+    """Who reads changelogs into the stores of tasks: StoreChangelogReader."""
+
+    def register(self, task: Task) -> None:
+        """Read the changelogs of a task whose stores are open."""
+
+    def unregister(self, task: Task) -> None:
+        """Read them no longer: its stores are about to be closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnvironment:
+    """What all tasks of one stream thread share. global_store(name) returns a global table's store."""
+
+    application_id: str
+    config: Mapping[str, Any]
+    time: LoopTime
+    topics: TopicNames
+    state_directory: StateDirectory
+    cache: ThreadCache
+    metrics: ThreadMetrics
+    changelogs: Changelogs
+    global_store: Callable[[str], Any]
+    log_prefix: str
+
+
+class Task(ABC):
+    """One sub-topology and one partition, active or standby; the stores see it as their TaskContext."""
+
+    #: As in log lines: "task" or "standby-task".
+    kind: ClassVar[str]
+
+    def __init__(
+        self,
+        task_id: TaskId,
+        input_partitions: Collection[TopicPartition],
+        topology: ProcessorTopology,
+        environment: TaskEnvironment,
+    ) -> None:
+        self.task_id = task_id
+        self.input_partitions = frozenset(input_partitions)
+        self.topology = topology
+        self.environment = environment
+        self.application_id = environment.application_id
+        self.config = environment.config
+        self.message: Message | None = None
+        self.timestamp = -1
+        self.headers: Headers = None
+        self.stream_time_ms = -1
+        self.processor_metadata: dict[str, int] = {}
+        prefix = f"{environment.log_prefix}{self.kind} [{task_id}] "
+        self.log = PrefixedLogger(f"penstock.workers.{type(self).__name__}", prefix)
+        self.state_manager = ProcessorStateManager(
+            task_id, self.input_partitions, topology, environment.topics, environment.state_directory, self.log
+        )
+        self._states = StateMachine(_S.CREATED, TASK_TRANSITIONS, self.log, level=logging.DEBUG)
+
+    @property
+    def state(self) -> TaskState:
+        """Where the task is in its life."""
+        return self._states.state
+
+    @property
+    def changelog_partitions(self) -> frozenset[TopicPartition]:
+        """The changelogs of the task's stores."""
+        return frozenset(self.state_manager.changelogs)
+
+    @property
+    def has_state_stores(self) -> bool:
+        """Whether the task keeps state."""
+        return bool(self.topology.stores)
+
+    @abstractmethod
+    def initialize_state_stores(self) -> bool:
+        """Lock the task's directory and open its stores. Returns True if there is nothing to restore.
+
+        Raises LockError if another process has the directory; it can be tried again. Raises TaskCorruptedError if what
+        is on disk cannot be used.
+        """
+
+    @abstractmethod
+    def initialize_topology(self) -> None:
+        """Go from RESTORING to RUNNING."""
+
+    @abstractmethod
+    def suspend(self) -> None:
+        """Stop running and go to SUSPENDED; the stores stay open. Does nothing if it is suspended already."""
+
+    def resume(self) -> None:
+        """Go from SUSPENDED back to RESTORING; what the stores hold is still good."""
+        if self.state is _S.SUSPENDED:
+            self._transition_to(_S.RESTORING)
+            self.log.info("Resumed to restoring state")
+        else:
+            self.log.trace("Skip resuming since state is %s", self.state.name)
+
+    def close(self, clean: bool) -> None:
+        """Suspend if need be, then give back the stores and the directory. Nothing is committed here.
+
+        clean: an error is raised, else it is logged: after an error there is nobody to raise it to.
+        """
+        if self.state is _S.CLOSED:
+            self.log.trace("Skip closing since state is %s", self.state.name)
+            return
+        self._attempt(clean, "suspend", self.suspend)
+        self._attempt(clean, "changelog reader unregistration", lambda: self.environment.changelogs.unregister(self))
+        self._attempt(clean, "state manager close", self.state_manager.close)
+        self._transition_to(_S.CLOSED)
+        self.environment.metrics.task_closed.record(1, self.environment.time.now_ms)
+        self.log.info("Closed %s", "clean" if clean else "dirty")
+
+    def _attempt(self, clean: bool, what: str, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception:
+            if clean:
+                raise
+            self.log.exception("Error at %s; going on, because the task is being closed dirty", what)
+
+    def _transition_to(self, state: TaskState) -> None:
+        self._states.transition_to(state)
+
+    def describe(self, indent: str = "") -> str:
+        """Return a description of several lines, as Kafka Streams' toString."""
+        partitions = ", ".join(map(str, sorted(self.input_partitions)))
+        return f"{indent}TaskId: {self.task_id}\n{indent}\tPartitions [{partitions}]\n"
+
+    # What follows is the part of TaskContext that stores use.
+
+    def wall_clock_ms(self) -> int:
+        """Return the wall clock of this iteration in ms."""
+        return self.environment.time.wall_clock_ms
+
+    def store(self, name: str) -> Any:
+        """Return a state store of this task, or a global one; raises UnknownStateStoreError."""
+        if name in self.state_manager.stores:
+            return self.state_manager.stores[name]
+        return self.environment.global_store(name)
+
+    def internal_topic(self, name: str) -> str:
+        """Return the full name of an internal topic; user topics stay as they are."""
+        return self.environment.topics.full(name)
+
+    def request_commit(self) -> None:
+        """Ask for a commit; a standby task has nothing that could wait for one."""
+
+    def log_change(
+        self, store_name: str, key: bytes, value: bytes | None, timestamp: int | None, headers: Headers = None
+    ) -> None:
+        """Write to a changelog; only active tasks do, with a function that takes this one's place."""
+        raise NotImplementedError(f"{self.log.prefix}does not write to the changelog of {store_name}")

@@ -1,0 +1,358 @@
+"""Coordinates the tasks of one stream thread (seed 003; Kafka Streams: TaskManager).
+
+It decides what happens to tasks and in which order. Which task is in which state is the registries' knowledge, what a
+state means the tasks', how a commit goes the Committer's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from penstock.statestore.state_directory import StateDirectory
+from penstock.topology.errors import StreamsError
+from penstock.topology.records import TaskId, TopicPartition
+
+from .assigned_standby_tasks import AssignedStandbyTasks
+from .assigned_streams_tasks import AssignedStreamsTasks
+from .assigned_tasks import AssignedTasks, FirstError, T, ids
+from .committer import Committer
+from .log_context import PrefixedLogger
+from .membership.membership import GroupMembership, RetriableCommitError
+from .partition_consumer import PartitionConsumer, Records
+from .standby_task import StandbyTask
+from .store_changelog_reader import StoreChangelogReader
+from .stream_task import StreamTask
+from .streams_producer import StreamsProducer
+from .task_creator import AbstractTaskCreator, StandbyTaskCreator, TaskCreator
+
+#: Which partitions each task reads.
+TaskPartitions = Mapping[TaskId, Collection[TopicPartition]]
+#: Deletes the records before these offsets; returns whether it took the order (False: the last one is still running).
+Purge = Callable[[Mapping[TopicPartition, int]], bool]
+
+#: What commit returns in the middle of a rebalance (Kafka: TaskManager.commit).
+NOT_COMMITTED = -1
+
+
+class TaskManager:
+    """consumer may be set later, as it is where the consumer's own assignor needs the task manager first."""
+
+    def __init__(
+        self,
+        active: AssignedStreamsTasks,
+        standby: AssignedStandbyTasks,
+        task_creator: TaskCreator,
+        standby_task_creator: StandbyTaskCreator,
+        changelog_reader: StoreChangelogReader,
+        committer: Committer,
+        membership: GroupMembership,
+        producer: StreamsProducer,
+        state_directory: StateDirectory,
+        purge: Purge,
+        log: PrefixedLogger,
+    ) -> None:
+        self.active = active
+        self.standby = standby
+        self.consumer: PartitionConsumer | None = None
+        self.assigned_active_tasks: TaskPartitions = {}
+        self.assigned_standby_tasks: TaskPartitions = {}
+        self.partitions_by_host: Mapping[str, Collection[TopicPartition]] = {}
+        self._task_creator = task_creator
+        self._standby_task_creator = standby_task_creator
+        self._changelog_reader = changelog_reader
+        self._committer = committer
+        self._membership = membership
+        self._producer = producer
+        self._state_directory = state_directory
+        self._purge = purge
+        self._log = log
+        self._full: set[TopicPartition] = set()
+
+    # -- assignment
+
+    def set_consumer(self, consumer: PartitionConsumer) -> None:
+        """Set the main consumer."""
+        self.consumer = consumer
+
+    def set_assignment_metadata(self, active_tasks: TaskPartitions, standby_tasks: TaskPartitions) -> None:
+        """Note what the leader has assigned."""
+        self.assigned_active_tasks = active_tasks
+        self.assigned_standby_tasks = standby_tasks
+
+    def set_partitions_by_host_state(self, partitions_by_host: Mapping[str, Collection[TopicPartition]]) -> None:
+        """Note which host reads which partitions, for queries."""
+        self.partitions_by_host = partitions_by_host
+
+    def create_tasks(self, assignment: Collection[TopicPartition]) -> None:
+        """Close suspended tasks that have moved away, resume the others, and register new ones.
+
+        assignment: all input partitions of this thread. Nothing is opened here: that is update_new_and_restoring_tasks'.
+        """
+        if self.consumer is None:
+            raise StreamsError(
+                f"{self._log.prefix}consumer has not been initialized while adding stream tasks. This should not happen."
+            )
+        self.standby.close_non_assigned_suspended_tasks(self.assigned_standby_tasks)
+        self.active.close_non_assigned_suspended_tasks(self.assigned_active_tasks)
+        self._add_stream_tasks(assignment)
+        self._add_standby_tasks()
+        new = self.active.uninitialized_partitions()
+        self._log.trace("Pausing partitions: %s", sorted(new))
+        self.consumer.pause(new)
+
+    def _add_stream_tasks(self, assignment: Collection[TopicPartition]) -> None:
+        if not self.assigned_active_tasks:
+            return
+        self._log.debug("Adding assigned tasks as active: %s", shown(self.assigned_active_tasks))
+        new: dict[TaskId, Collection[TopicPartition]] = {}
+        owned = self.active.all_assigned_task_ids() - self.active.suspended.keys()
+        for task_id, partitions in self.assigned_active_tasks.items():
+            if not set(partitions) <= set(assignment):
+                self._log.warning(
+                    "Task %s owned partitions %s are not contained in the assignment %s",
+                    task_id,
+                    sorted(partitions),
+                    sorted(assignment),
+                )
+            elif task_id not in owned and not self.active.maybe_resume_suspended_task(task_id, partitions):
+                new[task_id] = partitions
+        if new:
+            self._log.trace("New active tasks to be created: %s", shown(new))
+            for task in self._task_creator.create_tasks(new):
+                self.active.add_new_task(task)
+
+    def _add_standby_tasks(self) -> None:
+        if not self.assigned_standby_tasks:
+            return
+        self._log.debug("Adding assigned standby tasks %s", shown(self.assigned_standby_tasks))
+        owned = self.standby.all_assigned_task_ids() - self.standby.suspended.keys()
+        new = {
+            task_id: partitions
+            for task_id, partitions in self.assigned_standby_tasks.items()
+            if task_id not in owned and not self.standby.maybe_resume_suspended_task(task_id, partitions)
+        }
+        if not new:
+            return
+        self._log.trace("New standby tasks to be created: %s", shown(new))
+        for task in self._standby_task_creator.create_tasks(new):
+            self.standby.add_new_task(task)
+
+    def tasks_to_give_up(self) -> tuple[set[TaskId], set[TaskId]]:
+        """Return the active and the standby tasks here that are not assigned any more, or with other partitions."""
+        return (
+            moved(self.active.all_tasks().values(), self.assigned_active_tasks),
+            moved(self.standby.all_tasks().values(), self.assigned_standby_tasks),
+        )
+
+    def suspend_tasks_and_state(self, active: Collection[TaskId], standby: Collection[TaskId]) -> None:
+        """Commit and suspend these tasks; with a cooperative assignment only what moves. Raises the first error."""
+        first = FirstError()
+        if active and not self.rebalance_in_progress:
+            self._commit_before_suspending(active, first)
+        for suspend, task_ids in ((self.active.suspend, active), (self.standby.suspend, standby)):
+            try:
+                suspend(task_ids)
+            except Exception as error:  # noqa: BLE001  both registries get their turn
+                first.note(error)
+        first.reraise()
+
+    def _commit_before_suspending(self, active: Collection[TaskId], first: FirstError) -> None:
+        running = [task for task_id, task in self.active.running.items() if task_id in active]
+        try:
+            self._commit(running)
+        except RetriableCommitError as error:
+            self._log.warning(
+                "Tasks %s could not be committed before they leave; their last records will be processed again: %s",
+                ids(active),
+                error,
+            )
+        except Exception as error:  # noqa: BLE001  the tasks have to be suspended all the same
+            first.note(error)
+
+    def handle_lost_all(self) -> None:
+        """Close active tasks without a commit: others may own them by now. Standby tasks write nothing and go on."""
+        self._producer.abort_transaction()
+        self._producer.forget_errors()
+        self.active.close(clean=False)
+        self.assigned_active_tasks = {}
+
+    def handle_corruption(self, task_ids: Collection[TaskId]) -> None:
+        """Close tasks whose state cannot be used, delete it, and start them anew; others are committed first."""
+        if self._committer.all_together:  # what the others did lies in the same transaction as what is given up
+            self._producer.abort_transaction()
+            again = set(self.active.all_assigned_task_ids())
+        else:
+            again = set(task_ids)
+            self._commit([task for task_id, task in self.active.running.items() if task_id not in again])
+        self._start_anew(self.active, self._task_creator, again, task_ids)
+        self._start_anew(self.standby, self._standby_task_creator, set(task_ids), task_ids)
+
+    def _start_anew(
+        self, registry: AssignedTasks[T], creator: AbstractTaskCreator[T], again: set[TaskId], wiped: Collection[TaskId]
+    ) -> None:
+        """Replace tasks by new ones; those in wiped lose their files."""
+        tasks = {task_id: task for task_id, task in registry.all_tasks().items() if task_id in again}
+        registry.close_dirty(tasks)
+        for task_id in tasks.keys() & set(wiped):
+            self._state_directory.wipe(task_id)
+        for task in creator.create_tasks({task_id: task.input_partitions for task_id, task in tasks.items()}):
+            registry.add_new_task(task)
+
+    # -- restoring
+
+    def update_new_and_restoring_tasks(self) -> bool:
+        """Open new tasks, and let restored ones run. Returns True when all tasks run."""
+        self.active.initialize_new_tasks()
+        self.standby.initialize_new_tasks()
+        self.active.update_restored(self._changelog_reader.completed())
+        if not self.active.all_tasks_running() or self.consumer is None:
+            return False
+        assignment = self.consumer.assignment()
+        self._log.trace("Resuming partitions %s", sorted(assignment))
+        self.consumer.resume(assignment)
+        self._full.clear()
+        return self.standby.all_tasks_running()
+
+    def needs_initialization_or_restoration(self) -> bool:
+        """Return whether a task is not running yet."""
+        return not (self.active.all_tasks_running() and self.standby.all_tasks_running())
+
+    # -- processing
+
+    def active_task(self, partition: TopicPartition) -> StreamTask | None:
+        """Return the running task that reads a partition."""
+        return self.active.running_task_for(partition)
+
+    def standby_task(self, partition: TopicPartition) -> StandbyTask | None:
+        """Return the running standby task that owns a changelog partition."""
+        return self.standby.running_task_for(partition)
+
+    def add_records_to_tasks(self, records: Records) -> None:
+        """Hand what was read to the tasks; what belongs to none was fetched before its task left."""
+        for partition, messages in records.items():
+            task = self.active.running_by_partition.get(partition)
+            if task is not None:
+                task.add_records(partition, messages)
+
+    def process(self, max_records: int) -> int:
+        """Let every running task process up to max_records. Returns how many records were processed."""
+        self._producer.begin_transaction()
+        return self.active.process(max_records)
+
+    def punctuate(self) -> int:
+        """Run the punctuations that are due. Returns how many ran."""
+        return self.active.punctuate()
+
+    def balance_fetching(self, limit: int) -> None:
+        """Pause partitions with more than limit records buffered, resume those that have room again."""
+        if self.consumer is None:
+            return
+        full = {p for task in self.active.running.values() if task.num_buffered() > limit for p in task.full_partitions(limit)}
+        self.consumer.pause(full - self._full)
+        self.consumer.resume(self._full - full)
+        self._full = full
+
+    # -- commit
+
+    @property
+    def rebalance_in_progress(self) -> bool:
+        """Whether this member waits for an assignment; until then nothing can be committed."""
+        return self._membership.join_pending
+
+    def commit_all(self) -> int:
+        """Commit all active tasks that need it. Returns how many, or NOT_COMMITTED in the middle of a rebalance."""
+        if self.rebalance_in_progress:
+            return NOT_COMMITTED
+        commit = self._committer.begin()
+        self.active.apply_to_running_tasks(commit.add)
+        try:
+            return commit.finish()
+        except RetriableCommitError as error:
+            self._log.warning("Commit failed, will try again: %s", error)
+            return NOT_COMMITTED
+
+    def maybe_commit_active_tasks_per_user_requested(self) -> int:
+        """Commit the active tasks whose code asked for it. Returns how many."""
+        return 0 if self.rebalance_in_progress else self.active.maybe_commit_per_user_requested(self._commit)
+
+    def _commit(self, tasks: Collection[StreamTask]) -> int:
+        commit = self._committer.begin()
+        for task in self.active.running.values() if self._committer.all_together and tasks else tasks:
+            commit.add(task)
+        return commit.finish()
+
+    def maybe_purge_committed_records(self) -> None:
+        """Delete the records of repartition topics that all have been committed."""
+        records = self.active.records_to_delete()
+        if records and self._purge(records):
+            self._log.trace("Sent delete-records request: %s", records)
+
+    # -- looking on
+
+    def has_active_running_tasks(self) -> bool:
+        """Return whether an active task runs."""
+        return self.active.has_running_tasks()
+
+    def has_standby_running_tasks(self) -> bool:
+        """Return whether a standby task runs."""
+        return self.standby.has_running_tasks()
+
+    def active_task_ids(self) -> set[TaskId]:
+        """Return all active tasks here, running or not."""
+        return self.active.all_assigned_task_ids()
+
+    def standby_task_ids(self) -> set[TaskId]:
+        """Return all standby tasks here, running or not."""
+        return self.standby.all_assigned_task_ids()
+
+    def prev_active_task_ids(self) -> set[TaskId]:
+        """Return the active tasks that ran before the last suspension."""
+        return set(self.active.previous_active_tasks)
+
+    def describe(self, indent: str = "") -> str:
+        """Return a description of several lines (Kafka Streams: toString)."""
+        inner = f"{indent}\t\t"
+        hosts = "".join(f"{inner}{host}: {sorted(p)}\n" for host, p in sorted(self.partitions_by_host.items()))
+        return (
+            f"{indent}TaskManager\n{indent}\tMetadataState:\n{hosts}"
+            f"{indent}\tActive tasks:\n{self.active.describe(inner)}"
+            f"{indent}\tStandby tasks:\n{self.standby.describe(inner)}"
+        )
+
+    # -- end
+
+    def shutdown(self, clean: bool) -> None:
+        """Close all tasks; clean: after a commit. Raises the first error; all tasks are closed anyway."""
+        first = FirstError()
+        self._log.debug(
+            "Shutting down all active tasks %s, standby tasks %s, suspended tasks %s, and suspended standby tasks %s",
+            ids(self.active.running),
+            ids(self.standby.running),
+            ids(self.active.suspended),
+            ids(self.standby.suspended),
+        )
+        if clean:
+            try:
+                self.commit_all()
+            except Exception as error:  # noqa: BLE001  raised below
+                first.note(error)
+                clean = False
+        if not clean:
+            self._producer.abort_transaction()
+        for close in (self.active.close, self.standby.close):
+            try:
+                close(clean)
+            except Exception as error:  # noqa: BLE001  raised below
+                first.note(error)
+        first.reraise()
+
+
+def moved(tasks: Iterable[StreamTask | StandbyTask], assigned: TaskPartitions) -> set[TaskId]:
+    """Return the ids of tasks that are not assigned, or with other partitions."""
+    return {task.task_id for task in tasks if set(assigned.get(task.task_id, ())) != task.input_partitions}
+
+
+def shown(tasks: TaskPartitions) -> str:
+    """Return tasks with their partitions for a log line: {0_0=[in-0]}."""
+    texts = (f"{task_id}=[{', '.join(map(str, sorted(partitions)))}]" for task_id, partitions in sorted(tasks.items()))
+    return f"{{{', '.join(texts)}}}"

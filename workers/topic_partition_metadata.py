@@ -1,0 +1,84 @@
+"""What is committed beside each offset (Kafka Streams: TopicPartitionMetadata, ProcessorMetadata; KIP-429, KIP-825).
+
+Same text as Kafka Streams writes: base64 of a version byte (2), the partition time as a big-endian long, and the
+processor metadata. A Java application that takes over, or is taken over, finds its partition times.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+logger = logging.getLogger(__name__)
+
+LATEST_MAGIC_BYTE = 2
+#: Partition time before the first record.
+UNKNOWN = -1
+
+_HEAD = struct.Struct(">bq")
+_INT = struct.Struct(">i")
+_LONG = struct.Struct(">q")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPartitionMetadata:
+    """partition_time: highest timestamp (ms) read from the partition. processor_metadata: by key, e.g. a store's name."""
+
+    partition_time: int = UNKNOWN
+    processor_metadata: Mapping[str, int] = field(default_factory=dict)
+
+    def encode(self) -> str:
+        """Return the text to commit."""
+        data = _HEAD.pack(LATEST_MAGIC_BYTE, self.partition_time) + _encode_map(self.processor_metadata)
+        return base64.b64encode(data).decode("ascii")
+
+    @classmethod
+    def decode(cls, text: str) -> TopicPartitionMetadata:
+        """Read what encode (or Kafka Streams since 2.4) wrote; what cannot be read is logged and counts as empty."""
+        text = text.rstrip("\0")  # librdkafka stores a trailing NUL with offsets of a transaction
+        if not text:
+            return cls()
+        try:
+            data = base64.b64decode(text, validate=True)
+            version, partition_time = _HEAD.unpack_from(data)
+            if version not in (1, LATEST_MAGIC_BYTE):
+                logger.warning(
+                    "Unsupported offset metadata version found. Supported version <= %s. Found version %s.",
+                    LATEST_MAGIC_BYTE,
+                    version,
+                )
+                return cls()
+            return cls(partition_time, _decode_map(data[_HEAD.size :]) if version == LATEST_MAGIC_BYTE else {})
+        except (binascii.Error, struct.error, UnicodeDecodeError):
+            logger.warning("Unsupported offset metadata found: %r", text)
+            return cls()
+
+
+def _encode_map(metadata: Mapping[str, int]) -> bytes:
+    if not metadata:
+        return b""
+    parts = [_INT.pack(len(metadata))]
+    for key, value in metadata.items():
+        name = key.encode("utf-8")
+        parts += [_INT.pack(len(name)), name, _LONG.pack(value)]
+    return b"".join(parts)
+
+
+def _decode_map(data: bytes) -> dict[str, int]:
+    metadata: dict[str, int] = {}
+    if not data:
+        return metadata
+    (count,) = _INT.unpack_from(data)
+    position = _INT.size
+    for _ in range(count):
+        (length,) = _INT.unpack_from(data, position)
+        position += _INT.size
+        key = data[position : position + length].decode("utf-8")
+        position += length
+        (metadata[key],) = _LONG.unpack_from(data, position)
+        position += _LONG.size
+    return metadata
