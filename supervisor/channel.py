@@ -1,0 +1,87 @@
+"""Messages over the pipe between the supervisor and one of its processes.
+
+multiprocessing's own ``recv`` waits for the whole of a message, so a process that hangs in the middle of sending one
+would take the supervisor with it. Here a message is taken only once all of it has arrived.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import struct
+from multiprocessing.connection import Connection
+from typing import Any
+
+_LENGTH = struct.Struct(">Q")
+#: Taken from the pipe at once; the usual size of a socket buffer.
+READ_BYTES = 256 * 1024
+
+
+class Channel:
+    """One end of a duplex pipe. The messages are pickled, and come only from our own process tree.
+
+    blocking: ``receive`` waits for at least one message (the process's end), else it returns what has arrived.
+    """
+
+    def __init__(self, connection: Connection[Any, Any], *, blocking: bool) -> None:
+        self._connection = connection
+        self._buffer = bytearray()
+        os.set_blocking(connection.fileno(), blocking)
+
+    def fileno(self) -> int:
+        """Return the file descriptor, so that ``multiprocessing.connection.wait`` can wait for messages."""
+        return self._connection.fileno()
+
+    def close(self) -> None:
+        """Close this end; the other one gets EOFError."""
+        self._connection.close()
+
+    def send(self, message: Any) -> None:
+        """Send a message, waiting as long as the pipe is full; raises OSError if the other end is closed."""
+        self._write(message, timeout_ms=None)
+
+    def offer(self, message: Any) -> bool:
+        """Send a small message without waiting; False if the other end does not read or is closed."""
+        try:
+            return self._write(message, timeout_ms=0)
+        except OSError:
+            return False
+
+    def _write(self, message: Any, timeout_ms: int | None) -> bool:
+        data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        rest = memoryview(_LENGTH.pack(len(data)) + data)
+        writable = select.poll()
+        writable.register(self.fileno(), select.POLLOUT)
+        while rest:
+            if not writable.poll(timeout_ms):
+                return False
+            rest = rest[os.write(self.fileno(), rest) :]
+            timeout_ms = None  # a message that was begun is ended
+        return True
+
+    def receive(self) -> list[Any]:
+        """Return the messages that have arrived; raises EOFError when the other end is closed and nothing is left."""
+        while not (messages := self._complete()):
+            try:
+                data = os.read(self.fileno(), READ_BYTES)
+            except BlockingIOError:
+                break
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                raise EOFError
+            self._buffer += data
+        return messages
+
+    def _complete(self) -> list[Any]:
+        messages = []
+        start, have = 0, len(self._buffer)
+        while have - start >= _LENGTH.size:
+            end = start + _LENGTH.size + int(_LENGTH.unpack_from(self._buffer, start)[0])
+            if end > have:
+                break
+            messages.append(pickle.loads(self._buffer[start + _LENGTH.size : end]))  # noqa: S301  our own processes
+            start = end
+        del self._buffer[:start]
+        return messages

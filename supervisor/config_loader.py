@@ -1,0 +1,102 @@
+"""The configuration of an application from its file, the environment and the command line, in rising precedence."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from penstock.topology.errors import ConfigError
+from penstock.topology.streams_config import (
+    COMMON_CLIENT_PREFIXES,
+    KEYS,
+    PREFIXES,
+    StreamsConfig,
+    check_key,
+    environment_name,
+)
+
+VARIABLE_PREFIX = "PENSTOCK_"
+#: Variables of the command itself, not configuration keys.
+RESERVED_VARIABLES = frozenset({"PENSTOCK_CONFIG", "PENSTOCK_MAVEN_URL"})
+_KEY_OF_VARIABLE = {environment_name(key): key for key in KEYS}
+_PREFIX_OF_VARIABLE = {environment_name(prefix): prefix for prefix in (*PREFIXES, *COMMON_CLIENT_PREFIXES)}
+
+
+def load_config(
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    assignments: Iterable[str] = (),
+    options: Mapping[str, tuple[str, Any]] | None = None,
+) -> StreamsConfig:
+    """Return the configuration with the origin of each value. Raises ConfigError.
+
+    file: TOML; nested tables stand for dotted keys. environment: PENSTOCK_COMMIT_INTERVAL_MS sets commit.interval.ms.
+    assignments: ``key=value`` of -c. options: key -> (name of a command-line option, value), the strongest.
+    """
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    sources = (_from_file(file), _from_environment(environment or {}), _from_assignments(assignments))
+    for source in sources:
+        for key, value, origin in source:
+            check_key(key, origin)
+            values[key], origins[key] = value, origin
+    for key, (option, value) in (options or {}).items():
+        values[key], origins[key] = value, option
+    return StreamsConfig(values, origins)
+
+
+Setting = tuple[str, Any, str]
+
+
+def _from_file(file: Path | None) -> Iterator[Setting]:
+    if file is None:
+        return
+    try:
+        tables = tomllib.loads(file.read_text())
+    except OSError as error:
+        raise ConfigError(f"The configuration file {file} cannot be read: {error.strerror}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"The configuration file {file} is not valid TOML: {error}.") from error
+    seen = set()
+    for key, value in _flat(tables):
+        if key in seen:
+            raise ConfigError(f"{file} sets {key} twice: once as a dotted name, once as a table.")
+        seen.add(key)
+        yield key, value, str(file)
+
+
+def _flat(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", value
+
+
+def _from_environment(environment: Mapping[str, str]) -> Iterator[Setting]:
+    for variable, value in sorted(environment.items()):
+        if variable.startswith(VARIABLE_PREFIX) and variable not in RESERVED_VARIABLES:
+            yield _key_of(variable), value, variable
+
+
+def _key_of(variable: str) -> str:
+    """Return the key that an environment variable sets."""
+    if variable in _KEY_OF_VARIABLE:
+        return _KEY_OF_VARIABLE[variable]
+    for start, prefix in _PREFIX_OF_VARIABLE.items():
+        if variable.startswith(start) and variable != start:
+            return prefix + variable.removeprefix(start).lower().replace("_", ".")
+    nearest = difflib.get_close_matches(variable, _KEY_OF_VARIABLE, n=1)
+    advice = f" Did you mean {nearest[0]}?" if nearest else " `penstock config --all` lists all keys."
+    raise ConfigError(f"The environment variable {variable} sets no known configuration key.{advice}")
+
+
+def _from_assignments(assignments: Iterable[str]) -> Iterator[Setting]:
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not equals:
+            raise ConfigError(f"-c {assignment}: write -c key=value, e.g. -c commit.interval.ms=1000.")
+        yield key.strip(), value, "-c"

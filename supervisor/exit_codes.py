@@ -1,0 +1,44 @@
+"""Exit codes: a contract. docs/operations.md has the table, a test holds both together."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What ``penstock run`` and KafkaStreams.run() end with.
+
+    A service manager should restart on all but OK, USAGE, TOPOLOGY and LOCKED, which need a person.
+    """
+
+    #: Stopped by a signal or close(); everything processed is committed.
+    OK = 0
+    #: A stream thread failed with an exception, and the uncaught exception handler shut the application down.
+    FAILED = 1
+    #: The command line or the configuration is wrong.
+    USAGE = 2
+    #: The topology cannot be imported or built, or a client refuses its configuration.
+    TOPOLOGY = 3
+    #: Another process on this host runs the same application.id with the same state.dir.
+    LOCKED = 4
+    #: Stream threads died more often than penstock.worker.restart.max allows.
+    RESTART_LIMIT = 5
+    #: Stopped, but a stream thread did not finish in penstock.shutdown.timeout.ms and was killed.
+    SHUTDOWN_TIMEOUT = 6
+    #: A second signal killed the stream threads; what was not committed is processed again at the next start.
+    FORCED = 7
+    #: A bug in Penstock; the traceback is in the log.
+    INTERNAL = 70
+
+
+class WorkerExitCode(IntEnum):
+    """What the process of a stream thread ends with; shown in the log when it does."""
+
+    #: Closed as it was told to.
+    STOPPED = 0
+    #: The stream thread raised an exception, which it has reported.
+    FAILED = 1
+    #: The topology could not be imported or built, or the configuration is wrong: another try would not help.
+    BOOT_FAILED = 3
+    #: The supervisor is gone.
+    ORPHANED = 9

@@ -1,0 +1,50 @@
+"""Work for the supervisor's loop, put there by other threads and by signal handlers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
+
+
+class Inbox:
+    """A queue that wakes the loop: ``fileno`` is readable while something is in it.
+
+    ``put`` may be called from a signal handler: SimpleQueue is re-entrant, and the write never waits.
+    """
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._read_end, self._write_end = os.pipe()
+        os.set_blocking(self._read_end, False)
+        os.set_blocking(self._write_end, False)
+        # Not closed by hand: a late signal would write into whatever file got the number next.
+        weakref.finalize(self, _close, self._read_end, self._write_end)
+
+    def fileno(self) -> int:
+        """Return the file descriptor to wait for."""
+        return self._read_end
+
+    def put(self, action: Callable[[], None]) -> None:
+        """Have the loop call this."""
+        self._queue.put(action)
+        with contextlib.suppress(BlockingIOError):  # the pipe is full of wake-ups already
+            os.write(self._write_end, b"\0")
+
+    def take(self) -> Iterator[Callable[[], None]]:
+        """Yield what has been put since the last time."""
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._read_end, 4096):
+                pass
+        while True:
+            try:
+                yield self._queue.get_nowait()
+            except Empty:
+                return
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

@@ -1,0 +1,220 @@
+"""KafkaStreams: an application as a program sees it."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import multiprocessing
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from types import TracebackType
+from typing import Any
+
+from penstock.topology.errors import InvalidStateStoreError, StreamsError
+from penstock.topology.streams_builder import StreamsBuilder
+from penstock.topology.streams_config import StreamsConfig
+from penstock.topology.topology import Topology
+
+from .application_state import ApplicationState, StateListener
+from .exit_codes import ExitCode
+from .instance_directory import InstanceDirectory
+from .stream_thread_process import run_stream_thread
+from .supervisor import Supervisor
+from .topology_source import TopologySource
+from .uncaught_exception import UncaughtExceptionHandler
+from .worker import ThreadStatus
+from .worker_process import HANDLED_SIGNALS, WorkerTarget
+
+logger = logging.getLogger(__name__)
+
+#: How long a query may take, if nothing else is said.
+QUERY_TIMEOUT = timedelta(seconds=10)
+
+
+class KafkaStreams:
+    """Runs a topology on ``num.stream.threads`` processes of this host (Kafka Streams: KafkaStreams).
+
+    topology: "module:attribute" (a Topology, a StreamsBuilder, or a function that returns one), or a Topology. By
+    reference each process builds its own; an object travels by cloudpickle, so that it may be made in ``__main__`` or a
+    notebook. config: see ``penstock config --all``; application.id and bootstrap.servers are required.
+
+    A script that starts it needs ``if __name__ == "__main__":`` around that, as with multiprocessing: its processes
+    import the script. Raises ConfigError and TopologyError. Durations are timedelta or int milliseconds.
+    """
+
+    def __init__(
+        self,
+        topology: str | Topology | StreamsBuilder,
+        config: StreamsConfig | Mapping[str, Any],
+        *,
+        worker_target: WorkerTarget = run_stream_thread,
+    ) -> None:
+        self._config = StreamsConfig.of(config)
+        self._config.require("application.id", "bootstrap.servers")
+        application_id: str = self._config["application.id"]
+        self._instance = InstanceDirectory(self._config["state.dir"], application_id)
+        self._supervisor = Supervisor(
+            self._config,
+            TopologySource.of(topology),
+            worker_target,
+            client_id=self._config["client.id"] or f"{application_id}-{self._instance.process_id}",
+            process_id=self._instance.process_id,
+            at_end=self._instance.unlock,
+        )
+
+    @property
+    def config(self) -> StreamsConfig:
+        """The effective configuration."""
+        return self._config
+
+    @property
+    def state(self) -> ApplicationState:
+        """The application's state now."""
+        return self._supervisor.states.state
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What ``run`` returns; OK as long as nothing has gone wrong."""
+        return self._supervisor.exit_code
+
+    def set_state_listener(self, listener: StateListener | None) -> None:
+        """Have ``listener(new, old)`` called at each change of state, in the supervisor's thread.
+
+        Raises StreamsError if the application was started already.
+        """
+        self._check_not_started("the state listener")
+        self._supervisor.states.listener = listener
+
+    def set_uncaught_exception_handler(self, handler: UncaughtExceptionHandler) -> None:
+        """Have ``handler(StreamThreadError)`` decide what follows when a stream thread dies of an exception.
+
+        It returns a StreamsUncaughtExceptionHandlerResponse; the default is SHUTDOWN_CLIENT. It runs in the
+        supervisor's thread. Raises StreamsError if the application was started already.
+        """
+        self._check_not_started("the uncaught exception handler")
+        self._supervisor.exception_handler = handler
+
+    def _check_not_started(self, what: str) -> None:
+        if self.state is not ApplicationState.CREATED:
+            raise StreamsError(f"Can only set {what} before calling start(). The state is {self.state.name}.")
+
+    def start(self) -> None:
+        """Start the stream threads and return; what they do is seen in ``state`` and ``status``.
+
+        Raises ApplicationLockedError if this host runs the application already, StreamsError if it was started before.
+        """
+        if self.state is not ApplicationState.CREATED:
+            raise StreamsError(f"Cannot start: the application is {self.state.name}. Make a new KafkaStreams.")
+        # Set by multiprocessing while a new process imports the program's main module, and checked by itself so.
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            raise StreamsError(
+                "KafkaStreams was started while its own process imported the main module. "
+                'Put `if __name__ == "__main__":` around what starts it.'
+            )
+        self._instance.lock()
+        atexit.register(self.close)
+        self._supervisor.start()
+
+    def run(self) -> ExitCode:
+        """Start, if that is still to be done, and wait for the end; SIGTERM and SIGINT bring it in good order.
+
+        Returns the exit code for the program: ``sys.exit(streams.run())``. In the main thread it takes SIGTERM, SIGINT
+        and SIGHUP (stop; a second one kills), SIGTTIN and SIGTTOU (add, remove a stream thread), SIGUSR1 (describe).
+        """
+        with self._signals():
+            if self.state is ApplicationState.CREATED:
+                self.start()
+            self._supervisor.join()
+        return self.exit_code
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            logger.warning("run() was called outside the main thread: signals do not reach the application")
+            yield
+            return
+        handlers = {
+            number: signal.signal(number, lambda n, _: self._supervisor.signal(n)) for number in HANDLED_SIGNALS
+        }
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited; the exit codes of children would be lost
+            handlers[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        try:
+            yield
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+    def close(self, timeout: timedelta | int | None = None, *, leave_group: bool = False) -> bool:
+        """Stop all stream threads in good order and wait; may be called again.
+
+        timeout: how long to wait; they are stopped nevertheless, by force after penstock.shutdown.timeout.ms.
+        leave_group: tell the group, so that others take over at once (KIP-812). Returns False if time ran out.
+        """
+        atexit.unregister(self.close)
+        self._supervisor.shut_down(leave_group)
+        return self._supervisor.join(_seconds(timeout))
+
+    def add_stream_thread(self) -> str | None:
+        """Start one more stream thread (KIP-663); returns its name, None if the application does not run."""
+        return self._supervisor.add_thread()
+
+    def remove_stream_thread(self, timeout: timedelta | int | None = None) -> str | None:
+        """Stop the last stream thread and wait for its end (KIP-663).
+
+        Returns its name, None if there is none or the application does not run. Raises TimeoutError if it has not ended
+        in time; it will nevertheless.
+        """
+        return self._supervisor.remove_thread(_seconds(timeout))
+
+    def pause(self) -> None:
+        """Stop processing without leaving the group (KIP-834)."""
+        self._supervisor.pause()
+
+    def resume(self) -> None:
+        """Process again."""
+        self._supervisor.resume()
+
+    def status(self) -> list[ThreadStatus]:
+        """Return what each stream thread and its process does now."""
+        return self._supervisor.thread_status()
+
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """Return the metrics of the client (Kafka Streams' names) and of each stream thread by its name."""
+        client = {
+            "state": self.state.name,
+            "application-id": self._config["application.id"],
+            "alive-stream-threads": len(self.status()),
+            "failed-stream-threads": self._supervisor.failed_stream_threads,
+        }
+        return {"stream-metrics": client} | self._supervisor.metrics()
+
+    def query(self, store: str, method: str, *arguments: Any, timeout: timedelta | int = QUERY_TIMEOUT) -> list[Any]:
+        """Call a method of a state store in all stream threads of this host that have it, and return what they gave.
+
+        Raises InvalidStateStoreError if none has it or it cannot be read now, TimeoutError after timeout.
+        """
+        if not self.state.is_running_or_rebalancing:
+            raise InvalidStateStoreError(f"Cannot query {store}: the application is {self.state.name}.")
+        results = self._supervisor.query(store, method, arguments).result(_seconds(timeout))
+        values = [result.value for result in results if result.error is None]
+        if not values:
+            reasons = "; ".join(sorted({r.error for r in results if r.error})) or "no stream thread answers"
+            raise InvalidStateStoreError(f"Cannot query {store}: {reasons}")
+        return values
+
+    def __enter__(self) -> KafkaStreams:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _seconds(duration: timedelta | int | None) -> float | None:
+    if duration is None:
+        return None
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration / 1000

@@ -1,0 +1,63 @@
+"""Questions to the state stores, which live in the processes of the stream threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.workers.control import Query, QueryResult
+
+from .worker import Worker
+
+
+@dataclass(slots=True)
+class _Pending:
+    answers: Future[list[QueryResult]]
+    waiting: set[int]  # slots that have not answered
+    results: list[QueryResult] = field(default_factory=list)
+
+
+class Queries:
+    """Which questions are open. Only the supervisor's thread may use it."""
+
+    def __init__(self) -> None:
+        self._pending: dict[int, _Pending] = {}
+        self._next_id = 0
+
+    def ask(
+        self,
+        workers: Iterable[Worker],
+        store: str,
+        method: str,
+        arguments: tuple[Any, ...],
+        answers: Future[list[QueryResult]],
+    ) -> None:
+        """Send a question to all; the future gets the results when all have answered or ended."""
+        self._next_id += 1
+        query = Query(self._next_id, store, method, arguments)
+        asked = {worker.spec.slot for worker in workers if worker.send(query)}
+        self._pending[query.id] = _Pending(answers, asked)
+        self._settle(query.id)
+
+    def on_result(self, worker: Worker, result: QueryResult) -> None:
+        """Take one stream thread's answer."""
+        pending = self._pending.get(result.id)
+        if pending is not None:
+            pending.results.append(result)
+            pending.waiting.discard(worker.spec.slot)
+            self._settle(result.id)
+
+    def on_gone(self, worker: Worker) -> None:
+        """Wait for this stream thread no longer: its process has ended."""
+        for query_id, pending in list(self._pending.items()):
+            pending.waiting.discard(worker.spec.slot)
+            self._settle(query_id)
+
+    def _settle(self, query_id: int) -> None:
+        pending = self._pending[query_id]
+        if not pending.waiting:
+            del self._pending[query_id]
+            if pending.answers.set_running_or_notify_cancel():  # False: the asker has given up
+                pending.answers.set_result(pending.results)

@@ -1,0 +1,48 @@
+"""How often a dead process may be replaced, and how long to wait before (a rate limit, as in Erlang's supervisors)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class RestartLimits:
+    """max_restarts within window_ms; the first is immediate, the next wait backoff_ms, doubled up to backoff_max_ms."""
+
+    max_restarts: int
+    window_ms: int
+    backoff_ms: int
+    backoff_max_ms: int
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> RestartLimits:
+        """Read them from the configuration."""
+        return cls(
+            config["penstock.worker.restart.max"],
+            config["penstock.worker.restart.window.ms"],
+            config["penstock.worker.restart.backoff.ms"],
+            config["penstock.worker.restart.backoff.max.ms"],
+        )
+
+
+class RestartPolicy:
+    """One for the application: slots that die in turn are a crash loop too."""
+
+    def __init__(self, limits: RestartLimits) -> None:
+        self.limits = limits
+        self._restarts: deque[int] = deque()  # when, in ms of the caller's monotonic clock
+
+    def delay_ms(self, now_ms: int) -> int | None:
+        """Count one more replacement; returns how long to wait before it, None if there were too many."""
+        while self._restarts and now_ms - self._restarts[0] >= self.limits.window_ms:
+            self._restarts.popleft()
+        earlier = len(self._restarts)
+        if earlier >= self.limits.max_restarts:
+            return None
+        self._restarts.append(now_ms)
+        if earlier == 0:
+            return 0
+        return int(min(self.limits.backoff_ms * 2 ** (earlier - 1), self.limits.backoff_max_ms))

@@ -1,0 +1,74 @@
+"""The place of a stream thread, and when a process in it counts as hanging."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.workers.log_context import PrefixedLogger
+from penstock.workers.stream_thread_state import StreamThreadState
+
+from .worker import Worker
+
+#: How long the kernel may take to end a process after SIGKILL, before the loop looks again.
+KILL_MS = 1_000
+
+
+@dataclass(slots=True)
+class Slot:
+    """The place of StreamThread-<number>. Its process may be replaced; number and group.instance.id stay.
+
+    start_at: when to start a process while there is none; stop_by: when it has to have closed, None if it need not
+    (both monotonic ms). gone: set with the thread's name when the slot is given up.
+    """
+
+    number: int
+    start_at: int
+    worker: Worker | None = None
+    restarts: int = 0
+    stop_by: int | None = None
+    gone: Future[str | None] = field(default_factory=Future)
+
+    @property
+    def state(self) -> StreamThreadState:
+        """The stream thread's state; CREATED while a process is still to be started."""
+        return self.worker.state if self.worker else StreamThreadState.CREATED
+
+
+class HangGuard:
+    """Ends processes that give no sign of life, or do not close in time: SIGABRT, then SIGKILL. Times in monotonic ms.
+
+    The sign of life is a report, which the stream thread's loop makes: a loop that is stuck looks stuck.
+    """
+
+    def __init__(self, config: Mapping[str, Any], log: PrefixedLogger) -> None:
+        self._stall_timeout: int = config["penstock.worker.stall.timeout.ms"]
+        self._grace: int = config["penstock.worker.abort.grace.ms"]
+        self._log = log
+
+    def acts_at(self, slot: Slot) -> int | None:
+        """Return when something has to be done if the slot's process goes on as it does; None if it has none."""
+        worker = slot.worker
+        if worker is None:
+            return None
+        if worker.aborted_at is not None:
+            return worker.aborted_at + self._grace + (KILL_MS if worker.killed else 0)
+        return slot.stop_by if slot.stop_by is not None else worker.last_sign + self._stall_timeout
+
+    def check(self, slot: Slot, now: int) -> bool:
+        """Do what is due; returns True if the process was aborted because it did not close in time."""
+        worker, due = slot.worker, self.acts_at(slot)
+        if worker is None or due is None or now < due or worker.killed:
+            return False
+        if worker.aborted_at is not None:
+            self._log.error("%s, process %d, survives SIGABRT: killing it", worker.name, worker.pid)
+            worker.kill()
+            return False
+        reason = "did not close in time"
+        if slot.stop_by is None:
+            reason = f"has given no sign of life for {(now - worker.last_sign) / 1000:.0f} s"
+        self._log.error("%s, process %d, %s: aborting it; what it does follows", worker.name, worker.pid, reason)
+        worker.abort(now)
+        return slot.stop_by is not None

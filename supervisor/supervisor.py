@@ -1,0 +1,472 @@
+"""The supervisor: one loop that owns all decisions about the processes of the stream threads."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from functools import partial
+from multiprocessing import connection, resource_tracker
+from typing import Any
+
+from penstock.topology.streams_config import StreamsConfig
+from penstock.workers.clock import Clock, SystemClock
+from penstock.workers.control import Command, Pause, QueryResult, Resume, Shutdown, StateChanged
+from penstock.workers.log_context import PrefixedLogger
+from penstock.workers.stream_thread_state import StreamThreadState
+
+from .application_state import ApplicationState, ApplicationStates, state_after
+from .exit_codes import ExitCode, WorkerExitCode
+from .inbox import Inbox
+from .queries import Queries
+from .restart_policy import RestartLimits, RestartPolicy
+from .slot import HangGuard, Slot
+from .systemd import SystemdNotifier
+from .topology_source import TopologySource
+from .uncaught_exception import (
+    StreamsUncaughtExceptionHandlerResponse,
+    StreamThreadError,
+    UncaughtExceptionHandler,
+    shut_down_client,
+)
+from .worker import ThreadStatus, Worker
+from .worker_process import HANDLED_SIGNALS, WorkerSpec, WorkerTarget
+
+#: Longest wait of the loop: how late a status line may be.
+TURN_MS = 1_000
+_CREATED = StreamThreadState.CREATED
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Supervisor:
+    """Spawns, watches, replaces and stops one process for each stream thread.
+
+    Methods without an underscore may be called from any thread; ``signal`` from a signal handler too. They hand their
+    work to the loop, which is the only place where processes, slots and the application's state change.
+    """
+
+    def __init__(
+        self,
+        config: StreamsConfig,
+        topology: TopologySource,
+        target: WorkerTarget,
+        *,
+        client_id: str,
+        process_id: str,
+        clock: Clock | None = None,
+        notifier: SystemdNotifier | None = None,
+        at_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.exit_code = ExitCode.OK
+        self.exception_handler: UncaughtExceptionHandler = shut_down_client
+        self.failed_stream_threads = 0
+        self._config = config
+        self._topology = topology
+        self._target = target
+        self._client_id = client_id
+        self._process_id = process_id
+        self._clock = clock or SystemClock()
+        self._notifier = notifier or SystemdNotifier()
+        self._at_end = at_end
+        self._log = PrefixedLogger(__name__, f"stream-client [{client_id}] ")
+        self.states = ApplicationStates(self._log)
+        self._slots: dict[int, Slot] = {}
+        self._policy = RestartPolicy(RestartLimits.of(config))
+        self._guard = HangGuard(config, self._log)
+        self._queries = Queries()
+        self._inbox = Inbox()
+        self._stopping = False
+        self._stop_signals = 0
+        self._paused = False
+        self._ready = False
+        self._next_notice = 0
+        self._ended: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, name="penstock-supervisor", daemon=True)
+
+    # -- for other threads
+
+    def start(self) -> None:
+        """Start the loop and with it the stream threads."""
+        self.states.transition_to(ApplicationState.REBALANCING)
+        self._thread.start()
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait until everything has ended; False if timeout (seconds) passes first, or from a listener or handler."""
+        if threading.current_thread() is self._thread:
+            return False
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def signal(self, number: int) -> None:
+        """Have the loop act on a signal."""
+        self._inbox.put(partial(self._on_signal, number))
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Run a function in the loop's thread and return its result; None if the loop ends before."""
+        if threading.current_thread() is self._thread:
+            return function()
+        answer: Future[Any] = Future()
+        self._inbox.put(lambda: _answer(answer, function))
+        return self.wait_for(answer)
+
+    def wait_for(self, answer: Future[Any], timeout: float | None = None) -> Any:
+        """Return the result of a future that the loop sets; None if the loop ends before. Raises TimeoutError."""
+        if not wait((answer, self._ended), timeout, FIRST_COMPLETED).done:
+            raise TimeoutError
+        return answer.result() if answer.done() else None
+
+    def shut_down(self, leave_group: bool = False) -> None:
+        """Stop everything in good order. leave_group: tell the group, so that others take over at once."""
+        if self._thread.ident is None:
+            self.states.transition_to(ApplicationState.PENDING_SHUTDOWN)
+            self.states.transition_to(ApplicationState.NOT_RUNNING)
+        self._inbox.put(partial(self._shut_down, ExitCode.OK, leave_group))
+
+    def add_thread(self) -> str | None:
+        """Add a stream thread; returns its name, None if the application does not run."""
+        name: str | None = self.call(self._add_thread)
+        return name
+
+    def remove_thread(self, timeout: float | None = None) -> str | None:
+        """Remove the stream thread with the highest number and wait for its end.
+
+        Returns its name, None if there is none or the application does not run. Raises TimeoutError after timeout
+        (seconds); it is removed nevertheless.
+        """
+        gone = self.call(self._remove_thread)
+        name: str | None = self.wait_for(gone, timeout) if gone is not None else None
+        return name
+
+    def pause(self) -> None:
+        """Stop processing in all stream threads, and in those that come (KIP-834)."""
+        self._inbox.put(partial(self._set_paused, True))
+
+    def resume(self) -> None:
+        """Process again."""
+        self._inbox.put(partial(self._set_paused, False))
+
+    def thread_status(self) -> list[ThreadStatus]:
+        """Return what is known of each stream thread now, by number."""
+        status: list[ThreadStatus] | None = self.call(self._thread_status)
+        return status or []
+
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """Return the metrics that each stream thread has reported last, by its name."""
+        found = self.call(lambda: {worker.name: dict(worker.status.metrics) for worker in self._workers()})
+        return found or {}
+
+    def query(self, store: str, method: str, arguments: tuple[Any, ...]) -> Future[list[QueryResult]]:
+        """Ask all stream threads; the future holds the answers of those that gave one."""
+        answers: Future[list[QueryResult]] = Future()
+        self._inbox.put(lambda: self._queries.ask(self._workers(), store, method, arguments, answers))
+        return answers
+
+    # -- the loop
+
+    def _run(self) -> None:
+        resource_tracker.ensure_running()  # it would unblock signals in this thread when started by the first spawn
+        signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
+        try:
+            for number in range(1, self._config["num.stream.threads"] + 1):
+                self._slots[number] = Slot(number, start_at=self._now())
+            while self._slots or not self._stopping:
+                self._turn()
+        except BaseException:  # noqa: BLE001  logged; it must not leave processes behind
+            self._log.critical("The supervisor failed; all stream threads are killed", exc_info=True)
+            self.exit_code = ExitCode.INTERNAL
+            self.states.transition_to(ApplicationState.PENDING_ERROR)
+            for worker in self._workers():
+                worker.kill()
+                worker.close()
+        finally:
+            self._at_end()
+            ok = self.states.state is ApplicationState.PENDING_SHUTDOWN
+            self.states.transition_to(ApplicationState.NOT_RUNNING if ok else ApplicationState.ERROR)
+            self._ended.set_result(None)
+
+    def _turn(self) -> None:
+        self._start_due(self._now())
+        sources = dict(self._sources())
+        ready = set(connection.wait(list(sources), self._timeout_ms(self._now()) / 1000))
+        for source, act in sources.items():
+            if source in ready:
+                act()
+        self._check_hanging(self._now())
+        self._tell_systemd(self._now())
+
+    def _now(self) -> int:
+        return self._clock.monotonic_ms()
+
+    def _sources(self) -> Iterator[tuple[Any, Callable[[], object]]]:
+        """Yield what to wait for with what to do then. Ends come last: what a process has said is read before."""
+        yield self._inbox, self._empty_inbox
+        slots = [(slot, slot.worker) for slot in self._slots.values() if slot.worker is not None]
+        for _, worker in slots:
+            for reader in worker.output.readers:
+                yield reader, partial(worker.output.read, reader)
+            if not worker.hung_up:
+                yield worker.control, partial(self._read_reports, worker)
+        for slot, worker in slots:
+            yield worker.sentinel, partial(self._on_end, slot, worker)
+
+    def _timeout_ms(self, now: int) -> int:
+        """Return how long the loop may wait."""
+        moments = [now + TURN_MS, now + (self._notifier.watchdog_interval_ms or TURN_MS)]
+        for slot in self._slots.values():
+            acts_at = self._guard.acts_at(slot)
+            moments.append(slot.start_at if acts_at is None else acts_at)
+        return max(0, min(moments) - now)
+
+    def _empty_inbox(self) -> None:
+        for action in self._inbox.take():
+            action()
+
+    def _workers(self) -> list[Worker]:
+        return [slot.worker for slot in self._slots.values() if slot.worker is not None]
+
+    def _send_to_all(self, command: Command) -> None:
+        for worker in self._workers():
+            self._send(worker, command)
+
+    def _send(self, worker: Worker, command: Command) -> None:
+        if not worker.send(command):
+            self._log.debug("%s does not take %s: it hangs or has ended", worker.name, command)
+
+    # -- starting
+
+    def _start_due(self, now: int) -> None:
+        for slot in list(self._slots.values()):
+            if slot.worker is None and slot.start_at <= now:
+                self._start(slot, now)
+
+    def _start(self, slot: Slot, now: int) -> None:
+        spec = WorkerSpec(
+            slot=slot.number,
+            client_id=self._client_id,
+            process_id=self._process_id,
+            num_threads=len(self._slots),
+            config=self._config,
+            topology=self._topology,
+        )
+        context = multiprocessing.get_context("spawn")  # a forked librdkafka handle hangs
+        try:
+            slot.worker = Worker.spawn(context, spec, self._target, now)
+        except OSError as error:
+            self._log.error("The process of %s cannot be started: %s", spec.name, error)
+            self._replace(slot, now)
+            return
+        self._log.info("Started %s as process %d", spec.name, slot.worker.pid)
+        if self._paused:
+            self._send(slot.worker, Pause())
+
+    # -- what processes say
+
+    def _read_reports(self, worker: Worker) -> bool:
+        reports = worker.receive(self._now())
+        for report in reports:
+            if isinstance(report, StateChanged):
+                state = state_after(StreamThreadState[report.new], [slot.state for slot in self._slots.values()])
+                if state is not None:
+                    self.states.transition_to(state)
+            elif isinstance(report, QueryResult):
+                self._queries.on_result(worker, report)
+        return bool(reports)
+
+    # -- how processes end
+
+    def _on_end(self, slot: Slot, worker: Worker) -> None:
+        if not worker.has_ended():
+            return
+        while self._read_reports(worker):  # what it still said
+            pass
+        worker.output.drain()
+        slot.worker = None
+        self._queries.on_gone(worker)
+        self._decide(slot, worker, self._now())
+        worker.close()
+
+    def _decide(self, slot: Slot, worker: Worker, now: int) -> None:
+        """Decide what follows the end of a process."""
+        failure, cause = worker.failure, worker.cause_of_death()
+        if slot.stop_by is not None:
+            self._on_stopped(slot, worker, cause)
+        elif worker.exit_code == WorkerExitCode.BOOT_FAILED or (worker.exit_code > 0 and not worker.has_started):
+            reason = failure.traceback if failure else f"process {worker.pid} ended with {cause}; its stderr has more"
+            self._log.error("%s cannot start, and would not with another try:\n%s", worker.name, reason)
+            self._shut_down(ExitCode.TOPOLOGY)
+        elif failure is not None:
+            self.failed_stream_threads += 1
+            error = StreamThreadError(worker.name, failure.kind, failure.message, failure.traceback)
+            self._on_uncaught(slot, error, now)
+        else:
+            self.failed_stream_threads += 1
+            self._log.error("%s, process %d, died: %s", worker.name, worker.pid, cause)
+            self._replace(slot, now)
+
+    def _on_stopped(self, slot: Slot, worker: Worker, cause: str) -> None:
+        if worker.exit_code == WorkerExitCode.STOPPED:
+            self._log.info("%s, process %d, has closed", worker.name, worker.pid)
+        else:
+            text = f"\n{worker.failure.traceback}" if worker.failure else ""
+            self._log.error("%s, process %d, died while it closed: %s%s", worker.name, worker.pid, cause, text)
+            if self._stopping and self.exit_code is ExitCode.OK:
+                self.exit_code = ExitCode.FAILED
+        self._forget(slot, worker.name)
+
+    def _forget(self, slot: Slot, name: str) -> None:
+        del self._slots[slot.number]
+        slot.gone.set_result(name)
+
+    def _on_uncaught(self, slot: Slot, error: StreamThreadError, now: int) -> None:
+        """Kafka Streams: KafkaStreams.handleStreamsUncaughtException."""
+        response = self._ask_handler(error)
+        decisions = StreamsUncaughtExceptionHandlerResponse
+        self._log.error(
+            "%s died of an exception, and the uncaught exception handler opted to %s:\n%s",
+            error.thread_name,
+            response.name,
+            error.traceback,
+        )
+        if response is decisions.REPLACE_THREAD:
+            self._replace(slot, now)
+        else:
+            self._shut_down(ExitCode.FAILED)
+
+    def _ask_handler(self, error: StreamThreadError) -> StreamsUncaughtExceptionHandlerResponse:
+        try:
+            return StreamsUncaughtExceptionHandlerResponse(self.exception_handler(error))
+        except Exception:  # noqa: BLE001  logged, and decided as if there were no handler
+            self._log.exception("The uncaught exception handler itself failed; shutting down the client")
+            return StreamsUncaughtExceptionHandlerResponse.SHUTDOWN_CLIENT
+
+    def _replace(self, slot: Slot, now: int) -> None:
+        delay = self._policy.delay_ms(now)
+        if delay is None:
+            limits = self._policy.limits
+            self._log.error(
+                "More than %d stream threads died within %d s: giving up. The reasons stand above; "
+                "penstock.worker.restart.max and penstock.worker.restart.window.ms set the limit.",
+                limits.max_restarts,
+                limits.window_ms // 1000,
+            )
+            self._shut_down(ExitCode.RESTART_LIMIT)
+            return
+        slot.restarts += 1
+        slot.start_at = now + delay
+        self._log.warning("StreamThread-%d is replaced %s", slot.number, f"in {delay} ms" if delay else "at once")
+
+    def _check_hanging(self, now: int) -> None:
+        for slot in self._slots.values():
+            if self._guard.check(slot, now) and self._stopping:
+                self.exit_code = ExitCode.SHUTDOWN_TIMEOUT
+
+    # -- what others ask for
+
+    def _on_signal(self, number: int) -> None:
+        name = signal.Signals(number).name
+        if number in STOP_SIGNALS:
+            self._stop_signals += 1
+            if self._stop_signals == 1:
+                self._log.info("Received %s: shutting down (again: kill)", name)
+                self._shut_down(ExitCode.OK)
+            else:
+                self._log.warning("Received %s again: killing all stream threads", name)
+                self.exit_code = ExitCode.FORCED
+                self._kill_all()
+        elif number == signal.SIGTTIN:
+            self._add_thread()
+        elif number == signal.SIGTTOU:
+            self._remove_thread()
+        elif number == signal.SIGUSR1:
+            for line in self._description():
+                self._log.info("%s", line)
+
+    def _shut_down(self, code: ExitCode, leave_group: bool = False) -> None:
+        """Stop all stream threads at once: each finishes its batch, commits and closes. The first call counts."""
+        if self._stopping:
+            return
+        self._stopping = True
+        self.exit_code = code
+        error = code is not ExitCode.OK
+        self.states.transition_to(ApplicationState.PENDING_ERROR if error else ApplicationState.PENDING_SHUTDOWN)
+        self._notifier.stopping()
+        for slot in list(self._slots.values()):
+            self._stop(slot, Shutdown(leave_group))
+
+    def _stop(self, slot: Slot, command: Shutdown) -> None:
+        if slot.worker is None:
+            self._forget(slot, f"{self._client_id}-StreamThread-{slot.number}")
+        elif slot.stop_by is None:
+            slot.stop_by = self._now() + int(self._config["penstock.shutdown.timeout.ms"])
+            self._send(slot.worker, command)
+
+    def _kill_all(self) -> None:
+        for worker in self._workers():
+            worker.kill()
+
+    def _add_thread(self) -> str | None:
+        """Kafka Streams: KafkaStreams.addStreamThread."""
+        if not self.states.state.is_running_or_rebalancing:
+            self._log.warning("Cannot add a stream thread when the client is in state %s", self.states.state.name)
+            return None
+        number = next(n for n in range(1, len(self._slots) + 2) if n not in self._slots)
+        self._slots[number] = Slot(number, start_at=self._now())
+        self._log.info("Adding StreamThread-%d, there will now be %d live threads", number, len(self._slots))
+        return f"{self._client_id}-StreamThread-{number}"
+
+    def _remove_thread(self) -> Future[str | None] | None:
+        """Kafka Streams: KafkaStreams.removeStreamThread. The thread leaves the group: nobody replaces it."""
+        staying = [slot for slot in self._slots.values() if slot.stop_by is None]
+        if not staying or not self.states.state.is_running_or_rebalancing:
+            self._log.warning("Cannot remove a stream thread: there is none, or the client does not run")
+            return None
+        slot = max(staying, key=lambda slot: slot.number)
+        self._log.info("Removing StreamThread-%d", slot.number)
+        self._stop(slot, Shutdown(leave_group=True))
+        return slot.gone
+
+    def _set_paused(self, paused: bool) -> None:
+        self._paused = paused
+        self._send_to_all(Pause() if paused else Resume())
+
+    def _thread_status(self) -> list[ThreadStatus]:
+        now = self._now()
+        slots = sorted(self._slots.values(), key=lambda slot: slot.number)
+        return [slot.worker.thread_status(now, slot.restarts) for slot in slots if slot.worker is not None]
+
+    # -- telling
+
+    def _tell_systemd(self, now: int) -> None:
+        self._notifier.watchdog(now)
+        if not self._ready and self._slots and all(s.state is not _CREATED for s in self._slots.values()):
+            self._ready = True
+            self._notifier.ready()
+        if now >= self._next_notice:
+            self._next_notice = now + TURN_MS
+            self._notifier.status(self._summary())
+
+    def _summary(self) -> str:
+        workers = self._workers()
+        tasks = sum(len(worker.status.tasks) for worker in workers)
+        lag = sum(worker.status.lag for worker in workers)
+        return f"{self.states.state.name}: {len(workers)} stream threads, {tasks} tasks, {lag} records behind"
+
+    def _description(self) -> Iterator[str]:
+        yield self._summary()
+        for status in self._thread_status():
+            tasks = " ".join(f"{task.task_id}({task.kind} {task.state})" for task in status.tasks) or "no tasks"
+            yield (
+                f"{status.name}: process {status.pid}, {status.state}, {tasks}, {status.records_processed} records, "
+                f"{status.records_per_second:.0f}/s, {status.lag} behind, {status.restore_remaining} to restore, "
+                f"{status.rss_bytes >> 20} MiB, {status.restarts} restarts"
+            )
+
+
+def _answer(answer: Future[Any], function: Callable[[], Any]) -> None:
+    try:
+        answer.set_result(function())
+    except Exception as error:  # noqa: BLE001  raised where the answer is waited for
+        answer.set_exception(error)

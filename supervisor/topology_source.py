@@ -1,0 +1,116 @@
+"""How a topology reaches the process of a stream thread: by reference, or pickled if it has none."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+import re
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]
+
+from penstock.topology.errors import PenstockError, TopologyError
+from penstock.topology.streams_builder import StreamsBuilder
+from penstock.topology.topology import Topology
+
+_REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+class TopologyLoadError(TopologyError):
+    """The topology cannot be imported or built; another try would end the same way."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopologySource:
+    """``module:attribute``, or the bytes of a pickled topology. Exactly one of them is set.
+
+    The attribute is a Topology, a StreamsBuilder, or a function without arguments that returns one of them.
+    """
+
+    reference: str | None = None
+    pickled: bytes | None = None
+
+    @classmethod
+    def of(cls, topology: Any) -> TopologySource:
+        """Return the source of a reference, or of a topology object. Raises TopologyError if it cannot be pickled.
+
+        Functions of ``__main__`` and lambdas travel as code; modules that can be imported travel by name.
+        """
+        if isinstance(topology, str):
+            if not _REFERENCE.fullmatch(topology):
+                raise TopologyError(f"{topology!r} is not of the form module:attribute, e.g. my_app:topology.")
+            return cls(reference=topology)
+        try:
+            return cls(pickled=cloudpickle.dumps(topology))
+        except (TypeError, AttributeError, pickle.PicklingError) as error:
+            raise TopologyError(
+                f"The topology cannot be sent to the stream threads: {error}. Put it into a module and give "
+                "KafkaStreams the reference 'module:attribute', so that each process builds its own."
+            ) from error
+
+    def load(self, config: Mapping[str, Any] | None = None) -> Topology:
+        """Import or unpickle the topology and build it; the working directory is on the path.
+
+        config: what a StreamsBuilder is built with (topology.optimization). Raises TopologyLoadError, with the cause,
+        for everything that goes wrong on the way.
+        """
+        if self.pickled is not None:
+            return self._guarded(lambda: pickle.loads(self.pickled or b""), config)  # noqa: S301  from our supervisor
+        if os.getcwd() not in sys.path and "" not in sys.path:
+            sys.path.insert(0, os.getcwd())
+        return self._guarded(self._import, config)
+
+    def _import(self) -> Any:
+        module, _, attribute = (self.reference or "").partition(":")
+        found: Any = importlib.import_module(module)
+        for name in attribute.split("."):
+            found = getattr(found, name)
+        return found
+
+    def _guarded(self, get: Callable[[], Any], config: Mapping[str, Any] | None) -> Topology:
+        try:
+            return build(get(), config)
+        except TopologyLoadError:
+            raise
+        except PenstockError as error:
+            raise TopologyLoadError(f"{self.reference or 'The topology'} cannot be built: {error}") from error
+        except Exception as error:
+            raise TopologyLoadError(
+                f"{self.reference or 'The topology'} cannot be loaded: {type(error).__name__}: {error}"
+                f"{self._advice(error) or _where(error)}"
+            ) from error
+
+    def _advice(self, error: Exception) -> str:
+        module = (self.reference or "").partition(":")[0]
+        if isinstance(error, ModuleNotFoundError) and error.name and (module + ".").startswith(error.name + "."):
+            return f". Is the name right, and is {os.getcwd()} the folder it is in?"
+        if isinstance(error, AttributeError) and self.reference:
+            return f". Is the part after the colon the name of a topology in {module}?"
+        return ""
+
+
+def _where(error: Exception) -> str:
+    """Return the place in the user's code where an error came from, if there is one."""
+    ours = (__file__, importlib.__file__)
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename not in ours and f.filename[0] != "<"]
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+
+
+def build(found: Any, config: Mapping[str, Any] | None) -> Topology:
+    """Return the Topology that was found, called if it is a function, built if it is a StreamsBuilder.
+
+    Raises TopologyLoadError for anything else.
+    """
+    if callable(found) and not isinstance(found, type):
+        found = found()
+    if isinstance(found, StreamsBuilder):
+        found = found.build(config)
+    if not isinstance(found, Topology):
+        kind = found.__name__ if isinstance(found, type) else type(found).__name__
+        raise TopologyLoadError(f"Expected a Topology, a StreamsBuilder, or a function that returns one, not {kind}.")
+    return found

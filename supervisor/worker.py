@@ -1,0 +1,227 @@
+"""One process of a stream thread, as the supervisor sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from dataclasses import dataclass
+from multiprocessing.context import SpawnContext, SpawnProcess
+
+import cloudpickle  # type: ignore[import-untyped]
+import psutil
+
+from penstock.workers.control import Command, Failed, QueryResult, Report, StateChanged, Status, TaskStatus
+from penstock.workers.stream_thread_state import StreamThreadState
+
+from . import worker_process
+from .channel import Channel
+from .exit_codes import WorkerExitCode
+from .worker_output import WorkerOutput
+from .worker_process import ProcessEnds, ProcessStarted, WorkerSpec, WorkerTarget
+
+#: Stands for an exit code that cannot be found out; no process can end with it.
+UNKNOWN_EXIT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStatus:
+    """What is known of a stream thread and its process (Kafka Streams: ThreadMetadata, and more).
+
+    lag, restore_remaining and restore_total in records; cpu_percent of one core since the status before; uptime in s.
+    """
+
+    name: str
+    slot: int
+    pid: int
+    state: str
+    tasks: tuple[TaskStatus, ...]
+    records_processed: int
+    records_per_second: float
+    lag: int
+    restore_rate: float
+    rss_bytes: int
+    cpu_percent: float
+    uptime_seconds: float
+    restarts: int
+
+    @property
+    def restore_remaining(self) -> int:
+        """Records that are still to be restored, over all tasks."""
+        return sum(task.restore_remaining for task in self.tasks)
+
+    @property
+    def restore_total(self) -> int:
+        """Records that there are to restore, over all tasks."""
+        return sum(task.restore_total for task in self.tasks)
+
+
+class Worker:
+    """A stream thread's process. Only the supervisor's thread may use it. Times in ms of its monotonic clock."""
+
+    def __init__(
+        self, spec: WorkerSpec, process: SpawnProcess, control: Channel, output: WorkerOutput, now: int
+    ) -> None:
+        self.spec = spec
+        self.output = output
+        self.control = control
+        self.state = StreamThreadState.CREATED
+        self.status = Status(self.state.name)
+        self.records_per_second = 0.0
+        self.failure: Failed | None = None
+        self.has_started = False
+        #: Its end of the pipe is closed; it has ended, or will soon.
+        self.hung_up = False
+        self.last_sign = now
+        self.aborted_at: int | None = None
+        self.killed = False
+        self._started_at = now
+        self._last_status: int | None = None
+        self._process = process
+        self._pidfd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
+        self._stats = psutil.Process(self.pid)
+
+    @classmethod
+    def spawn(cls, context: SpawnContext, spec: WorkerSpec, target: WorkerTarget, now: int) -> Worker:
+        """Start the process. The calling thread must live as long as the process: Linux ends it with its thread."""
+        control, log, stdout, stderr = (context.Pipe(duplex=duplex) for duplex in (True, False, False, False))
+        ends = ProcessEnds(control[1], log[1], stdout[1], stderr[1])
+        arguments = (target, cloudpickle.dumps(spec), ends, os.getpid())
+        process = context.Process(target=worker_process.main, args=arguments, name=spec.name)
+        process.start()
+        for end in ends:
+            end.close()
+        output = WorkerOutput(spec.name, log[0], stdout[0], stderr[0])
+        return cls(spec, process, Channel(control[0], blocking=False), output, now)
+
+    @property
+    def name(self) -> str:
+        """The stream thread's name."""
+        return self.spec.name
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def sentinel(self) -> int:
+        """Becomes readable when the process has ended.
+
+        multiprocessing's own sentinel is a pipe, which children of the process may hold open after its end.
+        """
+        return self._process.sentinel if self._pidfd is None else self._pidfd
+
+    def send(self, command: Command) -> bool:
+        """Send a command; False if the process does not read its pipe, or has ended."""
+        return self.control.offer(command)
+
+    def receive(self, now: int) -> list[Report | ProcessStarted]:
+        """Return the reports that have arrived, having noted what they say."""
+        reports: list[Report | ProcessStarted] = []
+        try:
+            reports = self.control.receive()
+        except EOFError:
+            self.hung_up = True
+        if reports:
+            self.last_sign = now
+        for report in reports:
+            self._note(report, now)
+        return reports
+
+    def _note(self, report: Report | ProcessStarted, now: int) -> None:
+        match report:
+            case StateChanged():
+                self.state = StreamThreadState[report.new]
+            case Status():
+                if self._last_status is not None and now > self._last_status:
+                    done = report.records_processed - self.status.records_processed
+                    self.records_per_second = done * 1000 / (now - self._last_status)
+                self._last_status = now
+                self.status = report
+            case Failed():
+                self.failure = report
+            case ProcessStarted():
+                self.has_started = True
+            case QueryResult():
+                pass
+
+    def abort(self, now: int) -> None:
+        """Send SIGABRT, which leaves the process's stacks in the log; a stopped process gets it when it goes on."""
+        self.aborted_at = now
+        self._signal(signal.SIGABRT)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.killed = True
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if not self.has_ended():
+            with contextlib.suppress(ProcessLookupError):  # it ended in this moment
+                os.kill(self.pid, number)
+
+    def has_ended(self) -> bool:
+        """Return True once the process has ended; it is then reaped."""
+        return self._process.exitcode is not None or not psutil.pid_exists(self.pid)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code, negative for a signal; only once it has ended.
+
+        UNKNOWN_EXIT if something else in this program has reaped the process, e.g. ``os.wait`` in a library.
+        """
+        code = self._process.exitcode
+        return UNKNOWN_EXIT if code is None else code
+
+    def cause_of_death(self) -> str:
+        """Return words for how the process ended, and what may be behind it."""
+        code = self.exit_code
+        if code == UNKNOWN_EXIT:
+            return "its exit code is not known: something else in this program has waited for it"
+        if code >= 0:
+            known = code in WorkerExitCode.__members__.values()
+            return f"exit code {code}" + (f" ({WorkerExitCode(code).name})" if known else "")
+        name = signal.Signals(-code).name if -code in signal.Signals.__members__.values() else f"signal {-code}"
+        if code == -signal.SIGKILL and not self.killed:
+            return f"{name}, possibly out of memory (the kernel's log says more)"
+        return name
+
+    def close(self) -> None:
+        """Wait for the end of a process that has ended or was killed, and give back all handles."""
+        self._process.join()
+        self.output.drain()
+        self.output.close()
+        self.control.close()
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+        with contextlib.suppress(ValueError):  # multiprocessing does not know that it ended: see exit_code
+            self._process.close()
+
+    def thread_status(self, now: int, restarts: int) -> ThreadStatus:
+        """Return what is known now. Memory and CPU are 0 for a process that has just ended."""
+        rss, cpu = self._usage()
+        status = self.status
+        return ThreadStatus(
+            name=self.name,
+            slot=self.spec.slot,
+            pid=self.pid,
+            state=self.state.name,
+            tasks=status.tasks,
+            records_processed=status.records_processed,
+            records_per_second=self.records_per_second,
+            lag=status.lag,
+            restore_rate=status.restore_rate,
+            rss_bytes=rss,
+            cpu_percent=cpu,
+            uptime_seconds=(now - self._started_at) / 1000,
+            restarts=restarts,
+        )
+
+    def _usage(self) -> tuple[int, float]:
+        try:
+            with self._stats.oneshot():
+                return self._stats.memory_info().rss, self._stats.cpu_percent()
+        except psutil.NoSuchProcess:
+            return 0, 0.0

@@ -1,0 +1,121 @@
+"""What a stream thread's process prints and logs, written by the supervisor's thread as whole lines and records."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import sys
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from .channel import READ_BYTES, Channel
+
+
+class LineReader:
+    """Takes the lines out of a pipe of text; never waits."""
+
+    def __init__(self, connection: Connection[Any, Any], write: Callable[[str], None]) -> None:
+        self._connection = connection
+        self._write = write
+        self._rest = b""
+        os.set_blocking(connection.fileno(), False)
+
+    def fileno(self) -> int:
+        """Return the file descriptor to wait for."""
+        return self._connection.fileno()
+
+    def read(self) -> bool:
+        """Write the lines that have arrived; False at the end of the pipe."""
+        try:
+            data = os.read(self.fileno(), READ_BYTES)
+        except BlockingIOError:
+            return True
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if not data and self._rest:
+            lines, self._rest = [self._rest], b""
+        for line in lines:
+            self._write(line.decode(errors="backslashreplace"))
+        return bool(data)
+
+    def close(self) -> None:
+        """Close the pipe's end."""
+        self._connection.close()
+
+
+class RecordReader:
+    """Takes log records out of a pipe and hands them to this process's logging; never waits."""
+
+    def __init__(self, connection: Connection[Any, Any]) -> None:
+        self._channel = Channel(connection, blocking=False)
+
+    def fileno(self) -> int:
+        """Return the file descriptor to wait for."""
+        return self._channel.fileno()
+
+    def read(self) -> bool:
+        """Write the records that have arrived; False at the end of the pipe."""
+        try:
+            records = self._channel.receive()
+        except EOFError:
+            return False
+        for record in records:
+            target = logging.getLogger(record.name)
+            if target.isEnabledFor(record.levelno):
+                target.handle(record)
+        return True
+
+    def close(self) -> None:
+        """Close the pipe's end."""
+        self._channel.close()
+
+
+Reader = LineReader | RecordReader
+
+
+class WorkerOutput:
+    """The three pipes of one process: log records, stdout and stderr.
+
+    stdout goes to this process's stdout as it is, because it may be a result; stderr, where librdkafka, the interpreter
+    and faulthandler write, goes to the log under the thread's name.
+    """
+
+    def __init__(
+        self, name: str, log: Connection[Any, Any], stdout: Connection[Any, Any], stderr: Connection[Any, Any]
+    ) -> None:
+        logger = logging.getLogger(f"{__package__}.stderr")
+        self.readers: list[Reader] = [
+            RecordReader(log),
+            LineReader(stdout, _print),
+            LineReader(stderr, lambda line: logger.warning("stream-thread [%s] stderr: %s", name, line)),
+        ]
+
+    def read(self, reader: Reader) -> None:
+        """Write what has arrived in one of ``readers``; at its end, forget it."""
+        if not reader.read():
+            reader.close()
+            self.readers.remove(reader)
+
+    def drain(self) -> None:
+        """Write all that a process has left when it ended."""
+        for reader in list(self.readers):
+            while reader in self.readers and _has_data(reader):
+                self.read(reader)
+
+    def close(self) -> None:
+        """Close all pipes; what is still in them is lost."""
+        for reader in self.readers:
+            reader.close()
+        self.readers.clear()
+
+
+def _has_data(reader: Reader) -> bool:
+    """Return True if a read would bring something or the end. A grandchild may hold the pipe open without writing."""
+    poll = select.poll()
+    poll.register(reader.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _print(line: str) -> None:
+    print(line, flush=True, file=sys.stdout)

@@ -1,0 +1,201 @@
+"""Inside the process of a stream thread: where it starts, and its end of the pipe to the supervisor."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import logging
+import logging.handlers
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+from penstock.topology.errors import ConfigError
+from penstock.topology.streams_config import StreamsConfig
+from penstock.workers.control import Command, Failed, Report, Shutdown, ThreadControl
+
+from .channel import Channel
+from .exit_codes import WorkerExitCode
+from .topology_source import TopologyLoadError, TopologySource
+
+#: prctl(2): the signal that a process gets when the thread that made it ends.
+PR_SET_PDEATHSIG = 1
+#: Blocked by the supervisor while it spawns, until the new process has its own handlers.
+HANDLED_SIGNALS = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGTTIN,
+    signal.SIGTTOU,
+    signal.SIGUSR1,
+)
+#: How long the last reports may take to leave a process that ends; the supervisor reads them at once.
+FLUSH_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """What a stream thread's process is told. slot: N in StreamThread-N; it stays when the process is replaced.
+
+    process_id: the application's on this host (a UUID that the state directory keeps). num_threads: how many there are.
+    """
+
+    slot: int
+    client_id: str
+    process_id: str
+    num_threads: int
+    config: StreamsConfig
+    topology: TopologySource
+
+    @property
+    def name(self) -> str:
+        """The thread's name, which is also its client's id: ``<client id>-StreamThread-<slot>``."""
+        return f"{self.client_id}-StreamThread-{self.slot}"
+
+
+#: What runs in the process: the stream thread, or in tests something smaller. Returns when it was told to shut down.
+WorkerTarget = Callable[[WorkerSpec, ThreadControl], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStarted:
+    """The first message of a process: the interpreter is up, and what goes wrong from now on is reported."""
+
+
+class ProcessEnds(NamedTuple):
+    """The process's ends of its pipes."""
+
+    control: Connection[Any, Any]
+    log: Connection[Any, Any]
+    stdout: Connection[Any, Any]
+    stderr: Connection[Any, Any]
+
+
+class PipeControl:
+    """ThreadControl over the pipe. Two threads wait for the pipe, so that the stream thread never does."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.failed = False
+        self._channel = channel
+        self._commands: deque[Command] = deque()
+        self._reports: SimpleQueue[Report | None] = SimpleQueue()
+        self._writer = threading.Thread(target=self._write, name="supervisor-writer", daemon=True)
+        self._reader = threading.Thread(target=self._read, name="supervisor-reader", daemon=True)
+        self._writer.start()
+        self._reader.start()
+
+    def poll_commands(self) -> list[Command]:
+        """Return the commands that have arrived since the last call."""
+        return [self._commands.popleft() for _ in range(len(self._commands))]
+
+    def report(self, report: Report) -> None:
+        """Send a report; it leaves as soon as the pipe takes it."""
+        self.failed = self.failed or isinstance(report, Failed)
+        self._reports.put(report)
+
+    def shut_down(self) -> None:
+        """Act as if the supervisor had sent Shutdown: what SIGTERM does to this process alone."""
+        self._commands.append(Shutdown())
+
+    def close(self) -> None:
+        """Send what is still waiting."""
+        self._reports.put(None)
+        self._writer.join(FLUSH_SECONDS)
+
+    def _write(self) -> None:
+        while (report := self._reports.get()) is not None:
+            try:
+                self._channel.send(report)
+            except OSError:  # the supervisor is gone; the reader ends the process
+                return
+
+    def _read(self) -> None:
+        while True:
+            try:
+                self._commands.extend(self._channel.receive())
+            except (EOFError, OSError):
+                os._exit(WorkerExitCode.ORPHANED)
+
+
+class PipeLogHandler(logging.handlers.QueueHandler):
+    """Sends each log record to the supervisor, whose thread writes it: lines of two processes never mix."""
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        """Send a record that QueueHandler has made picklable."""
+        channel: Channel = self.queue  # type: ignore[assignment]  # any object will do, says logging's documentation
+        channel.send(record)
+
+
+def main(target: WorkerTarget, spec_bytes: bytes, ends: ProcessEnds, supervisor_pid: int) -> None:
+    """Run a stream thread in this new process; never returns. spec_bytes: a pickled WorkerSpec."""
+    os.dup2(ends.stdout.fileno(), sys.stdout.fileno())
+    os.dup2(ends.stderr.fileno(), sys.stderr.fileno())
+    faulthandler.enable(file=sys.stderr, all_threads=True)  # SIGABRT from the supervisor leaves all stacks
+    _die_with(supervisor_pid)
+    channel = Channel(ends.control, blocking=True)
+    channel.send(ProcessStarted())
+    control = PipeControl(channel)
+    _handle_signals(control)
+    code = _run(target, spec_bytes, control, Channel(ends.log, blocking=True))
+    control.close()
+    sys.exit(code)
+
+
+def _run(target: WorkerTarget, spec_bytes: bytes, control: PipeControl, log: Channel) -> WorkerExitCode:
+    try:
+        spec = _load_spec(spec_bytes)
+        _set_up_logging(log, spec.config["penstock.log.level"])
+        target(spec, control)
+    except (TopologyLoadError, ConfigError) as error:
+        _report_failure(control, error)
+        return WorkerExitCode.BOOT_FAILED
+    except BaseException as error:  # noqa: BLE001  reported, SystemExit of a user's function too
+        _report_failure(control, error)
+        return WorkerExitCode.FAILED
+    return WorkerExitCode.FAILED if control.failed else WorkerExitCode.STOPPED
+
+
+def _load_spec(spec_bytes: bytes) -> WorkerSpec:
+    try:
+        spec: WorkerSpec = pickle.loads(spec_bytes)  # noqa: S301  from our own supervisor
+    except Exception as error:
+        raise ConfigError(f"An object of the configuration cannot be made in another process: {error}") from error
+    return spec
+
+
+def _report_failure(control: PipeControl, error: BaseException) -> None:
+    if not control.failed:
+        text = "".join(traceback.format_exception(error))
+        control.report(Failed(type(error).__name__, str(error), text))
+
+
+def _set_up_logging(channel: Channel, level: str) -> None:
+    root = logging.getLogger()
+    root.handlers = [PipeLogHandler(channel)]  # type: ignore[arg-type]
+    root.setLevel(level)
+    logging.captureWarnings(True)
+
+
+def _handle_signals(control: PipeControl) -> None:
+    """Leave the terminal's signals to the supervisor; take SIGTERM as a request to end; then let signals in."""
+    for number in HANDLED_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda _number, _frame: control.shut_down())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED_SIGNALS)
+
+
+def _die_with(supervisor_pid: int) -> None:
+    """Ask Linux to kill this process when the supervisor's thread ends; elsewhere the closed pipe has to do."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != supervisor_pid:  # it ended before we asked
+        os._exit(WorkerExitCode.ORPHANED)

@@ -1,0 +1,69 @@
+"""Supervisors of real processes that a test conducts; whatever it does, no process is left."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.supervisor.supervisor import Supervisor
+from penstock.supervisor.topology_source import TopologySource
+from penstock.topology.streams_config import StreamsConfig
+
+sys.path.insert(0, str(Path(__file__).parent))  # spawned processes get the path, and import worker_targets by name
+
+import worker_targets
+from stage import PATIENCE, Application, Conductor, LogLines, MakeApplication
+
+
+@pytest.fixture
+def conductor(tmp_path: Path) -> Iterator[Conductor]:
+    conductor = Conductor(tmp_path / "conductor")
+    yield conductor
+    conductor.close()
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> Iterator[LogLines]:
+    lines = LogLines()
+    root = logging.getLogger()
+    root.addHandler(lines)
+    with caplog.at_level(logging.INFO):
+        yield lines
+    root.removeHandler(lines)
+
+
+@pytest.fixture
+def application(conductor: Conductor) -> Iterator[MakeApplication]:
+    """Make and start an application of puppets: ``application(2, {"key": value}, target=…)``."""
+    made: list[Application] = []
+
+    def make(threads: int = 1, config: dict[str, Any] | None = None, **options: Any) -> Application:
+        values = {
+            "application.id": "app",
+            "num.stream.threads": threads,
+            "penstock.worker.beat.interval.ms": 20,
+            worker_targets.CONDUCTOR: str(conductor.path),
+            **(config or {}),
+        }
+        target = options.pop("target", worker_targets.puppet)
+        handler = options.pop("exception_handler", None)
+        topology = options.pop("topology", TopologySource(reference="nothing:topology"))
+        supervisor = Supervisor(
+            StreamsConfig(values), topology, target, client_id="app-id", process_id="process-id", **options
+        )
+        if handler is not None:
+            supervisor.exception_handler = handler
+        made.append(Application(supervisor))
+        supervisor.start()
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.supervisor.signal(2)
+        one.supervisor.signal(2)
+        assert one.supervisor.join(PATIENCE)

@@ -1,0 +1,141 @@
+"""What the supervisor's tests have in their hands: the puppets, what is logged, and the application."""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from penstock.supervisor.application_state import ApplicationState
+from penstock.supervisor.supervisor import Supervisor
+
+#: Longer than anything here takes; a test that waits this long has failed.
+PATIENCE = 20.0
+
+
+class WorkerOnStage:
+    """The test's end of the line to one puppet."""
+
+    def __init__(self, line: socket.socket) -> None:
+        line.settimeout(PATIENCE)
+        self._socket = line
+        self._file = line.makefile("rw")
+        hello = self.hear()
+        self.slot: int = hello["slot"]
+        self.pid: int = hello["pid"]
+        self.name: str = hello["name"]
+        self.threads: int = hello["threads"]
+        self.process = psutil.Process(self.pid)
+
+    def order(self, do: str, **details: Any) -> None:
+        self._file.write(json.dumps({"do": do, **details}) + "\n")
+        self._file.flush()
+
+    def hear(self) -> dict[str, Any]:
+        """Wait for what the puppet says."""
+        heard: dict[str, Any] = json.loads(self._file.readline())
+        return heard
+
+    def run_up(self) -> None:
+        """Have the puppet report that it runs."""
+        self.order("go", states=["PARTITIONS_ASSIGNED", "RUNNING"])
+
+    def close(self) -> None:
+        with suppress(OSError):  # an order that the puppet's end has not taken
+            self._file.close()
+        self._socket.close()
+
+
+class Conductor:
+    """Where puppets come on stage."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._door = socket.socket(socket.AF_UNIX)
+        self._door.bind(str(path))
+        self._door.listen(16)
+        self._door.settimeout(PATIENCE)
+        self._stage: list[WorkerOnStage] = []
+
+    def next(self) -> WorkerOnStage:
+        """Wait for the next process."""
+        worker = WorkerOnStage(self._door.accept()[0])
+        self._stage.append(worker)
+        return worker
+
+    def running(self, count: int) -> list[WorkerOnStage]:
+        """Wait for so many processes and have them run; by slot."""
+        workers = sorted((self.next() for _ in range(count)), key=lambda worker: worker.slot)
+        for worker in workers:
+            worker.run_up()
+        return workers
+
+    def nobody_waits(self) -> bool:
+        """Return True if no further process has come."""
+        self._door.settimeout(0)
+        try:
+            self._stage.append(WorkerOnStage(self._door.accept()[0]))
+        except BlockingIOError:
+            return True
+        finally:
+            self._door.settimeout(PATIENCE)
+        return False
+
+    def close(self) -> None:
+        for worker in self._stage:
+            worker.close()
+        self._door.close()
+
+
+class LogLines(logging.Handler):
+    """All that is logged, to be waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: list[str] = []
+        self._changed = threading.Condition()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with self._changed:
+            self._lines.append(record.getMessage())
+            self._changed.notify_all()
+
+    def wait_for(self, text: str) -> str:
+        """Wait for a line with this text and return it."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: any(text in line for line in self._lines), PATIENCE), (
+                f"{text!r} was not logged; what was: " + "\n".join(self._lines)
+            )
+            return next(line for line in self._lines if text in line)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self._lines)
+
+
+class Application:
+    """A supervisor with what a test wants to know of it."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self.supervisor = supervisor
+        self.changes: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
+        supervisor.states.listener = lambda new, old: self.changes.put((old.name, new.name))
+
+    def wait_for(self, *states: ApplicationState) -> None:
+        assert self.supervisor.states.wait_for(states, PATIENCE), f"still {self.supervisor.states.state.name}"
+
+    def ends(self) -> int:
+        """Wait for the end and return the exit code."""
+        assert self.supervisor.join(PATIENCE), "the supervisor does not end"
+        return self.supervisor.exit_code
+
+
+MakeApplication = Callable[..., Application]

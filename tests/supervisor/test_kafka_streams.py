@@ -1,0 +1,314 @@
+"""KafkaStreams in programs of users: started, signalled, killed, run twice."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import worker_targets
+from stage import PATIENCE, Conductor
+
+from penstock.supervisor.application_state import ApplicationState as State
+from penstock.supervisor.exit_codes import ExitCode
+from penstock.supervisor.instance_directory import ApplicationLockedError
+from penstock.supervisor.kafka_streams import KafkaStreams
+from penstock.supervisor.topology_source import TopologyLoadError, TopologySource
+from penstock.topology.errors import ConfigError, InvalidStateStoreError, StreamsError, TopologyError
+from penstock.topology.streams_builder import StreamsBuilder
+
+#: What a user writes; run by a fresh interpreter.
+PROGRAM = """\
+import logging, sys
+from penstock.supervisor.kafka_streams import KafkaStreams
+import worker_targets
+
+config = {config!r}
+
+{guard}:
+    logging.basicConfig(level="INFO", stream=sys.stderr)
+    sys.exit(KafkaStreams("my_app:topology", config, worker_target=worker_targets.puppet).run())
+"""
+
+MakeStreams = Callable[..., KafkaStreams]
+
+
+@pytest.fixture
+def config(conductor: Conductor, tmp_path: Path) -> dict[str, Any]:
+    return {
+        "application.id": "app",
+        "bootstrap.servers": "nowhere:1",
+        "client.id": "me",
+        "state.dir": str(tmp_path),
+        "penstock.worker.beat.interval.ms": 20,
+        worker_targets.CONDUCTOR: str(conductor.path),
+    }
+
+
+@pytest.fixture
+def streams(config: dict[str, Any]) -> Iterator[MakeStreams]:
+    made: list[KafkaStreams] = []
+
+    def make(**more: Any) -> KafkaStreams:
+        made.append(KafkaStreams("my_app:topology", config | more, worker_target=worker_targets.puppet))
+        return made[-1]
+
+    yield make
+    for one in made:
+        assert one.close(timedelta(seconds=PATIENCE))
+
+
+@pytest.fixture
+def program(config: dict[str, Any], tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start the program of a user in a process group of its own."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(guard: str = 'if __name__ == "__main__"') -> subprocess.Popen[str]:
+        script = tmp_path / "user_program.py"
+        script.write_text(PROGRAM.format(config=config, guard=guard))
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.getcwd()])}
+        process = subprocess.Popen(
+            [sys.executable, str(script)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+# -- in a process of its own
+
+
+def test_sigterm_ends_a_program_in_good_order(program: Any, conductor: Conductor) -> None:
+    process = program()
+    (one,) = conductor.running(1)
+    process.send_signal(signal.SIGTERM)
+    assert one.hear() == {"command": "shutdown", "leave_group": False}
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == ExitCode.OK, output
+    assert "State transition from PENDING_SHUTDOWN to NOT_RUNNING" in output
+
+
+def test_control_c_in_a_terminal_reaches_only_the_supervisor(program: Any, conductor: Conductor) -> None:
+    process = program()
+    (one,) = conductor.running(1)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
+    assert one.hear() == {"command": "shutdown", "leave_group": False}
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == ExitCode.OK, output
+    assert "KeyboardInterrupt" not in output
+
+
+def test_sigterm_to_the_whole_group_ends_it_in_good_order_too(program: Any, conductor: Conductor) -> None:
+    process = program()
+    conductor.running(1)
+    os.killpg(process.pid, signal.SIGTERM)  # as systemd does without KillMode=mixed
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == ExitCode.OK, output
+
+
+def test_a_second_sigterm_kills(program: Any, conductor: Conductor) -> None:
+    process = program()
+    (one,) = conductor.running(1)
+    one.order("be deaf")
+    assert one.hear() == {"deaf": True}
+    process.send_signal(signal.SIGTERM)
+    assert one.hear()["command"] == "shutdown"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == ExitCode.FORCED
+
+
+def test_signals_add_and_remove_and_describe(program: Any, conductor: Conductor) -> None:
+    process = program()
+    conductor.running(1)
+    process.send_signal(signal.SIGTTIN)
+    two = conductor.next()
+    assert two.slot == 2
+    process.send_signal(signal.SIGTTOU)
+    assert two.hear() == {"command": "shutdown", "leave_group": True}
+    process.send_signal(signal.SIGUSR1)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert "me-StreamThread-1: process" in output
+
+
+@pytest.mark.parametrize("how", ["idle", "hangs in C"])
+def test_processes_do_not_outlive_a_killed_supervisor(program: Any, conductor: Conductor, how: str) -> None:
+    process = program()
+    (one,) = conductor.running(1)
+    if how == "hangs in C":
+        one.order("hang")
+        assert one.hear() == {"hangs": True}
+    process.kill()
+    gone, _ = psutil.wait_procs([one.process], timeout=PATIENCE)
+    assert gone
+
+
+def test_a_program_without_main_guard_is_told_what_to_do(program: Any) -> None:
+    process = program(guard="if True")
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == ExitCode.TOPOLOGY, output
+    assert 'Put `if __name__ == "__main__":` around what starts it.' in output
+
+
+# -- in this process
+
+
+def test_it_is_a_context_manager_that_closes(streams: MakeStreams, conductor: Conductor) -> None:
+    changes: list[tuple[str, str]] = []
+    with streams() as app:
+        app.set_state_listener(lambda new, old: changes.append((old.name, new.name)))
+        app.start()
+        conductor.running(1)
+    assert app.state is State.NOT_RUNNING
+    assert changes[0] == ("CREATED", "REBALANCING")
+    assert changes[-1] == ("PENDING_SHUTDOWN", "NOT_RUNNING")
+
+
+def test_run_returns_when_another_thread_closes(streams: MakeStreams, conductor: Conductor) -> None:
+    app = streams()
+    before = signal.getsignal(signal.SIGTERM)
+    closer = threading.Thread(target=lambda: (conductor.running(1), app.close()))
+    closer.start()
+    assert app.run() is ExitCode.OK
+    closer.join()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_close_before_start_and_after_the_end_does_nothing(streams: MakeStreams) -> None:
+    app = streams()
+    assert app.close()
+    assert app.state is State.NOT_RUNNING
+    assert app.close()
+    with pytest.raises(StreamsError, match="the application is NOT_RUNNING"):
+        app.start()
+
+
+def test_close_gives_up_waiting_after_its_timeout(streams: MakeStreams, conductor: Conductor) -> None:
+    app = streams()
+    app.start()
+    (one,) = conductor.running(1)
+    one.order("be deaf")
+    assert one.hear() == {"deaf": True}
+    assert not app.close(timeout=1)
+    assert one.hear()["command"] == "shutdown"
+    one.order("return")
+
+
+def test_handlers_are_set_before_the_start_only(streams: MakeStreams, conductor: Conductor) -> None:
+    app = streams()
+    app.start()
+    conductor.running(1)
+    for change in (app.set_state_listener, app.set_uncaught_exception_handler):
+        with pytest.raises(StreamsError, match="before calling start"):
+            change(lambda *_: None)
+
+
+def test_a_second_application_on_this_host_is_refused(streams: MakeStreams, conductor: Conductor) -> None:
+    first, second = streams(), streams()
+    first.start()
+    conductor.running(1)
+    with pytest.raises(ApplicationLockedError, match=f"Process {os.getpid()} on this host already runs"):
+        second.start()
+    assert second.state is State.CREATED
+    first.close()
+    second.start()
+    conductor.running(1)
+
+
+def test_close_from_a_listener_does_not_wait_for_itself(streams: MakeStreams, conductor: Conductor) -> None:
+    app = streams()
+    answers: list[bool] = []
+    app.set_state_listener(lambda new, _: answers.append(app.close()) if new is State.RUNNING else None)
+    app.start()
+    conductor.running(1)
+    assert app._supervisor.join(PATIENCE)
+    assert answers == [False]
+    assert app.state is State.NOT_RUNNING
+
+
+def test_status_metrics_and_queries(streams: MakeStreams, conductor: Conductor) -> None:
+    app = streams(**{"num.stream.threads": 2})
+    with pytest.raises(InvalidStateStoreError, match="the application is CREATED"):
+        app.query("counts", "get", "key")
+    assert app.status() == []
+    app.start()
+    conductor.running(2)
+    assert [thread.name for thread in app.status()] == ["me-StreamThread-1", "me-StreamThread-2"]
+    assert app.metrics()["stream-metrics"]["alive-stream-threads"] == 2
+    assert app.metrics()["me-StreamThread-1"] == {"m": 1.0}
+    assert sorted(app.query("counts", "get", "key")) == [(1, ("key",)), (2, ("key",))]
+    with pytest.raises(InvalidStateStoreError, match="Cannot query none: UnknownStateStoreError: no such store"):
+        app.query("none", "get", "key")
+
+
+def test_required_keys_are_checked_first() -> None:
+    with pytest.raises(ConfigError, match=r"missing: bootstrap\.servers"):
+        KafkaStreams("my_app:topology", {"application.id": "app"})
+
+
+# -- how a topology travels
+
+
+def test_a_topology_made_here_travels_with_its_functions() -> None:
+    secret = "closed over"
+    builder = StreamsBuilder()
+    builder.stream("in").map_values(lambda value: value + secret).to("out")
+    source = TopologySource.of(builder.build())
+    described = subprocess.run(
+        [sys.executable, "-c", "import pickle, sys; print(pickle.load(sys.stdin.buffer).load().describe())"],
+        input=pickle.dumps(source),
+        capture_output=True,
+        check=True,
+    )
+    assert b"topics: [in]" in described.stdout
+
+
+def test_a_topology_that_cannot_travel_says_what_to_do() -> None:
+    lock = threading.Lock()
+    builder = StreamsBuilder()
+    builder.stream("in").filter(lambda key, value: lock.locked()).to("out")
+    with pytest.raises(TopologyError, match="give KafkaStreams the reference 'module:attribute'"):
+        TopologySource.of(builder.build())
+
+
+@pytest.mark.parametrize("text", ["my_app", "my_app:", "my-app:topology", ":topology", "my_app.py:topology!"])
+def test_a_reference_has_a_form(text: str) -> None:
+    with pytest.raises(TopologyError, match="is not of the form module:attribute"):
+        TopologySource.of(text)
+
+
+def test_a_builder_a_topology_and_a_function_can_be_referred_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "forms_app.py").write_text(
+        "from penstock.topology.streams_builder import StreamsBuilder\n"
+        "builder = StreamsBuilder()\nbuilder.stream('in').to('out')\n"
+        "def topology():\n    other = StreamsBuilder()\n    other.stream('in').to('out')\n    return other.build()\n"
+        "ready = topology()\n"
+        "class Apps:\n    delays = ready\n"
+        "def broken():\n    return {}['missing']\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != ""])
+    for attribute in ("builder", "topology", "ready", "Apps.delays"):
+        assert "topics: [in]" in str(TopologySource.of(f"forms_app:{attribute}").load().describe())
+    with pytest.raises(TopologyLoadError, match=r"KeyError: 'missing' \(.*forms_app.py:12\)"):
+        TopologySource.of("forms_app:broken").load()

@@ -1,0 +1,398 @@
+"""The supervisor with real processes: they run, die, hang, are replaced, added, removed and stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+from stage import Conductor, LogLines, MakeApplication
+from worker_targets import loads_its_topology
+
+from penstock.supervisor.application_state import ApplicationState as State
+from penstock.supervisor.exit_codes import ExitCode
+from penstock.supervisor.topology_source import TopologySource
+from penstock.supervisor.uncaught_exception import StreamsUncaughtExceptionHandlerResponse as Response
+from penstock.supervisor.uncaught_exception import StreamThreadError
+
+
+def test_all_stream_threads_run_and_close_in_good_order(
+    application: MakeApplication, conductor: Conductor, log: LogLines
+) -> None:
+    app = application(2)
+    workers = conductor.running(2)
+    assert [worker.name for worker in workers] == ["app-id-StreamThread-1", "app-id-StreamThread-2"]
+    assert {worker.threads for worker in workers} == {2}
+    app.wait_for(State.RUNNING)
+    app.supervisor.shut_down()
+    assert [worker.hear() for worker in workers] == [{"command": "shutdown", "leave_group": False}] * 2
+    assert app.ends() == ExitCode.OK
+    assert app.supervisor.states.state is State.NOT_RUNNING
+    for old, new in (("CREATED", "REBALANCING"), ("RUNNING", "PENDING_SHUTDOWN"), ("PENDING_SHUTDOWN", "NOT_RUNNING")):
+        log.wait_for(f"stream-client [app-id] State transition from {old} to {new}")
+
+
+def test_the_application_runs_once_all_its_stream_threads_run(
+    application: MakeApplication, conductor: Conductor
+) -> None:
+    app = application(2)
+    first, second = conductor.next(), conductor.next()
+    first.run_up()
+    second.order("go", states=["PARTITIONS_ASSIGNED"])
+    second.order("go", states=["RUNNING"])
+    app.wait_for(State.RUNNING)
+    first.order("go", states=["PARTITIONS_REVOKED", "PARTITIONS_ASSIGNED"])
+    app.wait_for(State.REBALANCING)
+    first.order("go", states=["RUNNING"])
+    app.wait_for(State.RUNNING)
+    assert app.changes.get() == ("CREATED", "REBALANCING")
+    assert app.changes.get() == ("REBALANCING", "RUNNING")
+
+
+@pytest.mark.parametrize(
+    ("how", "cause"),
+    [
+        (signal.SIGKILL, "SIGKILL, possibly out of memory"),
+        (signal.SIGSEGV, "SIGSEGV"),
+        (42, "exit code 42"),
+    ],
+)
+def test_a_process_that_dies_is_replaced_in_its_slot(
+    application: MakeApplication, conductor: Conductor, log: LogLines, how: int, cause: str
+) -> None:
+    app = application(2)
+    one, two = conductor.running(2)
+    app.wait_for(State.RUNNING)
+    if isinstance(how, signal.Signals):
+        os.kill(one.pid, how)
+    else:
+        one.order("exit", code=how)
+    again = conductor.next()
+    assert (again.slot, again.name) == (one.slot, one.name)
+    assert again.pid != one.pid
+    assert two.process.is_running()
+    assert f"process {one.pid}, died: {cause}" in log.wait_for("died:")
+    status = app.supervisor.thread_status()
+    assert [(thread.slot, thread.pid, thread.restarts) for thread in status] == [(1, again.pid, 1), (2, two.pid, 0)]
+    assert app.supervisor.failed_stream_threads == 1
+
+
+def test_a_death_is_seen_although_something_else_takes_the_exit_code(
+    application: MakeApplication, conductor: Conductor, log: LogLines
+) -> None:
+    application(1)
+    (one,) = conductor.running(1)
+    one.process.suspend()
+    one.process.kill()
+    one.process.wait()  # psutil reaps our child here, as a library's os.wait() would
+    assert conductor.next().slot == 1
+    log.wait_for("died: ")
+
+
+def test_a_death_is_seen_although_a_child_of_the_process_lives_on(
+    application: MakeApplication, conductor: Conductor
+) -> None:
+    application(1)
+    (one,) = conductor.running(1)
+    one.order("fork")
+    child = one.hear()["child"]
+    try:
+        one.process.kill()
+        assert conductor.next().slot == 1
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_a_process_that_ends_by_itself_is_replaced(application: MakeApplication, conductor: Conductor) -> None:
+    application(1)
+    (one,) = conductor.running(1)
+    one.process.send_signal(signal.SIGTERM)  # what an operator may do to have one process made new
+    assert one.hear() == {"command": "shutdown", "leave_group": False}
+    assert conductor.next().slot == 1
+
+
+def test_a_crash_loop_ends_in_error(application: MakeApplication, conductor: Conductor, log: LogLines) -> None:
+    limits = {"penstock.worker.restart.max": 2, "penstock.worker.restart.backoff.ms": 1}
+    app = application(2, limits)
+    for _ in range(4):  # two at the start, two replacements
+        conductor.next().order("exit", code=1)
+    assert app.ends() == ExitCode.RESTART_LIMIT
+    assert app.supervisor.states.state is State.ERROR
+    assert conductor.nobody_waits()
+    log.wait_for("More than 2 stream threads died within 300 s: giving up")
+
+
+@pytest.mark.parametrize("how", ["hang in C", "stopped"])
+def test_a_process_that_hangs_is_aborted_then_killed_then_replaced(
+    application: MakeApplication, conductor: Conductor, log: LogLines, how: str
+) -> None:
+    application(
+        1,
+        {
+            "max.poll.interval.ms": 100,
+            "penstock.worker.stall.timeout.ms": 1000,
+            "penstock.worker.abort.grace.ms": 5_000 if how == "hang in C" else 50,
+        },
+    )
+    (one,) = conductor.running(1)
+    if how == "hang in C":
+        one.order("hang")
+        assert one.hear() == {"hangs": True}
+    else:
+        one.process.suspend()
+    log.wait_for("has given no sign of life for 1 s: aborting it")
+    assert conductor.next().slot == 1
+    if how == "hang in C":
+        log.wait_for("died: SIGABRT")
+        assert "Fatal Python error: Aborted" in log.text
+        assert "in obey" in log.text  # where it hung
+    else:
+        log.wait_for("survives SIGABRT: killing it")
+        log.wait_for("died: SIGKILL")
+
+
+def test_an_exception_shuts_the_client_down_by_default(
+    application: MakeApplication, conductor: Conductor, log: LogLines
+) -> None:
+    app = application(2)
+    one, two = conductor.running(2)
+    one.order("raise", message="no such key")
+    assert two.hear()["command"] == "shutdown"
+    assert app.ends() == ExitCode.FAILED
+    assert app.supervisor.states.state is State.ERROR
+    assert "opted to SHUTDOWN_CLIENT" in log.text
+    assert "ValueError: no such key" in log.text
+
+
+def test_the_uncaught_exception_handler_may_have_the_thread_replaced(
+    application: MakeApplication, conductor: Conductor
+) -> None:
+    errors: list[StreamThreadError] = []
+
+    def handler(error: StreamThreadError) -> Response:
+        errors.append(error)
+        return Response.REPLACE_THREAD
+
+    application(1, exception_handler=handler)
+    (one,) = conductor.running(1)
+    one.order("raise", message="no such key")
+    assert conductor.next().slot == 1
+    (error,) = errors
+    assert (error.kind, str(error), error.thread_name) == ("ValueError", "ValueError: no such key", one.name)
+    assert "worker_targets.py" in error.traceback
+
+
+def test_an_uncaught_exception_handler_that_fails_shuts_the_client_down(
+    application: MakeApplication, conductor: Conductor, log: LogLines
+) -> None:
+    def handler(_error: StreamThreadError) -> Response:
+        raise RuntimeError("handler is broken")
+
+    app = application(1, exception_handler=handler)
+    conductor.next().order("raise", message="x")
+    assert app.ends() == ExitCode.FAILED
+    log.wait_for("The uncaught exception handler itself failed")
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("no_such_module:topology", "No module named 'no_such_module'. Is the name right, and is"),
+        ("json:topology", "Is the part after the colon the name of a topology in json?"),
+        ("json:JSONDecoder", "Expected a Topology, a StreamsBuilder, or a function that returns one, not JSONDecoder"),
+        ("json:dumps", "TypeError: dumps() missing 1 required positional argument"),
+    ],
+)
+def test_a_topology_that_cannot_be_loaded_ends_the_application_at_once(
+    application: MakeApplication, log: LogLines, reference: str, message: str
+) -> None:
+    app = application(2, target=loads_its_topology, topology=TopologySource(reference=reference))
+    assert app.ends() == ExitCode.TOPOLOGY
+    assert app.supervisor.states.state is State.ERROR
+    assert log.text.count("is replaced") == 0
+    assert message in log.wait_for("cannot start, and would not with another try")
+    assert "Traceback" in log.text
+
+
+def test_a_refused_configuration_ends_the_application_at_once(
+    application: MakeApplication, conductor: Conductor, log: LogLines
+) -> None:
+    app = application(1)
+    conductor.next().order("refuse", message="bad.key is not known to the client")
+    assert app.ends() == ExitCode.TOPOLOGY
+    assert "ConfigError: bad.key is not known to the client" in log.text
+
+
+def test_a_process_that_cannot_even_start_is_not_tried_again(
+    application: MakeApplication, log: LogLines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only_here = ModuleType("only_here")  # as a module of a user's that fails when it is imported again
+    exec("def target(spec, control): pass", only_here.__dict__)
+    monkeypatch.setitem(sys.modules, "only_here", only_here)
+    app = application(1, target=only_here.target)
+    assert app.ends() == ExitCode.TOPOLOGY
+    log.wait_for("ended with exit code 1 (FAILED); its stderr has more")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_shuts_down(application: MakeApplication, conductor: Conductor, number: int) -> None:
+    app = application(1)
+    conductor.running(1)
+    app.supervisor.signal(number)
+    assert app.ends() == ExitCode.OK
+
+
+def test_a_second_signal_kills(application: MakeApplication, conductor: Conductor, log: LogLines) -> None:
+    app = application(1)
+    (one,) = conductor.running(1)
+    one.order("be deaf")
+    assert one.hear() == {"deaf": True}
+    app.supervisor.signal(signal.SIGTERM)
+    assert one.hear()["command"] == "shutdown"
+    app.supervisor.signal(signal.SIGTERM)
+    assert app.ends() == ExitCode.FORCED
+    assert app.supervisor.states.state is State.NOT_RUNNING
+    log.wait_for("Received SIGTERM again: killing all stream threads")
+
+
+def test_who_does_not_close_in_time_is_ended_by_force(
+    application: MakeApplication, conductor: Conductor, log: LogLines
+) -> None:
+    app = application(2, {"penstock.shutdown.timeout.ms": 100})
+    one, _two = conductor.running(2)
+    one.order("be deaf")
+    assert one.hear() == {"deaf": True}
+    app.supervisor.shut_down()
+    assert app.ends() == ExitCode.SHUTDOWN_TIMEOUT
+    assert f"{one.name}, process {one.pid}, did not close in time: aborting it" in log.text
+
+
+def test_a_death_during_the_shutdown_shows_in_the_exit_code(application: MakeApplication, conductor: Conductor) -> None:
+    app = application(1)
+    (one,) = conductor.running(1)
+    one.order("be deaf")
+    assert one.hear() == {"deaf": True}
+    app.supervisor.shut_down()
+    assert one.hear()["command"] == "shutdown"
+    one.order("raise", message="cannot commit")
+    assert app.ends() == ExitCode.FAILED
+    assert app.supervisor.states.state is State.NOT_RUNNING
+
+
+def test_stream_threads_are_added_and_removed(application: MakeApplication, conductor: Conductor) -> None:
+    app = application(1)
+    conductor.running(1)
+    app.wait_for(State.RUNNING)
+    assert app.supervisor.add_thread() == "app-id-StreamThread-2"
+    two = conductor.next()
+    assert (two.slot, two.threads) == (2, 2)
+    assert app.supervisor.remove_thread() == "app-id-StreamThread-2"
+    assert two.hear() == {"command": "shutdown", "leave_group": True}
+    assert [thread.slot for thread in app.supervisor.thread_status()] == [1]
+
+
+def test_signals_add_and_remove_stream_threads(
+    application: MakeApplication, conductor: Conductor, log: LogLines
+) -> None:
+    app = application(2)
+    workers = conductor.running(2)
+    app.supervisor.signal(signal.SIGTTOU)
+    assert workers[1].hear()["command"] == "shutdown"
+    log.wait_for(f"{workers[1].name}, process {workers[1].pid}, has closed")
+    app.supervisor.signal(signal.SIGTTIN)
+    assert conductor.next().slot == 2
+
+
+def test_a_removed_number_is_used_again_and_gaps_are_filled(application: MakeApplication, conductor: Conductor) -> None:
+    app = application(1)
+    conductor.running(1)
+    assert app.supervisor.remove_thread() == "app-id-StreamThread-1"
+    assert app.supervisor.remove_thread() is None
+    assert app.supervisor.add_thread() == "app-id-StreamThread-1"
+    assert conductor.next().slot == 1
+
+
+def test_nothing_is_added_or_removed_once_the_application_has_ended(
+    application: MakeApplication, conductor: Conductor
+) -> None:
+    app = application(1)
+    conductor.running(1)
+    app.supervisor.shut_down()
+    app.ends()
+    assert app.supervisor.add_thread() is None
+    assert app.supervisor.remove_thread() is None
+    assert app.supervisor.thread_status() == []
+
+
+def test_pause_and_resume_reach_all_and_those_that_come(application: MakeApplication, conductor: Conductor) -> None:
+    app = application(1)
+    (one,) = conductor.running(1)
+    app.supervisor.pause()
+    assert one.hear() == {"command": "pause"}
+    app.supervisor.add_thread()
+    assert conductor.next().hear() == {"command": "pause"}
+    app.supervisor.resume()
+    assert one.hear() == {"command": "resume"}
+
+
+def test_the_status_tells_what_each_thread_does(application: MakeApplication, conductor: Conductor) -> None:
+    app = application(1)
+    (one,) = conductor.running(1)
+    app.wait_for(State.RUNNING)
+    one.order("process", records=50)
+    one.order("go", states=["RUNNING"])
+
+    def status() -> Any:
+        return app.supervisor.thread_status()[0]
+
+    while status().records_processed < 50:  # each call waits for a turn of the loop
+        pass
+    (thread,) = app.supervisor.thread_status()
+    assert (thread.name, thread.pid, thread.state, thread.lag) == (one.name, one.pid, "RUNNING", 7)
+    assert [task.task_id for task in thread.tasks] == ["0_1"]
+    assert (thread.restore_remaining, thread.restore_total) == (1, 2)
+    assert thread.rss_bytes > 1_000_000
+    assert thread.uptime_seconds > 0
+
+
+def test_sigusr1_dumps_a_description(application: MakeApplication, conductor: Conductor, log: LogLines) -> None:
+    app = application(1)
+    (one,) = conductor.running(1)
+    app.wait_for(State.RUNNING)
+    app.supervisor.signal(signal.SIGUSR1)
+    line = log.wait_for(f"{one.name}: process {one.pid}")
+    assert "0_1(active RUNNING)" in line
+    assert "RUNNING: 1 stream threads, 1 tasks, 7 records behind" in log.text
+
+
+def test_a_query_is_answered_by_all_stream_threads(application: MakeApplication, conductor: Conductor) -> None:
+    app = application(2)
+    conductor.running(2)
+    answers = app.supervisor.query("counts", "get", ("key",)).result(10)
+    assert sorted(answer.value for answer in answers) == [(1, ("key",)), (2, ("key",))]
+
+
+def test_a_query_does_not_wait_for_a_process_that_dies(application: MakeApplication, conductor: Conductor) -> None:
+    app = application(2)
+    one, two = conductor.running(2)
+    one.process.suspend()
+    answers = app.supervisor.query("counts", "get", ("key",))
+    one.process.kill()
+    assert [answer.value for answer in answers.result(10)] == [(two.slot, ("key",))]
+
+
+def test_a_listener_that_fails_is_logged_and_ends_nothing(
+    application: MakeApplication, conductor: Conductor, log: LogLines
+) -> None:
+    app = application(1)
+
+    def listener(_new: State, _old: State) -> None:
+        raise RuntimeError("listener is broken")
+
+    app.supervisor.states.listener = listener
+    conductor.running(1)
+    app.wait_for(State.RUNNING)
+    log.wait_for("The state listener failed at the transition from REBALANCING to RUNNING")

@@ -1,0 +1,290 @@
+"""The parts of the supervisor that need no process: states, policy, pipes, systemd, exit codes, the state directory."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+import re
+import socket
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.supervisor.application_state import (
+    APPLICATION_TRANSITIONS,
+    ApplicationState,
+    ApplicationStates,
+    state_after,
+)
+from penstock.supervisor.channel import Channel
+from penstock.supervisor.exit_codes import ExitCode, WorkerExitCode
+from penstock.supervisor.instance_directory import PROCESS_FILE, ApplicationLockedError, InstanceDirectory
+from penstock.supervisor.restart_policy import RestartLimits, RestartPolicy
+from penstock.supervisor.systemd import SystemdNotifier
+from penstock.supervisor.worker_output import LineReader
+from penstock.topology.errors import ConfigError, StreamsError
+from penstock.workers.log_context import PrefixedLogger
+from penstock.workers.stream_thread_state import StreamThreadState as Thread
+
+OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
+
+
+# -- application_state
+
+
+def test_the_diagram_is_the_table() -> None:
+    lines = re.findall(r"^ {8}([A-Z_]+) -*>(.*)$", ApplicationState.__doc__ or "", re.MULTILINE)
+    drawn = {name: {word.strip() for word in rest.split(",") if word.strip()} for name, rest in lines}
+    assert drawn == {old.name: {new.name for new in news} for old, news in APPLICATION_TRANSITIONS.items()}
+
+
+def states() -> ApplicationStates:
+    return ApplicationStates(PrefixedLogger("test", ""))
+
+
+def test_an_illegal_transition_is_an_error_and_an_ending_state_refuses_quietly() -> None:
+    machine = states()
+    with pytest.raises(StreamsError, match="Unexpected state transition from CREATED to RUNNING"):
+        machine.transition_to(ApplicationState.RUNNING)
+    machine.transition_to(ApplicationState.PENDING_SHUTDOWN)
+    assert machine.transition_to(ApplicationState.REBALANCING) is None
+    assert machine.state is ApplicationState.PENDING_SHUTDOWN
+
+
+def test_rebalancing_is_told_once() -> None:
+    machine, told = states(), []
+    machine.listener = lambda new, old: told.append((old.name, new.name))
+    machine.transition_to(ApplicationState.REBALANCING)
+    assert machine.transition_to(ApplicationState.REBALANCING) is None
+    assert told == [("CREATED", "REBALANCING")]
+
+
+def test_wait_for_gives_up_after_its_timeout() -> None:
+    assert not states().wait_for([ApplicationState.RUNNING], timeout=0.01)
+
+
+@pytest.mark.parametrize(
+    ("new", "threads", "expected"),
+    [
+        (Thread.PARTITIONS_ASSIGNED, [Thread.RUNNING], "REBALANCING"),
+        (Thread.PARTITIONS_REVOKED, [Thread.RUNNING], "REBALANCING"),
+        (Thread.RUNNING, [Thread.RUNNING, Thread.RUNNING], "RUNNING"),
+        (Thread.RUNNING, [Thread.RUNNING, Thread.DEAD], "RUNNING"),
+        (Thread.RUNNING, [Thread.RUNNING, Thread.PENDING_SHUTDOWN], "RUNNING"),
+        (Thread.RUNNING, [Thread.RUNNING, Thread.STARTING], None),
+        (Thread.RUNNING, [Thread.RUNNING, Thread.PARTITIONS_ASSIGNED], None),
+        (Thread.STARTING, [Thread.STARTING], None),
+        (Thread.DEAD, [Thread.DEAD], None),
+    ],
+)
+def test_the_state_follows_the_threads(new: Thread, threads: list[Thread], expected: str | None) -> None:
+    after = state_after(new, threads)
+    assert (after and after.name) == expected
+
+
+# -- restart_policy
+
+
+def test_restarts_wait_longer_and_longer_and_are_limited_within_the_window() -> None:
+    policy = RestartPolicy(RestartLimits(max_restarts=5, window_ms=1000, backoff_ms=10, backoff_max_ms=35))
+    assert [policy.delay_ms(now) for now in range(6)] == [0, 10, 20, 35, 35, None]
+    assert policy.delay_ms(999) is None
+    assert policy.delay_ms(1000) == 35  # the first is out of the window
+    assert policy.delay_ms(3000) == 0
+
+
+@given(st.lists(st.integers(0, 500), max_size=60))
+def test_never_more_than_the_limit_within_any_window(gaps: list[int]) -> None:
+    policy = RestartPolicy(RestartLimits(max_restarts=3, window_ms=1000, backoff_ms=1, backoff_max_ms=8))
+    now, allowed = 0, []
+    for gap in gaps:
+        now += gap
+        if policy.delay_ms(now) is not None:
+            allowed.append(now)
+    assert all(late - early >= 1000 for early, late in zip(allowed, allowed[3:], strict=False))
+
+
+# -- channel and output
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Channel, Channel]]:
+    """The supervisor's end and the process's."""
+    ours, theirs = multiprocessing.Pipe()
+    yield Channel(ours, blocking=False), Channel(theirs, blocking=True)
+    ours.close()
+    theirs.close()
+
+
+def test_messages_arrive_whole_and_in_order(ends: tuple[Channel, Channel]) -> None:
+    ours, theirs = ends
+    assert ours.receive() == []
+    theirs.send("one")
+    theirs.send(["two", b"3"])
+    assert ours.receive() == ["one", ["two", b"3"]]
+    assert ours.offer("back")
+    assert theirs.receive() == ["back"]
+
+
+def test_a_message_that_has_not_arrived_whole_is_not_waited_for(ends: tuple[Channel, Channel]) -> None:
+    ours, theirs = ends
+    data = bytearray()
+    theirs.send("x" * 1000)
+    data += os.read(ours.fileno(), 5000)
+    os.write(theirs.fileno(), data[:500])
+    assert ours.receive() == []
+    os.write(theirs.fileno(), data[500:])
+    assert ours.receive() == ["x" * 1000]
+
+
+def test_who_does_not_read_holds_nobody_up(ends: tuple[Channel, Channel]) -> None:
+    ours, _ = ends
+    offers = [ours.offer("y" * 5000) for _ in range(1000)]
+    assert offers[0]
+    assert not offers[-1]
+
+
+def test_the_end_of_the_pipe_comes_after_what_was_said() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    channel = Channel(ours, blocking=False)
+    Channel(theirs, blocking=True).send("last words")
+    theirs.close()
+    assert channel.receive() == ["last words"]
+    with pytest.raises(EOFError):
+        channel.receive()
+    assert not channel.offer("too late")
+    ours.close()
+
+
+@given(st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\n\r"), max_size=50), st.integers(1, 9))
+@settings(max_examples=30)
+def test_lines_are_written_whole_however_they_arrive(text: str, size: int) -> None:
+    reading, writing = multiprocessing.Pipe(duplex=False)
+    lines: list[str] = []
+    reader = LineReader(reading, lines.append)
+    data = f"{text}\nsecond\nrest without end".encode()
+    for start in range(0, len(data), size):
+        os.write(writing.fileno(), data[start : start + size])
+        assert reader.read()
+    writing.close()
+    assert not reader.read()
+    assert lines == [text, "second", "rest without end"]
+    reader.close()
+
+
+# -- systemd
+
+
+@pytest.fixture
+def systemd(tmp_path: Path) -> Iterator[socket.socket]:
+    """What stands in for systemd: a real socket of its kind."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(tmp_path / "notify"))
+        receiver.settimeout(10)
+        yield receiver
+
+
+def test_systemd_is_told(systemd: socket.socket) -> None:
+    notifier = SystemdNotifier({"NOTIFY_SOCKET": systemd.getsockname(), "WATCHDOG_USEC": "2000000"})
+    notifier.ready()
+    notifier.status("RUNNING")
+    notifier.status("RUNNING")
+    notifier.watchdog(now_ms=5000)
+    notifier.watchdog(now_ms=5999)  # half of WatchdogSec has not passed
+    notifier.watchdog(now_ms=6000)
+    notifier.stopping()
+    assert [systemd.recv(100) for _ in range(5)] == [
+        b"READY=1",
+        b"STATUS=RUNNING",
+        b"WATCHDOG=1",
+        b"WATCHDOG=1",
+        b"STOPPING=1",
+    ]
+
+
+def test_an_abstract_socket_is_found() -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        name = f"penstock-{uuid.uuid4()}"
+        receiver.bind(f"\0{name}")
+        SystemdNotifier({"NOTIFY_SOCKET": f"@{name}"}).ready()
+        assert receiver.recv(100) == b"READY=1"
+
+
+def test_the_watchdog_of_another_process_is_not_ours() -> None:
+    assert SystemdNotifier({"WATCHDOG_USEC": "2000000", "WATCHDOG_PID": "1"}).watchdog_interval_ms is None
+    assert SystemdNotifier({"WATCHDOG_USEC": "2000000", "WATCHDOG_PID": str(os.getpid())}).watchdog_interval_ms == 1000
+    assert SystemdNotifier({}).watchdog_interval_ms is None
+
+
+def test_without_systemd_nothing_happens_and_a_dead_socket_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    SystemdNotifier({}).ready()
+    notifier = SystemdNotifier({"NOTIFY_SOCKET": str(tmp_path / "nobody")})
+    with caplog.at_level(logging.WARNING):
+        notifier.ready()
+        notifier.stopping()
+    assert caplog.text.count("systemd cannot be told") == 1
+
+
+# -- exit codes
+
+
+def test_the_exit_codes_are_those_that_are_documented() -> None:
+    rows = re.findall(r"^\| (\d+) \| `([A-Z_]+)` \|", OPERATIONS.read_text(), re.MULTILINE)
+    assert rows == [(str(int(code)), code.name) for code in (*ExitCode, *WorkerExitCode)]
+
+
+def test_the_exit_codes_do_not_change() -> None:
+    assert {code.name: int(code) for code in ExitCode} == {
+        "OK": 0,
+        "FAILED": 1,
+        "USAGE": 2,
+        "TOPOLOGY": 3,
+        "LOCKED": 4,
+        "RESTART_LIMIT": 5,
+        "SHUTDOWN_TIMEOUT": 6,
+        "FORCED": 7,
+        "INTERNAL": 70,
+    }
+
+
+# -- instance_directory
+
+
+def test_the_process_id_stays_and_is_kafka_streams_file(tmp_path: Path) -> None:
+    first = InstanceDirectory(str(tmp_path), "app").process_id
+    assert InstanceDirectory(str(tmp_path), "app").process_id == first
+    assert json.loads((tmp_path / "app" / PROCESS_FILE).read_text()) == {"processId": first}
+    assert InstanceDirectory(str(tmp_path), "other").process_id != first
+
+
+def test_a_second_supervisor_is_told_who_has_the_lock(tmp_path: Path) -> None:
+    first, second = (InstanceDirectory(str(tmp_path), "app") for _ in range(2))
+    first.lock()
+    with pytest.raises(
+        ApplicationLockedError, match=f"Process {os.getpid()} on this host already runs application.id=app"
+    ):
+        second.lock()
+    first.unlock()
+    second.lock()
+    second.unlock()
+
+
+def test_a_state_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"state.dir=.*/file cannot be used"):
+        InstanceDirectory(str(tmp_path / "file"), "app")
+
+
+def test_a_damaged_process_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / PROCESS_FILE).write_text("{}")
+    with pytest.raises(ConfigError, match="is damaged: delete it"):
+        InstanceDirectory(str(tmp_path), "app")

@@ -1,0 +1,125 @@
+"""Small stream threads for the supervisor's tests: real processes that do what the test tells them over a socket.
+
+A module of its own, importable by the spawned process: conftest.py puts its folder on the path.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import select
+import socket
+import time
+import warnings
+from typing import Any
+
+from penstock.supervisor.worker_process import WorkerSpec
+from penstock.topology.errors import ConfigError
+from penstock.workers.control import (
+    Pause,
+    Query,
+    QueryResult,
+    Resume,
+    Shutdown,
+    StateChanged,
+    Status,
+    TaskStatus,
+    ThreadControl,
+)
+
+#: Where the test listens: a unix socket's path, given as a consumer setting because those pass unchanged.
+CONDUCTOR = "consumer.test.conductor"
+BEAT_SECONDS = 0.02
+
+
+class Puppet:
+    """A stream thread that says its states and beats, and does what the test orders."""
+
+    def __init__(self, spec: WorkerSpec, control: ThreadControl, orders: socket.socket) -> None:
+        self.spec = spec
+        self.control = control
+        self.line = orders
+        self.state = "CREATED"
+        self.records = 0
+        self.deaf = False
+
+    def tell(self, **event: Any) -> None:
+        self.line.sendall(json.dumps(event).encode() + b"\n")
+
+    def go(self, state: str) -> None:
+        self.control.report(StateChanged(self.state, state))
+        self.state = state
+
+    def run(self) -> None:
+        self.tell(slot=self.spec.slot, pid=os.getpid(), name=self.spec.name, threads=self.spec.num_threads)
+        self.go("STARTING")
+        while self.state != "DEAD":
+            tasks = (TaskStatus(f"0_{self.spec.slot}", "active", "RUNNING", 1, 2),)
+            self.control.report(Status(self.state, tasks, records_processed=self.records, lag=7, metrics={"m": 1.0}))
+            if select.select((self.line,), (), (), BEAT_SECONDS)[0]:
+                for order in self.line.recv(65536).splitlines() or [b'{"do": "return"}']:  # nothing: the test is over
+                    self.obey(json.loads(order))
+            for command in self.control.poll_commands():
+                self.on_command(command)
+
+    def on_command(self, command: Any) -> None:
+        match command:
+            case Shutdown(leave_group=leave):
+                self.tell(command="shutdown", leave_group=leave)
+                if not self.deaf:
+                    self.go("PENDING_SHUTDOWN")
+                    self.go("DEAD")
+            case Pause() | Resume():
+                self.tell(command=type(command).__name__.lower())
+            case Query(id=number, store=store, arguments=arguments):
+                error = None if store == "counts" else "UnknownStateStoreError: no such store"
+                self.control.report(QueryResult(number, (self.spec.slot, arguments), error))
+
+    def obey(self, order: dict[str, Any]) -> None:
+        match order["do"]:
+            case "go":
+                for state in order["states"]:
+                    self.go(state)
+            case "raise":
+                raise ValueError(order["message"])
+            case "refuse":
+                raise ConfigError(order["message"])
+            case "exit":
+                os._exit(order["code"])
+            case "return":
+                self.state = "DEAD"
+            case "hang":  # in C, with the interpreter's lock held: no other thread of this process runs either
+                self.tell(hangs=True)
+                ctypes.PyDLL(None).sleep(600)
+            case "fork":  # holds all our pipes open
+                child = os.fork()
+                if child == 0:
+                    time.sleep(600)
+                self.tell(child=child)
+            case "be deaf":
+                self.deaf = True
+                self.tell(deaf=True)
+            case "process":
+                self.records += order["records"]
+            case "print":
+                print(order["stdout"])
+                os.write(2, order["stderr"].encode())
+            case "log":
+                logging.getLogger("user.code").log(order["level"], order["message"], *order["arguments"])
+                warnings.warn("a user's warning", stacklevel=1)
+
+
+def puppet(spec: WorkerSpec, control: ThreadControl) -> None:
+    """Run a Puppet that the test conducts."""
+    with socket.socket(socket.AF_UNIX) as orders:
+        orders.connect(spec.config[CONDUCTOR])
+        Puppet(spec, control, orders).run()
+
+
+def loads_its_topology(spec: WorkerSpec, control: ThreadControl) -> None:
+    """Load the topology, then be a puppet."""
+    topology = spec.topology.load()
+    print("loaded", topology.describe(), flush=True)
+    puppet(spec, control)
