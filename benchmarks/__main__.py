@@ -1,0 +1,156 @@
+"""``python -m benchmarks``: Penstock and Kafka Streams in turn, on the same broker and records, in one run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from confluent_kafka.admin import AdminClient
+from rich.console import Console
+
+from benchmarks.checks import check_topic
+from benchmarks.data import Workload, delete_topics, recreate_topic
+from benchmarks.measure import BenchmarkError, Measurement, Program, measure
+from benchmarks.report import Results, environment_line, print_table, write_json
+from benchmarks.scenarios import SCENARIOS, Scenario
+from benchmarks.systems import COMMON_CONFIG, KafkaStreams, Penstock, System
+from penstock.dev_broker import DevBroker
+from penstock.topology.errors import PenstockError
+
+DEFAULT_RECORDS = 6_000_000
+QUICK_RECORDS = 600_000  # the JVM is not warm then: only to see that everything runs
+#: Of the records, before the clock starts: a JVM compiles its hot code during the first seconds.
+WARM_UP_SHARE = 1 / 3
+console = Console(stderr=True)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--only", metavar="NAMES", help=f"Some of: {','.join(s.name for s in SCENARIOS)}.")
+@click.option("--system", "systems", type=click.Choice(["all", "penstock", "kafka-streams"]), default="all")
+@click.option("--records", type=click.IntRange(min=10_000), help=f"By default {DEFAULT_RECORDS:,}.")
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--quick", is_flag=True, help=f"One round of {QUICK_RECORDS:,} records, to see that it runs.")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write every run there.")
+def main(only: str | None, systems: str, records: int | None, rounds: int, quick: bool, json_file: Path | None) -> None:
+    """Measure Penstock against Kafka Streams: k records/s, memory and CPU, with the ratio between the two.
+
+    $KAFKA_BOOTSTRAP_SERVERS names the broker; else a dev broker is started for the run. Output of wrong content ends it
+    with exit code 1 and without a table.
+    """
+    scenarios = _chosen(only)
+    workload = Workload(records or (QUICK_RECORDS if quick else DEFAULT_RECORDS))
+    try:
+        with _work_directory() as directory, _broker(directory) as address:
+            bench = Bench(address, workload, directory, _systems(systems, directory))
+            results = bench.run(scenarios, 1 if quick else rounds)
+    except (BenchmarkError, PenstockError) as error:
+        raise click.ClickException(str(error)) from error
+    print_table(results, environment_line(workload.records, [system.version for system in bench.systems]))
+    if json_file:
+        write_json(results, json_file)
+
+
+def _chosen(only: str | None) -> list[Scenario]:
+    known = {scenario.name: scenario for scenario in SCENARIOS}
+    names = only.split(",") if only else list(known)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise click.BadParameter(f"{', '.join(unknown)}: choose from {', '.join(known)}", param_hint="--only")
+    return [known[name] for name in names]
+
+
+def _systems(choice: str, directory: Path) -> list[System]:
+    systems: list[System] = []
+    if choice != "penstock":
+        systems.append(KafkaStreams(directory))
+    if choice != "kafka-streams":
+        systems.append(Penstock())
+    return systems
+
+
+@contextmanager
+def _work_directory() -> Iterator[Path]:
+    """Give a directory that is deleted afterwards, unless something failed: the logs are in it."""
+    directory = Path(tempfile.mkdtemp(prefix="penstock-benchmark-"))
+    yield directory
+    shutil.rmtree(directory)
+
+
+@contextmanager
+def _broker(directory: Path) -> Iterator[str]:
+    given = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
+    if given:
+        yield given
+    else:
+        with DevBroker("benchmark", directory / "broker") as broker:
+            yield broker.bootstrap_servers
+
+
+class Bench:
+    """Runs scenarios in rounds, the systems in turn."""
+
+    def __init__(self, bootstrap_servers: str, workload: Workload, directory: Path, systems: list[System]) -> None:
+        self.systems = systems
+        self._bootstrap_servers = bootstrap_servers
+        self._workload = workload
+        self._directory = directory
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
+
+    def run(self, scenarios: list[Scenario], rounds: int) -> Results:
+        """Run everything; raises BenchmarkError at the first run that failed or answered wrong."""
+        self._workload.load(self._bootstrap_servers)
+        results: Results = {scenario: {system.name: [] for system in self.systems} for scenario in scenarios}
+        for number in range(rounds):
+            # Who is first changes from round to round: what the broker still does for the one before is shared out.
+            order = self.systems if number % 2 == 0 else self.systems[::-1]
+            for scenario in scenarios:
+                for system in order:
+                    result = self._run_one(scenario, system, number)
+                    results[scenario][system.name].append(result)
+                    console.print(f"round {number + 1}: {scenario.name}, {system.name}: {result.rate / 1000:,.0f} k/s")
+        return results
+
+    def _run_one(self, scenario: Scenario, system: System, number: int) -> Measurement:
+        # A token, so that no earlier run's committed offsets are taken up.
+        name = f"benchmark-{uuid.uuid4().hex[:8]}-{scenario.name}-{system.name.lower().replace(' ', '-')}-{number}"
+        output = f"{name}-output"
+        home = self._directory / name
+        home.mkdir()
+        properties = home / "application.properties"
+        properties.write_text(self._properties(name, scenario, system, home), "utf-8")
+        recreate_topic(self._bootstrap_servers, output)
+        topics = {"BENCHMARK_INPUT": self._workload.topic, "BENCHMARK_OUTPUT": output}
+        program = Program(system.command(scenario.topology, properties), topics, name, home / "log")
+        try:
+            warm_up = int(self._workload.records * WARM_UP_SHARE)
+            result = measure(program, self._admin, self._workload.topic, self._workload.records, warm_up)
+        except BenchmarkError as error:
+            raise BenchmarkError(f"{scenario.name}, {system.name}: {error}") from error
+        problem = check_topic(self._bootstrap_servers, output, scenario.check(self._workload))
+        if problem:
+            raise BenchmarkError(f"{scenario.name}, {system.name}: wrong output: {problem}")
+        delete_topics(self._admin, name)
+        shutil.rmtree(home / "state", ignore_errors=True)
+        return result
+
+    def _properties(self, name: str, scenario: Scenario, system: System, home: Path) -> str:
+        config = {
+            "application.id": name,
+            "bootstrap.servers": self._bootstrap_servers,
+            "state.dir": str(home / "state"),
+            **COMMON_CONFIG,
+            **system.config,
+            **scenario.config,
+        }
+        return "".join(f"{key}={value}\n" for key, value in config.items())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

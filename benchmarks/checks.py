@@ -1,0 +1,105 @@
+"""Is an output topic what it must be? A fast engine with wrong answers is not reported."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+
+READ_TIMEOUT_SECONDS = 30.0
+POLL_SECONDS = 0.5
+BATCH = 10_000
+
+
+class Check(ABC):
+    """Reads an output record by record, then says what is wrong."""
+
+    @abstractmethod
+    def read(self, key: bytes, value: bytes) -> None:
+        """Take the next record of a partition."""
+
+    @abstractmethod
+    def problem(self) -> str | None:
+        """Return what is wrong with all that was read, None if nothing is."""
+
+
+class CountsCheck(Check):
+    """The last count of each key is the expected one; with every_update each is one more than the one before."""
+
+    def __init__(self, expected: Mapping[bytes, int], every_update: bool = False) -> None:
+        self._expected = expected
+        self._every_update = every_update
+        self._latest: dict[bytes, int] = {}
+        self._jumps = 0
+
+    def read(self, key: bytes, value: bytes) -> None:
+        count = int.from_bytes(value)
+        if self._every_update and count != self._latest.get(key, 0) + 1:
+            self._jumps += 1
+        self._latest[key] = count
+
+    def problem(self) -> str | None:
+        if self._jumps:
+            return f"{self._jumps} updates are not one more than the update before"
+        wrong = [key for key, count in self._expected.items() if self._latest.get(key) != count]
+        unexpected = self._latest.keys() - self._expected.keys()
+        if wrong or unexpected:
+            example = (wrong or sorted(unexpected))[0]
+            return (
+                f"{len(wrong)} of {len(self._expected)} counts are wrong and {len(unexpected)} keys unexpected, "
+                f"e.g. {example!r}: {self._latest.get(example)} instead of {self._expected.get(example)}"
+            )
+        return None
+
+
+class RowsCheck(Check):
+    """The rows are the expected ones, each as often, byte by byte, in any order: compared by a sum of their hashes."""
+
+    def __init__(self, expected: Counter[str]) -> None:
+        self._expected = expected
+        self._found: Counter[str] = Counter()
+
+    def read(self, key: bytes, value: bytes) -> None:
+        _add(self._found, key, value)
+
+    def problem(self) -> str | None:
+        if self._found != self._expected:
+            return f"{self._found['rows']} rows instead of {self._expected['rows']}, or rows of other content"
+        return None
+
+
+def sum_of_rows(rows: Iterable[tuple[bytes, bytes]]) -> Counter[str]:
+    """Return what RowsCheck compares: how many rows, and the sum of their hashes."""
+    sums: Counter[str] = Counter()
+    for key, value in rows:
+        _add(sums, key, value)
+    return sums
+
+
+def _add(sums: Counter[str], key: bytes, value: bytes) -> None:
+    sums["rows"] += 1
+    sums["hashes"] += int.from_bytes(blake2b(key + b"\0" + value, digest_size=8).digest())
+
+
+def check_topic(bootstrap_servers: str, topic: str, check: Check) -> str | None:
+    """Read a topic from its beginning to its end and return what is wrong with it; raises KafkaException."""
+    settings = {"bootstrap.servers": bootstrap_servers, "group.id": "never-joined", "enable.auto.commit": False}
+    consumer = Consumer({**settings, "enable.partition.eof": True, "log_level": 3})
+    try:
+        unread = set(consumer.list_topics(topic, READ_TIMEOUT_SECONDS).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in unread])
+        while unread:
+            for message in consumer.consume(BATCH, POLL_SECONDS):
+                error = message.error()
+                if error is None:
+                    check.read(message.key() or b"", message.value() or b"")
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    unread.discard(message.partition())
+                else:
+                    raise KafkaException(error)
+    finally:
+        consumer.close()
+    return check.problem()

@@ -1,0 +1,128 @@
+"""The records that both systems read, and what they must answer: purchases of many users, made from a fixed seed."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from rich.progress import track
+
+SEED = 7
+PARTITIONS = 4
+KEYS = 100_000
+FIRST_TIMESTAMP_MS = 1_700_000_000_000
+RECORDS_PER_MS = 100  # of event time: a window of 10 s holds a million records, ten for each key
+WINDOW_MS = 10_000
+ADMIN_TIMEOUT_SECONDS = 30.0
+FLUSH_TIMEOUT_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A number of purchases; equal numbers mean equal records."""
+
+    records: int
+
+    @property
+    def topic(self) -> str:
+        """The input topic."""
+        return f"benchmark-purchases-{self.records}"
+
+    def users(self) -> Iterator[int]:
+        """Yield the user of each purchase, in order."""
+        draw = random.Random(SEED).random
+        return (int(draw() * KEYS) for _ in range(self.records))
+
+    def timestamp(self, number: int) -> int:
+        """Return the event time (ms) of the purchase of this number."""
+        return FIRST_TIMESTAMP_MS + number // RECORDS_PER_MS
+
+    def counts(self) -> Counter[bytes]:
+        """Return the number of purchases by key."""
+        return Counter({b"k%06d" % user: count for user, count in Counter(self.users()).items()})
+
+    def windowed_counts(self) -> Counter[bytes]:
+        """Return the number of purchases by key and window, in the bytes of a windowed key: key, start (8 bytes)."""
+        timestamp = self.timestamp
+        counts = Counter((timestamp(n) // WINDOW_MS * WINDOW_MS, user) for n, user in enumerate(self.users()))
+        return Counter({b"k%06d" % user + start.to_bytes(8): count for (start, user), count in counts.items()})
+
+    def doubled_purchases(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield what is left of map and filter: purchases of an odd amount, with its double as ``x``."""
+        for number, user in enumerate(self.users()):
+            if number % 2:
+                row: dict[str, Any] = orjson.loads(_json(number, user))
+                yield b"k%06d" % user, orjson.dumps({**row, "x": row["amount"] * 2})
+
+    def load(self, bootstrap_servers: str) -> None:
+        """Write all purchases to their topic, unless they are there; raises KafkaException."""
+        if stored_records(bootstrap_servers, self.topic) == self.records:
+            return
+        recreate_topic(bootstrap_servers, self.topic)
+        producer = Producer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "enable.idempotence": True,
+                "partitioner": "murmur2_random",
+                "linger.ms": 50,
+                "batch.size": 262_144,
+                "compression.type": "lz4",
+                "queue.buffering.max.messages": 500_000,
+                "log_level": 3,
+            }
+        )
+        users = track(self.users(), f"Loading {self.records:,} records", self.records, transient=True)
+        for number, user in enumerate(users):
+            _produce(producer, self.topic, b"k%06d" % user, _json(number, user), self.timestamp(number))
+        producer.flush(FLUSH_TIMEOUT_SECONDS)
+        if stored_records(bootstrap_servers, self.topic) != self.records:
+            raise KafkaException(f"not all records could be written to {self.topic}")
+
+
+def recreate_topic(bootstrap_servers: str, topic: str) -> None:
+    """Make an empty topic with PARTITIONS partitions; raises KafkaException."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
+    delete_topics(admin, topic)
+    # The input is dated to 2023: by default a topic keeps a week.
+    new = NewTopic(topic, PARTITIONS, 1, config={"retention.ms": "-1"})
+    admin.create_topics([new])[topic].result(ADMIN_TIMEOUT_SECONDS)
+
+
+def delete_topics(admin: AdminClient, prefix: str) -> None:
+    """Delete all topics whose names begin with a prefix, and wait until they are gone; raises KafkaException."""
+    names = [name for name in admin.list_topics(timeout=ADMIN_TIMEOUT_SECONDS).topics if name.startswith(prefix)]
+    for future in admin.delete_topics(names).values() if names else ():
+        future.result(ADMIN_TIMEOUT_SECONDS)
+
+
+def stored_records(bootstrap_servers: str, topic: str) -> int:
+    """Return how many records a topic holds; 0 if there is no such topic."""
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "never-joined", "log_level": 3})
+    try:
+        found = consumer.list_topics(timeout=ADMIN_TIMEOUT_SECONDS).topics.get(topic)
+        partitions = [TopicPartition(topic, number) for number in found.partitions] if found else []
+        return sum(high - low for low, high in map(consumer.get_watermark_offsets, partitions))
+    finally:
+        consumer.close()
+
+
+def _json(number: int, user: int) -> bytes:
+    row = b'{"user":"u%06d","amount":%d,"page":"/p/%d","ts":%d}'
+    return row % (user, number % 1000, number % 97, FIRST_TIMESTAMP_MS + number)
+
+
+def _produce(producer: Producer, topic: str, key: bytes, value: bytes, timestamp: int) -> None:
+    while True:
+        try:
+            producer.produce(topic, value, key, timestamp=timestamp)
+        except BufferError:  # the local queue is full: wait until some of it is sent
+            producer.poll(0.05)
+        else:
+            return

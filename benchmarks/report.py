@@ -1,0 +1,74 @@
+"""The results as a table for people and as JSON for whatever comes after."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.measure import Measurement
+from benchmarks.scenarios import Scenario
+from benchmarks.systems import THREADS, KafkaStreams, Penstock
+
+Results = dict[Scenario, dict[str, list[Measurement]]]
+
+
+def environment_line(records: int, versions: list[str]) -> str:
+    """Return what the numbers depend on: date, machine, records, versions."""
+    memory = psutil.virtual_memory().total / 2**30
+    machine = f"{os.cpu_count()} cores, {memory:.0f} GiB, {platform.system()} {platform.machine()}"
+    return f"{datetime.now(UTC):%Y-%m-%d}; {machine}; {records:,} records, {THREADS} threads; {', '.join(versions)}"
+
+
+def print_table(results: Results, environment: str) -> None:
+    """Print a table to standard output."""
+    table = Table(title=environment, title_justify="left")
+    for column in ("scenario", "system"):
+        table.add_column(column)
+    for column in ("k records/s: min", "median", "max", "ratio (min to max)", "start s", "RSS MB", "CPU s / M records"):
+        table.add_column(column, justify="right")
+    for scenario, by_system in results.items():
+        for system, runs in by_system.items():
+            rates = sorted(run.rate / 1000 for run in runs)
+            table.add_row(
+                scenario.title,
+                system,
+                *(f"{rate:,.0f}" for rate in (rates[0], statistics.median(rates), rates[-1])),
+                _ratio(by_system) if system == Penstock.name else "",
+                f"{_median(runs, lambda run: run.start_seconds):.1f}",
+                f"{_median(runs, lambda run: run.rss_bytes) / 1e6:,.0f}",
+                f"{_median(runs, lambda run: run.cpu_seconds_per_million):.2f}",
+            )
+    Console().print(table)
+
+
+def _median(runs: list[Measurement], value: Callable[[Measurement], float]) -> float:
+    return statistics.median(map(value, runs))
+
+
+def _ratio(by_system: dict[str, list[Measurement]]) -> str:
+    """Return Penstock's rate as a multiple of Kafka Streams': of the medians, and the range over the rounds."""
+    ours, theirs = by_system[Penstock.name], by_system.get(KafkaStreams.name)
+    if not theirs:
+        return ""
+    rounds = [mine.rate / other.rate for mine, other in zip(ours, theirs, strict=True)]
+    medians = _median(ours, lambda run: run.rate) / _median(theirs, lambda run: run.rate)
+    return f"{medians:.2f} ({min(rounds):.2f} to {max(rounds):.2f})"
+
+
+def write_json(results: Results, file: Path) -> None:
+    """Write every single run."""
+    document = {
+        scenario.name: {system: [asdict(run) for run in runs] for system, runs in by_system.items()}
+        for scenario, by_system in results.items()
+    }
+    file.write_text(json.dumps(document, indent=2) + "\n", "utf-8")

@@ -1,0 +1,58 @@
+"""What is measured: a topology, its settings, and the check of what it must answer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+
+from benchmarks.checks import Check, CountsCheck, RowsCheck, sum_of_rows
+from benchmarks.data import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """topology: a function of benchmarks.topologies and a case of the Java program; config: added to the common one."""
+
+    name: str
+    title: str
+    topology: str
+    check: Callable[[Workload], Check]
+    config: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+@cache
+def _counts(workload: Workload) -> Mapping[bytes, int]:
+    return workload.counts()
+
+
+@cache
+def _windowed_counts(workload: Workload) -> Mapping[bytes, int]:
+    return workload.windowed_counts()
+
+
+@cache
+def _doubled_purchases(workload: Workload) -> Counter[str]:
+    return sum_of_rows(workload.doubled_purchases())
+
+
+SCENARIOS = (
+    Scenario("count", "count by key, cache", "count", lambda workload: CountsCheck(_counts(workload))),
+    Scenario(
+        "count-uncached",
+        "count by key, no cache: every update",
+        "count",
+        lambda workload: CountsCheck(_counts(workload), every_update=True),
+        {"statestore.cache.max.bytes": "0"},
+    ),
+    Scenario(
+        "windowed-count",
+        "count by key and 10 s window, cache",
+        "windowed_count",
+        lambda workload: CountsCheck(_windowed_counts(workload)),
+    ),
+    Scenario(
+        "map-filter", "JSON map and filter", "map_filter", lambda workload: RowsCheck(_doubled_purchases(workload))
+    ),
+)

@@ -1,0 +1,103 @@
+"""The systems that are measured, each as its own users would run it: Penstock and Kafka Streams."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchmarks.measure import BenchmarkError
+from penstock.jar_lock import fetch_jars, read_lock
+from penstock.java_runtime import find_java
+
+HERE = Path(__file__).resolve().parent
+THREADS = 2
+#: The same for both. Kafka Streams' names; what has no line here is at each system's own default.
+COMMON_CONFIG = {
+    "num.stream.threads": str(THREADS),
+    "commit.interval.ms": "1000",
+    "replication.factor": "1",
+    "producer.linger.ms": "50",
+    "producer.batch.size": "262144",
+    "producer.compression.type": "lz4",
+}
+
+
+class System(ABC):
+    """One way to run the benchmark's topologies."""
+
+    name: str
+
+    @abstractmethod
+    def command(self, topology: str, properties: Path) -> list[str]:
+        """Return the command that runs a topology with the settings in a properties file, until SIGTERM."""
+
+    @property
+    def config(self) -> Mapping[str, str]:
+        """Settings of this system alone."""
+        return {}
+
+    @property
+    @abstractmethod
+    def version(self) -> str:
+        """Name and version."""
+
+
+class Penstock(System):
+    """This project."""
+
+    name = "Penstock"
+
+    def command(self, topology: str, properties: Path) -> list[str]:
+        """See System.command."""
+        return [sys.executable, "-m", "benchmarks.penstock_program", topology, str(properties)]
+
+    @property
+    def version(self) -> str:
+        """See System.version."""
+        return f"Penstock on Python {sys.version.split()[0]}"
+
+
+class KafkaStreams(System):
+    """Kafka Streams, from the jars in its lock file, with a program that is compiled here."""
+
+    name = "Kafka Streams"
+
+    def __init__(self, work_directory: Path) -> None:
+        lock = read_lock(HERE / "kafka_streams" / "kafka_streams.lock")
+        self._java = find_java()
+        self._version = next(jar.version for jar in lock if jar.name == "kafka-streams")
+        class_path = os.pathsep.join(map(str, fetch_jars(lock)))
+        classes = work_directory / "classes"
+        self._compile(class_path, classes)
+        self._class_path = f"{classes}{os.pathsep}{class_path}"
+
+    def _compile(self, class_path: str, classes: Path) -> None:
+        beside = self._java.resolve().with_name("javac")
+        javac = str(beside) if beside.exists() else shutil.which("javac")
+        if javac is None:
+            raise BenchmarkError(f"no javac beside {self._java} or on the PATH: a JDK is needed, not just a JRE")
+        source = HERE / "kafka_streams" / "KafkaStreamsBenchmark.java"
+        command = [javac, "-d", str(classes), "-cp", class_path, str(source)]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode:
+            raise BenchmarkError(f"{source.name} does not compile:\n{result.stderr}")
+
+    def command(self, topology: str, properties: Path) -> list[str]:
+        """See System.command."""
+        log = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+        return [str(self._java), log, "-cp", self._class_path, "KafkaStreamsBenchmark", topology, str(properties)]
+
+    @property
+    def config(self) -> Mapping[str, str]:
+        """Larger polls than the 1,000 records of the default: measured, they make it faster."""
+        return {"consumer.max.poll.records": "10000"}
+
+    @property
+    def version(self) -> str:
+        """See System.version."""
+        return f"Kafka Streams {self._version}"

@@ -1,0 +1,60 @@
+"""The benchmark's topologies in Penstock, as kafka_streams/KafkaStreamsBenchmark.java has them in Kafka Streams."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+
+from penstock import Serdes, StreamsBuilder, TimeWindowedSerde, TimeWindows, Topology
+
+WINDOW = timedelta(seconds=10)
+
+#: Both systems' programs learn from their environment which topics a run uses.
+INPUT_VARIABLE = "BENCHMARK_INPUT"
+OUTPUT_VARIABLE = "BENCHMARK_OUTPUT"
+
+
+def count() -> Topology:
+    """Count the purchases of each user."""
+    builder = StreamsBuilder()
+    (
+        builder.stream(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.bytes())
+        .group_by_key()
+        .count(store="counts")
+        .to_stream()
+        .to(os.environ[OUTPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.long())
+    )
+    return builder.build()
+
+
+def windowed_count() -> Topology:
+    """Count the purchases of each user in each ten seconds."""
+    builder = StreamsBuilder()
+    windowed = TimeWindowedSerde(Serdes.string(), WINDOW)
+    (
+        builder.stream(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.bytes())
+        .group_by_key()
+        .windowed_by(TimeWindows.of_size_with_no_grace(WINDOW))
+        .count(store="counts")
+        .to_stream()
+        .to(os.environ[OUTPUT_VARIABLE], key_serde=windowed, value_serde=Serdes.long())
+    )
+    return builder.build()
+
+
+def map_filter() -> Topology:
+    """Keep the purchases of an odd amount and add its double."""
+    builder = StreamsBuilder()
+    (
+        builder.stream(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json())
+        .filter(lambda key, purchase: purchase["amount"] % 2 != 0)
+        .map_values(with_double)
+        .to(os.environ[OUTPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json())
+    )
+    return builder.build()
+
+
+def with_double(purchase: dict[str, Any]) -> dict[str, Any]:
+    """Add twice the amount as ``x``."""
+    return {**purchase, "x": purchase["amount"] * 2}

@@ -1,0 +1,102 @@
+"""``penstock broker start|stop|status|logs``: the dev broker from the command line."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from penstock.dev_broker import DevBroker, DevBrokerError
+from penstock.topology.errors import PenstockError
+
+#: Exit code of ``penstock broker status`` for a broker that does not run, as init scripts have it (LSB).
+EXIT_NOT_RUNNING = 3
+FOLLOW_PAUSE_SECONDS = 0.2
+
+
+class _BrokerGroup(click.Group):
+    """Shows what Penstock raises on purpose as a message, not as a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except PenstockError as error:
+            raise click.ClickException(str(error)) from error
+
+
+def _names_a_broker(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that say which broker is meant."""
+    folder = click.Path(file_okay=False, path_type=Path)
+    command = click.option("--directory", type=folder, help="Its files' folder, if not the usual one.")(command)
+    return click.option("--name", default="dev", show_default=True, help="Each name is a broker of its own.")(command)
+
+
+@click.group(cls=_BrokerGroup)
+def broker() -> None:
+    """Run a real Kafka broker for development, in the background."""
+
+
+@broker.command()
+@_names_a_broker
+@click.option("--port", type=int, help="A fixed port; else that of the last time if it is free, else any free one.")
+def start(name: str, directory: Path | None, port: int | None) -> None:
+    """Start the broker, and wait until it serves.
+
+    Prints a line for the shell: eval "$(penstock broker start)" lets every client here find it.
+    """
+    started = DevBroker(name, directory, port=port)
+    address = started.start()
+    click.echo(f"Broker {name} (Kafka {started.kafka_version}) serves {address}", err=True)
+    click.echo(f"export KAFKA_BOOTSTRAP_SERVERS={address}")
+
+
+@broker.command()
+@_names_a_broker
+@click.option("--delete-data", is_flag=True, help="Delete all its topics too.")
+def stop(name: str, directory: Path | None, delete_data: bool) -> None:
+    """Stop the broker; it may be stopped already."""
+    stopped = DevBroker(name, directory)
+    click.echo(f"Broker {name} " + ("stopped" if stopped.stop() else "does not run"))
+    if delete_data:
+        stopped.delete_data()
+        click.echo(f"Deleted {stopped.directory}")
+
+
+@broker.command()
+@_names_a_broker
+def status(name: str, directory: Path | None) -> None:
+    """Say whether the broker runs, and where: exit code 0 if it does, 3 if not."""
+    found = DevBroker(name, directory).status()
+    click.echo(f"Broker {name} (Kafka {found.kafka_version}) " + ("runs" if found.running else "does not run"))
+    if found.running:
+        click.echo(f"address   {found.bootstrap_servers}\npid       {found.pid}")
+    click.echo(f"directory {found.directory}\nlog       {found.log_file}")
+    if not found.running:
+        raise SystemExit(EXIT_NOT_RUNNING)
+
+
+@broker.command()
+@_names_a_broker
+@click.option("-n", "--lines", default=50, show_default=True, help="How many of the last lines.")
+@click.option("-f", "--follow", is_flag=True, help="Go on as the log grows, until Ctrl-C.")
+def logs(name: str, directory: Path | None, lines: int, follow: bool) -> None:
+    """Show the end of the broker's log."""
+    log_file = DevBroker(name, directory).log_file
+    if not log_file.exists():
+        raise DevBrokerError(f"broker {name!r} has no log yet at {log_file}: it was never started")
+    with log_file.open(encoding="utf-8", errors="replace") as log:
+        click.echo("".join(deque(log, maxlen=lines)), nl=False)
+        while follow:
+            text = log.read()
+            if text:
+                click.echo(text, nl=False)
+            else:
+                time.sleep(FOLLOW_PAUSE_SECONDS)
+
+
+if __name__ == "__main__":
+    broker()

@@ -1,0 +1,438 @@
+"""A real Kafka for development, tests and the demo: one node in KRaft mode, from the jars in ``broker.lock``.
+
+``penstock broker start`` runs it in the background; ``DevBroker`` does the same from Python. What a broker owns is in
+one folder: ``data``, ``server.properties``, ``log4j2.properties``, ``broker.log`` and ``state.json``, which
+says which process it is.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import shutil
+import socket
+import subprocess
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from penstock.jar_lock import fetch_jars, read_lock
+from penstock.java_runtime import find_java
+from penstock.topology.errors import PenstockError
+
+logger = logging.getLogger(__name__)
+
+HOST = "127.0.0.1"  # never reachable from outside: the broker asks nobody who they are
+START_TIMEOUT_SECONDS = 60.0  # it takes about three; a busy machine gets more
+STOP_TIMEOUT_SECONDS = 20.0  # for a clean shutdown, before SIGKILL
+POLL_SECONDS = 0.05
+METADATA_TIMEOUT_SECONDS = 1.0
+MINIMUM_FREE_BYTES = 256 * 1024 * 1024  # internal topics and a little data; an index file alone is 10 MB
+PORT_ATTEMPTS = 3  # a free port may be taken between our look and the broker's start
+LOG_TAIL_LINES = 15
+
+JVM_OPTIONS = ("-Xmx1g", "-XX:+UseSerialGC", "-Djava.awt.headless=true")
+
+#: One node keeps everything that replicates, and nobody waits for members or replicas that never come.
+BROKER_CONFIG = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "inter.broker.listener.name": "BROKER",
+    "controller.listener.names": "CONTROLLER",
+    "num.partitions": "1",
+    "default.replication.factor": "1",
+    "auto.create.topics.enable": "false",  # a misspelt topic is an error, and Penstock creates what it owns
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "4",  # 50 by default: files that a handful of groups never fills
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "4",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+    # Classic, consumer, share and streams groups need no setting: Kafka 4.4 formats its storage with all of them on.
+    "group.initial.rebalance.delay.ms": "0",
+    "group.streams.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1000",  # 6000 by default: tests of a lost member would take that long
+    "log.retention.ms": "-1",  # records of recorded data sets carry old timestamps and would be deleted at once
+}
+
+LOG4J_CONFIG = """\
+status=WARN
+appender.console.type=Console
+appender.console.name=console
+appender.console.layout.type=PatternLayout
+appender.console.layout.pattern=%d{ISO8601} %-5p [%t] %m (%c{1})%n%ex
+rootLogger.level=INFO
+rootLogger.appenderRef.console.ref=console
+# Each of these writes hundreds of lines at the start, or one for each partition.
+logger.config.name=org.apache.kafka.common.config.AbstractConfig
+logger.config.level=WARN
+logger.partition.name=kafka.cluster
+logger.partition.level=WARN
+logger.log.name=org.apache.kafka.storage.internals.log
+logger.log.level=WARN
+logger.logmanager.name=kafka.log
+logger.logmanager.level=WARN
+"""
+
+#: What a line of the broker's log means for whoever started it.
+DIAGNOSES = {
+    "Address already in use": "a port is in use: choose another with --port, or leave the choice to Penstock",
+    "No space left on device": "the disk is full: free some space, or choose another --directory",
+    "Failed to acquire lock on file": "another Kafka uses the same data: stop it, or choose another --directory",
+    "OutOfMemoryError": "the broker ran out of memory",
+}
+
+
+class DevBrokerError(PenstockError):
+    """The dev broker cannot be started, stopped or asked; the message says why and where its log is."""
+
+
+class _PortTakenError(DevBrokerError):
+    """A port was taken while the broker started."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """What state.json holds. created (s since the epoch) tells our process from a later one with the same pid."""
+
+    pid: int
+    created: float
+    port: int
+    controller_port: int
+
+    def find(self) -> psutil.Process | None:
+        """Return the live process, None if it is gone."""
+        try:
+            process = psutil.Process(self.pid)
+            if process.create_time() == self.created and process.status() != psutil.STATUS_ZOMBIE:
+                return process
+        except psutil.NoSuchProcess:
+            pass
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    """What ``penstock broker status`` shows. pid and bootstrap_servers are None unless the broker runs."""
+
+    name: str
+    running: bool
+    bootstrap_servers: str | None
+    pid: int | None
+    kafka_version: str
+    directory: Path
+    log_file: Path
+
+
+class DevBroker:
+    """One broker, known by its name; as a context manager it runs for the length of the block.
+
+    name: tells brokers of one user apart. directory: where its files are, by default
+    ``$XDG_STATE_HOME/penstock/brokers/<name>`` (``~/.local/state`` if that is unset). port: a fixed port on 127.0.0.1;
+    by default that of the last time if it is free, else any free one. config: more broker settings, by Kafka's names.
+    """
+
+    def __init__(
+        self,
+        name: str = "dev",
+        directory: Path | str | None = None,
+        *,
+        port: int | None = None,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.directory = Path(directory).absolute() if directory else _state_home() / "brokers" / name
+        self._port = port
+        self._config = dict(config or {})
+        self._lock_entries = read_lock(Path(__file__).with_name("broker.lock"))
+
+    def __enter__(self) -> DevBroker:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Return ``host:port``; raises DevBrokerError if the broker does not run."""
+        address = self.status().bootstrap_servers
+        if address is None:
+            raise DevBrokerError(f"broker {self.name!r} does not run: start it with `penstock broker start`")
+        return address
+
+    @property
+    def log_file(self) -> Path:
+        """Return the file with the broker's own log of this run; ``broker.log.1`` beside it is the run before."""
+        return self.directory / "broker.log"
+
+    @property
+    def kafka_version(self) -> str:
+        """Return the version of Kafka in the lock file."""
+        return next(jar.version for jar in self._lock_entries if jar.name.startswith("kafka_2"))
+
+    def start(self, timeout: float = START_TIMEOUT_SECONDS) -> str:
+        """Start the broker unless it runs, wait until it serves, and return its bootstrap servers.
+
+        timeout: seconds from its process's start to its first answer.
+        Raises DevBrokerError, JavaNotFoundError, JarError.
+        """
+        with self._exclusive():
+            running = self._running()
+            if running:
+                self._check_port_is(running.port)
+                return f"{HOST}:{running.port}"
+            self._check_disk()
+            java = find_java()
+            class_path = os.pathsep.join(str(jar) for jar in fetch_jars(self._lock_entries))
+            for attempt in range(1, PORT_ATTEMPTS + 1):
+                try:
+                    return self._launch(java, class_path, timeout)
+                except _PortTakenError:
+                    if self._port is not None or attempt == PORT_ATTEMPTS:
+                        raise
+                    logger.info("A port of broker %s was taken while it started; trying others", self.name)
+        raise AssertionError("the last attempt returns or raises")
+
+    def stop(self, timeout: float = STOP_TIMEOUT_SECONDS) -> bool:
+        """Stop the broker cleanly, with SIGKILL if that takes longer than timeout seconds; False if it did not run."""
+        with self._exclusive():
+            running = self._running()
+            if running is None:
+                return False
+            self._end(running, timeout)
+            return True
+
+    def delete_data(self) -> None:
+        """Delete the broker's folder; raises DevBrokerError while it runs."""
+        if self.directory.exists():
+            with self._exclusive():
+                if self._running():
+                    raise DevBrokerError(f"broker {self.name!r} runs: stop it before its data is deleted")
+                shutil.rmtree(self.directory)
+
+    def status(self) -> BrokerStatus:
+        """Return whether the broker runs, and where."""
+        running = self._running()
+        return BrokerStatus(
+            name=self.name,
+            running=running is not None,
+            bootstrap_servers=f"{HOST}:{running.port}" if running else None,
+            pid=running.pid if running else None,
+            kafka_version=self.kafka_version,
+            directory=self.directory,
+            log_file=self.log_file,
+        )
+
+    # -- the state file
+
+    @property
+    def _state_file(self) -> Path:
+        return self.directory / "state.json"
+
+    def _recorded(self) -> _Process | None:
+        try:
+            return _Process(**json.loads(self._state_file.read_text("utf-8")))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError):
+            logger.warning("%s is not readable and is taken as: the broker does not run", self._state_file)
+            return None
+
+    def _running(self) -> _Process | None:
+        recorded = self._recorded()
+        return recorded if recorded and recorded.find() else None
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """Let one caller at a time start or stop this broker; the next finds the outcome."""
+        with self._folder_errors():
+            self.directory.mkdir(parents=True, exist_ok=True)
+            handle = (self.directory / "lock").open("w")
+        with handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+
+    @contextmanager
+    def _folder_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise DevBrokerError(f"cannot use the folder {self.directory} for broker {self.name!r}: {error}") from error
+
+    # -- starting
+
+    def _check_port_is(self, port: int) -> None:
+        if self._port not in (None, port):
+            raise DevBrokerError(
+                f"broker {self.name!r} runs already, on port {port}, not {self._port}: stop it, or use another --name"
+            )
+
+    def _check_disk(self) -> None:
+        free = shutil.disk_usage(self.directory).free
+        if free < MINIMUM_FREE_BYTES:
+            raise DevBrokerError(
+                f"only {free // 2**20} MB are free at {self.directory} and the broker needs "
+                f"{MINIMUM_FREE_BYTES // 2**20} MB: free some space, or choose another --directory"
+            )
+
+    def _launch(self, java: Path, class_path: str, timeout: float) -> str:
+        port, controller_port = self._choose_ports()
+        self._write_config(port, controller_port)
+        command = [str(java), *JVM_OPTIONS, f"-XX:ErrorFile={self.directory}/jvm_crash.log", "-cp", class_path]
+        command.append(f"-Dlog4j2.configurationFile={self.directory / 'log4j2.properties'}")
+        properties = str(self.directory / "server.properties")
+        self._format_storage([*command, "kafka.tools.StorageTool"], properties)
+        if self.log_file.exists():
+            self.log_file.replace(self.directory / "broker.log.1")
+        process = _spawn([*command, "kafka.Kafka", properties], self.log_file)
+        try:
+            running = _Process(process.pid, process.create_time(), port, controller_port)
+            self._state_file.write_text(json.dumps(asdict(running)), "utf-8")
+            self._await_answer(process, f"{HOST}:{port}", time.monotonic() + timeout)
+        except BaseException:
+            _kill(process)
+            raise
+        logger.info("Broker %s (Kafka %s) serves %s:%d, pid %d", self.name, self.kafka_version, HOST, port, process.pid)
+        return f"{HOST}:{port}"
+
+    def _choose_ports(self) -> tuple[int, int]:
+        if self._port is not None:
+            if not _is_free(self._port):
+                raise DevBrokerError(f"port {self._port} is in use: choose another with --port, or leave it out")
+            return self._port, _free_port()
+        last = self._recorded()
+        return (last.port if last and _is_free(last.port) else _free_port()), _free_port()
+
+    def _write_config(self, port: int, controller_port: int) -> None:
+        config = {
+            **BROKER_CONFIG,
+            "listeners": f"BROKER://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
+            "advertised.listeners": f"BROKER://{HOST}:{port}",
+            "controller.quorum.voters": f"1@{HOST}:{controller_port}",
+            "log.dirs": str(self.directory / "data"),
+            **self._config,
+        }
+        lines = "".join(f"{key}={value}\n" for key, value in config.items())
+        with self._folder_errors():
+            (self.directory / "server.properties").write_text(lines, "utf-8")
+            (self.directory / "log4j2.properties").write_text(LOG4J_CONFIG, "utf-8")
+
+    def _format_storage(self, storage_tool: list[str], properties: str) -> None:
+        if (self.directory / "data" / "meta.properties").exists():
+            return
+        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # With "=": an id may begin with "-", which would be taken for an option.
+        command = [*storage_tool, "format", f"--cluster-id={cluster_id}", "--config", properties, "--ignore-formatted"]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            self.log_file.write_text(result.stdout + result.stderr, "utf-8")
+            raise self._failure("its storage cannot be formatted")
+
+    def _await_answer(self, process: psutil.Process, address: str, deadline: float) -> None:
+        while not _answers(address):
+            try:
+                code = process.wait(POLL_SECONDS)
+            except psutil.TimeoutExpired:
+                if time.monotonic() < deadline:
+                    continue
+                raise self._failure("it did not answer in time") from None
+            raise self._failure(f"it ended with exit code {code}")
+
+    def _failure(self, what: str) -> DevBrokerError:
+        log = self.log_file.read_text("utf-8", errors="replace") if self.log_file.exists() else ""
+        for symptom, diagnosis in DIAGNOSES.items():
+            if symptom in log:
+                kind = _PortTakenError if symptom == "Address already in use" else DevBrokerError
+                return kind(f"broker {self.name!r} did not start: {diagnosis}. Its log: {self.log_file}")
+        tail = "\n".join(log.splitlines()[-LOG_TAIL_LINES:])
+        return DevBrokerError(f"broker {self.name!r} did not start: {what}. Its log {self.log_file} ends:\n{tail}")
+
+    # -- stopping
+
+    def _end(self, running: _Process, timeout: float) -> None:
+        process = running.find()
+        if process is not None:
+            process.terminate()
+            try:
+                process.wait(timeout)
+            except psutil.TimeoutExpired:
+                logger.warning("Broker %s did not stop within %.0f s and is killed", self.name, timeout)
+                _kill(process)
+        logger.info("Broker %s stopped", self.name)
+
+
+def _state_home() -> Path:
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "penstock"
+
+
+def _spawn(command: list[str], log_file: Path) -> psutil.Process:
+    """Start a process in a session of its own, so that Ctrl-C at our terminal does not reach it."""
+    write_log = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    pid = os.posix_spawn(
+        command[0],
+        command,
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log_file), write_log, 0o644),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+    )
+    return psutil.Process(pid)
+
+
+def _kill(process: psutil.Process) -> None:
+    with suppress(psutil.NoSuchProcess):
+        process.kill()
+        process.wait()
+
+
+def _answers(address: str) -> bool:
+    """Tell whether a broker at this address answers for metadata."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), METADATA_TIMEOUT_SECONDS).close()
+        # Silence: a connection that is closed while the broker starts is expected here.
+        client = AdminClient({"bootstrap.servers": address}, logger=logging.Logger("probe", logging.CRITICAL))
+        metadata = client.list_topics(timeout=METADATA_TIMEOUT_SECONDS)
+    except (OSError, KafkaException):
+        return False
+    return bool(metadata.brokers)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                return False
+            raise
+    return True
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port

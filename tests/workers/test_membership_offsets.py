@@ -1,0 +1,230 @@
+"""Committing as a group member against a real broker, and the same member as seen by a producer's transaction."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import TopicPartition as RdTopicPartition
+
+from penstock.topology.errors import StreamsError, TaskMigratedError
+from penstock.topology.records import TopicPartition
+from penstock.workers.clock import SystemClock
+from penstock.workers.membership import requests
+from penstock.workers.membership.group_member import GroupMember
+from penstock.workers.membership.kafka_connection import GroupConnection
+from penstock.workers.membership.membership import (
+    Assigned,
+    Event,
+    Fatal,
+    FencedInstanceIdError,
+    Lost,
+    MemberAssignment,
+    MemberSubscription,
+    OffsetAndMetadata,
+    Rebalance,
+    RetriableCommitError,
+)
+from penstock.workers.membership.requests import GroupMemberConfig
+
+pytestmark = pytest.mark.broker
+
+DEADLINE_SECONDS = 20.0
+PAUSE_SECONDS = 0.01
+
+
+def echo(members: Mapping[str, MemberSubscription]) -> dict[str, MemberAssignment]:
+    return {member: MemberAssignment((), subscription.user_data) for member, subscription in members.items()}
+
+
+class Members:
+    """Makes members of one group and closes them."""
+
+    def __init__(self, group_id: str, topic: str, bootstrap_servers: str) -> None:
+        self.config = GroupMemberConfig(
+            group_id, session_timeout_ms=6_000, heartbeat_interval_ms=100, api_timeout_ms=5_000
+        )
+        self.topic = topic
+        self.servers = {"bootstrap_servers": bootstrap_servers}
+        self.made: list[GroupMember] = []
+
+    def stranger(self) -> GroupMember:
+        """A member that has not joined."""
+        member = GroupMember(self.config, self.servers, echo, SystemClock())
+        self.made.append(member)
+        return member
+
+    def join(self, instance_id: str | None = None, heartbeat_interval_ms: int = 100) -> GroupMember:
+        config = replace(self.config, instance_id=instance_id, heartbeat_interval_ms=heartbeat_interval_ms)
+        member = GroupMember(config, self.servers, echo, SystemClock())
+        self.made.append(member)
+        member.join([self.topic], b"")
+        return member
+
+    def joined(self, instance_id: str | None = None, heartbeat_interval_ms: int = 100) -> GroupMember:
+        member = self.join(instance_id, heartbeat_interval_ms)
+        wait_for(member, Assigned)
+        return member
+
+    def evict(self, member: GroupMember) -> None:
+        connection = GroupConnection(self.servers)
+
+        async def leave() -> list[int]:
+            _, offsets = await connection.find_coordinator(self.config.group_id)
+            request = requests.leave_group(self.config, member.member_id, "")
+            return requests.leave_group_errors(await connection.send(offsets, request))
+
+        try:
+            assert connection.submit(leave).result(DEADLINE_SECONDS) == []
+        finally:
+            connection.close()
+
+
+def wait_for(member: GroupMember, kind: type[Event]) -> Event:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while time.monotonic() < deadline:
+        for event in member.poll():
+            if isinstance(event, kind):
+                return event
+        time.sleep(PAUSE_SECONDS)
+    raise AssertionError(f"no {kind.__name__}")
+
+
+@pytest.fixture
+def members(
+    unique_name: Callable[[str], str], make_topic: Callable[..., str], bootstrap_servers: str
+) -> Iterator[Members]:
+    made = Members(unique_name("group"), make_topic("in", partitions=3), bootstrap_servers)
+    yield made
+    for member in made.made:
+        member.close(leave=True)
+
+
+@pytest.fixture
+def first(members: Members) -> TopicPartition:
+    return TopicPartition(members.topic, 0)
+
+
+def transactional_producer(members: Members) -> Producer:
+    producer = Producer(
+        {"bootstrap.servers": members.servers["bootstrap_servers"], "transactional.id": members.config.group_id}
+    )
+    producer.init_transactions(10)
+    producer.begin_transaction()
+    return producer
+
+
+def test_what_was_committed_is_read_back_by_us_and_by_librdkafka(members: Members, first: TopicPartition) -> None:
+    member = members.joined()
+    second, third = (TopicPartition(members.topic, number) for number in (1, 2))
+    member.commit({first: OffsetAndMetadata(5, "one"), second: OffsetAndMetadata(0)})
+    assert member.committed([first, second, third]) == {first: (5, "one"), second: (0, ""), third: None}
+    group_id = members.config.group_id
+    consumer = Consumer({"bootstrap.servers": members.servers["bootstrap_servers"], "group.id": group_id})
+    try:
+        (read,) = consumer.committed([RdTopicPartition(*first)], timeout=10)
+    finally:
+        consumer.close()
+    assert read.offset == 5  # its metadata is not looked at: librdkafka reads past the end of a text without a NUL
+
+
+def test_an_asynchronous_commit_ends_in_its_future(members: Members, first: TopicPartition) -> None:
+    member = members.joined()
+    future = member.commit_async({first: OffsetAndMetadata(7)})
+    future.result(DEADLINE_SECONDS)
+    assert member.committed([first]) == {first: (7, "")}
+
+
+def test_reading_offsets_needs_no_membership(members: Members, first: TopicPartition) -> None:
+    members.joined().commit({first: OffsetAndMetadata(3)})
+    stranger = members.stranger()
+    assert stranger.committed([first]) == {first: (3, "")}
+
+
+def test_committing_without_membership_is_refused_before_it_is_sent(members: Members, first: TopicPartition) -> None:
+    """The broker would accept it while the group is empty."""
+    stranger = members.stranger()
+    with pytest.raises(TaskMigratedError, match="Not a member"):
+        stranger.commit({first: OffsetAndMetadata(3)})
+    with pytest.raises(TaskMigratedError, match="Not a member"):
+        stranger.group_metadata()
+    assert stranger.committed([first]) == {first: None}
+
+
+def test_a_member_that_was_thrown_out_cannot_commit_and_hears_of_it(members: Members, first: TopicPartition) -> None:
+    member = members.joined(heartbeat_interval_ms=5_000)  # the commit finds it out, not the heartbeat
+    members.evict(member)
+    with pytest.raises(TaskMigratedError):
+        member.commit({first: OffsetAndMetadata(3)})
+    lost = wait_for(member, Lost)
+    assert lost == Lost("the coordinator answered UnknownMemberIdError")
+    assert member.committed([first]) == {first: None}
+
+
+def test_while_the_group_rebalances_a_member_may_commit_until_it_joins(members: Members, first: TopicPartition) -> None:
+    member = members.joined()
+    newcomer = members.join()
+    wait_for(member, Rebalance)
+    member.commit({first: OffsetAndMetadata(3)})
+    member.join([members.topic], b"again")
+    with pytest.raises(RetriableCommitError, match="rebalancing"):
+        member.commit({first: OffsetAndMetadata(4)})
+    wait_for(newcomer, Assigned)
+    wait_for(member, Assigned)
+    member.commit({first: OffsetAndMetadata(5)})
+    assert member.committed([first]) == {first: (5, "")}
+
+
+def test_a_fenced_member_cannot_commit(members: Members, first: TopicPartition) -> None:
+    member = members.joined("slot-0", heartbeat_interval_ms=5_000)
+    members.joined("slot-0")
+    with pytest.raises(FencedInstanceIdError, match=r"group\.instance\.id=slot-0"):
+        member.commit({first: OffsetAndMetadata(3)})
+    assert isinstance(wait_for(member, Fatal), Fatal)
+
+
+def test_metadata_that_is_too_large_is_refused_for_good(members: Members, first: TopicPartition) -> None:
+    member = members.joined()
+    with pytest.raises(StreamsError, match="OffsetMetadataTooLarge"):
+        member.commit({first: OffsetAndMetadata(3, "x" * 10_000)})
+    with pytest.raises(StreamsError, match="100000 bytes"):  # longer than a string of the protocol may be
+        member.commit({first: OffsetAndMetadata(3, "x" * 100_000)})
+    member.commit({first: OffsetAndMetadata(3, "x")})
+
+
+@pytest.mark.parametrize("instance_id", [None, "slot-0"])
+def test_a_transaction_commits_offsets_in_the_members_name(
+    members: Members, first: TopicPartition, instance_id: str | None
+) -> None:
+    member = members.joined(instance_id)
+    producer = transactional_producer(members)
+    producer.send_offsets_to_transaction([RdTopicPartition(*first, 9, "eos")], member.group_metadata(), 10)
+    producer.commit_transaction(10)
+    assert member.committed([first]) == {first: (9, "eos")}  # without the NUL that librdkafka stores
+
+
+def test_a_transaction_of_an_old_generation_is_fenced(members: Members, first: TopicPartition) -> None:
+    member = members.joined()
+    stale = member.group_metadata()
+    member.join([members.topic], b"changed")
+    wait_for(member, Assigned)
+    producer = transactional_producer(members)
+    with pytest.raises(KafkaException, match="ILLEGAL_GENERATION"):
+        producer.send_offsets_to_transaction([RdTopicPartition(*first, 9)], stale, 10)
+    producer.abort_transaction(10)
+    assert member.committed([first]) == {first: None}
+
+
+def test_offsets_of_an_open_transaction_are_waited_for(members: Members, first: TopicPartition) -> None:
+    member = members.joined()
+    producer = transactional_producer(members)
+    producer.send_offsets_to_transaction([RdTopicPartition(*first, 9)], member.group_metadata(), 10)
+    reader = members.stranger()
+    future = reader._connection.submit(reader._protocol.committed, [first])
+    with pytest.raises(TimeoutError):
+        future.result(0.5)
+    producer.commit_transaction(10)
+    assert future.result(DEADLINE_SECONDS) == {first: (9, "")}
