@@ -25,7 +25,7 @@ from penstock.dev_broker import DevBroker
 from penstock.topology.errors import PenstockError
 
 DEFAULT_RECORDS = 6_000_000
-QUICK_RECORDS = 600_000  # the JVM is not warm then: only to see that everything runs
+QUICK_RECORDS = 2_000_000  # the JVM is hardly warm then: only to see that everything runs
 #: Of the records, before the clock starts: a JVM compiles its hot code during the first seconds.
 WARM_UP_SHARE = 1 / 3
 console = Console(stderr=True)

@@ -12,6 +12,7 @@ import orjson
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from rich.console import Console
 from rich.progress import track
 
 SEED = 7
@@ -44,6 +45,11 @@ class Workload:
         """Return the event time (ms) of the purchase of this number."""
         return FIRST_TIMESTAMP_MS + number // RECORDS_PER_MS
 
+    def purchases(self) -> Iterator[tuple[bytes, bytes, int]]:
+        """Yield key, value and timestamp (ms) of each purchase, in order."""
+        for number, user in enumerate(self.users()):
+            yield b"k%06d" % user, _json(number, user), self.timestamp(number)
+
     def counts(self) -> Counter[bytes]:
         """Return the number of purchases by key."""
         return Counter({b"k%06d" % user: count for user, count in Counter(self.users()).items()})
@@ -56,10 +62,10 @@ class Workload:
 
     def doubled_purchases(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield what is left of map and filter: purchases of an odd amount, with its double as ``x``."""
-        for number, user in enumerate(self.users()):
-            if number % 2:
-                row: dict[str, Any] = orjson.loads(_json(number, user))
-                yield b"k%06d" % user, orjson.dumps({**row, "x": row["amount"] * 2})
+        for key, value, _ in self.purchases():
+            row: dict[str, Any] = orjson.loads(value)
+            if row["amount"] % 2:
+                yield key, orjson.dumps({**row, "x": row["amount"] * 2})
 
     def load(self, bootstrap_servers: str) -> None:
         """Write all purchases to their topic, unless they are there; raises KafkaException."""
@@ -78,9 +84,9 @@ class Workload:
                 "log_level": 3,
             }
         )
-        users = track(self.users(), f"Loading {self.records:,} records", self.records, transient=True)
-        for number, user in enumerate(users):
-            _produce(producer, self.topic, b"k%06d" % user, _json(number, user), self.timestamp(number))
+        what = f"Loading {self.records:,} records"
+        for key, value, timestamp in track(self.purchases(), what, self.records, console=Console(stderr=True)):
+            _produce(producer, self.topic, key, value, timestamp)
         producer.flush(FLUSH_TIMEOUT_SECONDS)
         if stored_records(bootstrap_servers, self.topic) != self.records:
             raise KafkaException(f"not all records could be written to {self.topic}")

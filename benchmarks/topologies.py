@@ -6,7 +6,7 @@ import os
 from datetime import timedelta
 from typing import Any
 
-from penstock import Serdes, StreamsBuilder, TimeWindowedSerde, TimeWindows, Topology
+from penstock import Serdes, StreamsBuilder, TimeWindows, Topology
 
 WINDOW = timedelta(seconds=10)
 
@@ -31,14 +31,13 @@ def count() -> Topology:
 def windowed_count() -> Topology:
     """Count the purchases of each user in each ten seconds."""
     builder = StreamsBuilder()
-    windowed = TimeWindowedSerde(Serdes.string(), WINDOW)
     (
         builder.stream(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.bytes())
         .group_by_key()
         .windowed_by(TimeWindows.of_size_with_no_grace(WINDOW))
         .count(store="counts")
         .to_stream()
-        .to(os.environ[OUTPUT_VARIABLE], key_serde=windowed, value_serde=Serdes.long())
+        .to(os.environ[OUTPUT_VARIABLE], value_serde=Serdes.long())
     )
     return builder.build()
 

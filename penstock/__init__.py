@@ -6,6 +6,7 @@ penstock.testing.TopologyTestDriver, run it with KafkaStreams or ``penstock run 
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from penstock.topology.branched_kstream import BranchedKStream
@@ -82,7 +83,11 @@ from penstock.topology.windows import (
 )
 
 if TYPE_CHECKING:
+    from penstock.supervisor.application_state import ApplicationState
+    from penstock.supervisor.exit_codes import ExitCode
     from penstock.supervisor.kafka_streams import KafkaStreams
+    from penstock.supervisor.uncaught_exception import StreamsUncaughtExceptionHandlerResponse, StreamThreadError
+    from penstock.supervisor.worker import ThreadStatus
 
 __version__ = "0.1.0"
 
@@ -92,6 +97,12 @@ __all__ = [
     "Topology",
     "KafkaStreams",
     "StreamsConfig",
+    # what runs
+    "ApplicationState",
+    "ExitCode",
+    "StreamThreadError",
+    "StreamsUncaughtExceptionHandlerResponse",
+    "ThreadStatus",
     # streams and tables
     "KStream",
     "KTable",
@@ -163,10 +174,19 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import KafkaStreams when it is asked for: declaring and testing a topology needs no Kafka client."""
-    if name == "KafkaStreams":
-        from penstock.supervisor.kafka_streams import KafkaStreams
+#: What brings processes or a Kafka client with it, and where it is.
+_ON_DEMAND = {
+    "KafkaStreams": "penstock.supervisor.kafka_streams",
+    "ApplicationState": "penstock.supervisor.application_state",
+    "ExitCode": "penstock.supervisor.exit_codes",
+    "StreamThreadError": "penstock.supervisor.uncaught_exception",
+    "StreamsUncaughtExceptionHandlerResponse": "penstock.supervisor.uncaught_exception",
+    "ThreadStatus": "penstock.supervisor.worker",
+}
 
-        return KafkaStreams
+
+def __getattr__(name: str) -> Any:
+    """Import what runs an application when it is asked for: declaring and testing a topology needs no Kafka client."""
+    if name in _ON_DEMAND:
+        return getattr(importlib.import_module(_ON_DEMAND[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

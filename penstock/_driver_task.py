@@ -71,8 +71,12 @@ class DriverTask:
         self.stores: dict[str, Any] = {}
         for name, builder in topology.stores.items():
             self.stores[name] = build_store(builder, self, directory, cache)
+        self.restore()
         self.compiled: CompiledTopology = compile_topology(topology, self)
         self.compiled.init()
+
+    def restore(self) -> None:
+        """Fill the open stores before the topology is compiled. A driver begins with empty ones: nothing to do."""
 
     def wall_clock_ms(self) -> int:
         """See TaskContext."""
@@ -144,16 +148,16 @@ class DriverTask:
         flushing a later store has put into an earlier one.
         """
         for _ in range(2):
-            for store in self.stores.values():
-                self._flush(store)
+            for name, store in self.stores.items():
+                self._flush(name, store)
         for name, store in self.stores.items():
             store.commit(self._changelog_ends[name])
 
-    def _flush(self, store: Any) -> None:
+    def _flush(self, name: str, store: Any) -> None:
         try:
             store.flush()
         except Exception as error:  # noqa: BLE001 - raised with the operator's name
-            self.compiled.errors.raise_failure(error)
+            self.compiled.errors.raise_flush_failure(name, error)
 
     def take_produced(self) -> list[ProducedRecord]:
         """Return what was sent since the last call."""

@@ -1,4 +1,4 @@
-"""``penstock broker start|stop|status|logs``: the dev broker from the command line."""
+"""``penstock broker start|stop|status|logs``: the dev broker from the command line; penstock.cli shows its errors."""
 
 from __future__ import annotations
 
@@ -6,26 +6,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 
 from penstock.dev_broker import DevBroker, DevBrokerError
-from penstock.topology.errors import PenstockError
 
 #: Exit code of ``penstock broker status`` for a broker that does not run, as init scripts have it (LSB).
 EXIT_NOT_RUNNING = 3
 FOLLOW_PAUSE_SECONDS = 0.2
-
-
-class _BrokerGroup(click.Group):
-    """Shows what Penstock raises on purpose as a message, not as a traceback."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except PenstockError as error:
-            raise click.ClickException(str(error)) from error
 
 
 def _names_a_broker(command: Callable[..., None]) -> Callable[..., None]:
@@ -35,7 +23,7 @@ def _names_a_broker(command: Callable[..., None]) -> Callable[..., None]:
     return click.option("--name", default="dev", show_default=True, help="Each name is a broker of its own.")(command)
 
 
-@click.group(cls=_BrokerGroup)
+@click.group()
 def broker() -> None:
     """Run a real Kafka broker for development, in the background."""
 
@@ -96,7 +84,3 @@ def logs(name: str, directory: Path | None, lines: int, follow: bool) -> None:
                 click.echo(text, nl=False)
             else:
                 time.sleep(FOLLOW_PAUSE_SECONDS)
-
-
-if __name__ == "__main__":
-    broker()

@@ -13,14 +13,12 @@ from typing import Any
 
 import click
 
-from penstock.broker_command import broker
 from penstock.supervisor.config_loader import load_config
 from penstock.supervisor.exit_codes import ExitCode
-from penstock.supervisor.instance_directory import ApplicationLockedError
 from penstock.supervisor.kafka_streams import KafkaStreams
 from penstock.supervisor.topology_source import TopologySource
 from penstock.topology.config_def import is_secret
-from penstock.topology.errors import ConfigError, PenstockError, TopologyError
+from penstock.topology.errors import ConfigError, LockError, PenstockError, TopologyError
 from penstock.topology.streams_config import KEYS, StreamsConfig
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(message)s (%(name)s)"
@@ -28,13 +26,25 @@ LOG_FORMAT = "%(asctime)s %(levelname)-7s %(message)s (%(name)s)"
 EXIT_CODES: tuple[tuple[type[PenstockError], ExitCode], ...] = (
     (ConfigError, ExitCode.USAGE),
     (TopologyError, ExitCode.TOPOLOGY),
-    (ApplicationLockedError, ExitCode.LOCKED),
+    (LockError, ExitCode.LOCKED),
     (PenstockError, ExitCode.FAILED),
 )
 
 
 class PenstockGroup(click.Group):
-    """Turns what Penstock raises on purpose into a message."""
+    """Turns what Penstock raises on purpose into a message; loads ``broker`` only when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return all commands."""
+        return sorted([*super().list_commands(ctx), "broker"])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command; the broker's brings a Kafka client, which the supervisor must not hold."""
+        if cmd_name == "broker":
+            from penstock.broker_command import broker
+
+            return broker
+        return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
@@ -196,9 +206,6 @@ def _toml(value: Any) -> str:
         return "[" + ", ".join(_toml(item) for item in value) + "]"
     escapes: Mapping[str, str] = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t"}
     return '"' + "".join(escapes.get(character, character) for character in str(value)) + '"'
-
-
-cli.add_command(broker)
 
 
 def main() -> None:

@@ -209,6 +209,7 @@ def _download_rest(address: str, part: Path, jar: LockedJar, progress: _Progress
                     stream.write(chunk)
                     progress.report(jar.path, stream.tell())
     except urllib.error.HTTPError as error:
+        error.close()  # it holds the connection
         if error.code < 500 and error.code not in TEMPORARY_REFUSALS:
             raise JarError(
                 f"cannot fetch {jar.name} {jar.version}: {address} answers {error.code} {error.reason}"

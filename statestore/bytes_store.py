@@ -88,7 +88,7 @@ def after(prefix: bytes) -> bytes | None:
     return stripped[:-1] + bytes((stripped[-1] + 1,)) if stripped else None
 
 
-def merge(stored: Iterator[Row], changed: Sequence[RawRow], reverse: bool) -> Generator[Row, None, None]:
+def merge(stored: Iterator[Row], changed: Sequence[RawRow], reverse: bool = False) -> Generator[Row, None, None]:
     """Yield stored rows with the changed ones laid over them, None for deleted; both come in the same order."""
     row = next(stored, None)
     for key, value in changed:

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any
 
 from penstock.topology.records import Headers, Message
-from penstock.topology.store_interfaces import StoreBuilder
+from penstock.topology.store_interfaces import StoreBackend, StoreBuilder
 from penstock.topology.task_context import TaskContext
 
 from .bytes_store import BytesStore, RawRow, Row, merge
@@ -121,19 +121,22 @@ class CachingStore(StateStore):
         dirty, clean, task = self._cache.dirty, self._cache.clean, self.task
         if not dirty:
             return
-        entries = list(dirty.items())
+        entries = dirty.copy()
         dirty.clear()  # before anything is sent: what is downstream may read this store, or change it
-        clean.update([(key, entry[0]) for key, entry in entries if entry[0] is not None])
-        self._deleting.update([key for key, entry in entries if entry[0] is None])
+        for key, entry in entries.items():
+            if entry[0] is None:
+                self._deleting.add(key)
+            else:
+                clean[key] = entry[0]
         context = task.timestamp, task.headers, task.message
         try:
             if self._listener is None:
-                self._write_all(entries)
+                self._write_all(entries.items())
             else:
-                self._send_all(entries, self._listener)
+                self._send_all(entries.items(), self._listener)
         finally:
             task.timestamp, task.headers, task.message = context
-            self._deleting.clear()
+            pass
 
     def _write_all(self, entries: Iterable[tuple[Any, Any]]) -> None:
         task, write = self.task, self._write_entry
@@ -183,7 +186,9 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
         objects = self.serdes.cacheable_keys
         #: From a cache key to the row's key and to the object.
         self._row_key: Callable[[Any], bytes] = encode_key if objects else _same
+        self._cache_key: Callable[[Any], Any] = _same if objects else encode_key
         self._decode_key: Callable[[Any], Any] = _same if objects else self.serdes.decode_key
+        self._evicts = builder.backend is StoreBackend.LRU
         copy = self.values.copy
         get, get_for_update = self._getter(self._load, copy), self._getter(self._load, None)
         put, put_owned = self._putter(copy), self._putter(None)
@@ -214,6 +219,15 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
         data = None if value is None else self.values.encode(value)
         return len(self._row_key(key)) + len(data or b"")
 
+    def _decoded(self, rows: Iterator[Row]) -> Iterator[tuple[Any, Any]]:
+        decoded = super()._decoded(rows)
+        if not self.builder.plain_values:
+            return decoded
+        # The rows have no timestamps, but the cache has them.
+        dirty, clean, key_of = self._cache.dirty, self._cache.clean, self._cache_key
+        cached = ((key, dirty.get(key_of(key), (None,))[0] or clean.get(key_of(key)), value) for key, value in decoded)
+        return ((key, value if found is None else found) for key, found, value in cached)
+
     def _scan(self, start: bytes | None, end: bytes | None, reverse: bool) -> Iterator[Row]:
         return merge(self.rows.scan(start, end, reverse), self._dirty_rows(start, end, reverse), reverse)
 
@@ -221,7 +235,10 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
         """Return the dirty entries of a range as rows. It looks at all dirty keys: scans of cached stores are slow."""
         row_key, encode = self._row_key, self.values.encode
         deleting = ((row_key(key), None) for key in self._deleting)
-        keys = chain(deleting, ((row_key(key), entry[0]) for key, entry in self._cache.dirty.items()))
+        dirty = ((row_key(key), entry[0]) for key, entry in self._cache.dirty.items())
+        # Clean entries are the rows below, except those that a bounded store has evicted meanwhile.
+        clean = ((row_key(key), value) for key, value in self._cache.clean.items() if self._evicts)
+        keys = chain(deleting, clean, dirty)
         found = [(k, v) for k, v in keys if (start is None or k >= start) and (end is None or k < end)]
         return sorted(((key, None if value is None else encode(value)) for key, value in found), reverse=reverse)
 

@@ -245,6 +245,6 @@ class CachingSessionStore(CachingSegments, SessionStore):
         live = sorted((row for row in found.items() if row[1] is not None), key=lambda row: row[0])
         return [(_new(Windowed, (key, start, end)), value) for (end, start), value in live]
 
-    def _scan(self, earliest_end: int, latest_end: int, reverse: bool) -> Iterator[Row]:
-        stored = super()._scan(earliest_end, latest_end, reverse)
+    def _scan(self, earliest_end: int, latest_end: int, reverse: bool, hidden_too: bool = False) -> Iterator[Row]:
+        stored = super()._scan(earliest_end, latest_end, reverse, hidden_too)
         return self._overlay(stored, lambda key: earliest_end <= key[2] <= latest_end, reverse)

@@ -1,7 +1,7 @@
 """The buffer of a stream-table join with a grace period (KIP-923; Kafka Streams: RocksDBTimeOrderedKeyValueBuffer).
 
-Row and changelog key: 8-byte timestamp + key + 4-byte sequence number. Value: BufferValue with the new value only; the
-changelog has 8 bytes more, a buffer time that is always 0.
+Row and changelog key: 0 (time first) + 8-byte timestamp + key + 4-byte sequence number. Value: BufferValue with the new
+value only; the changelog has 8 bytes more, a buffer time that is always 0.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from .state_store import LONG, StateStore, StoreSerdes, plain_rows
 from .window_store import SEQUENCE, SEQUENCE_MAX
 
 _sequence = struct.Struct(">i")
+#: Key prefix of PrefixedWindowKeySchemas.TimeFirstWindowKeySchema.
+TIME_FIRST = b"\0"
 _pack, _unpack = LONG.pack, LONG.unpack_from
 BUFFER_TIME = LONG.pack(0)
 LONG_MAX = 2**63 - 1
@@ -52,7 +54,7 @@ class RocksDBTimeOrderedKeyValueBuffer(StateStore):
         if self._observed_ms - self._grace_ms > timestamp:
             return False
         self._number = (self._number + 1) & SEQUENCE_MAX
-        row_key = _pack(timestamp) + self.serdes.encode_key(key) + _sequence.pack(self._number)
+        row_key = TIME_FIRST + _pack(timestamp) + self.serdes.encode_key(key) + _sequence.pack(self._number)
         data = BufferValue(None, None, self.serdes.encode_value(value), context).serialize()
         self.rows.put(row_key, data)
         if self.builder.logging:
@@ -73,12 +75,12 @@ class RocksDBTimeOrderedKeyValueBuffer(StateStore):
         if last < self._min_timestamp or not predicate():
             return
         decode_key, decode_value = self.serdes.decode_key, self.serdes.decode_value
-        for row_key, data in self.rows.rows(_pack(self._min_timestamp), _pack(last + 1)):
+        for row_key, data in self.rows.rows(TIME_FIRST + _pack(self._min_timestamp), TIME_FIRST + _pack(last + 1)):
             if not predicate():
                 return
             value, _ = BufferValue.deserialize(data)
-            self._min_timestamp = _unpack(row_key)[0]
-            callback(decode_key(row_key[8:-4]), decode_value(value.new), value.context)
+            self._min_timestamp = _unpack(row_key, 1)[0]
+            callback(decode_key(row_key[9:-4]), decode_value(value.new), value.context)
             self.rows.put(row_key, None)
             if self.builder.logging:
                 self.task.log_change(self.name, row_key, None, None)
@@ -120,7 +122,7 @@ class RocksDBTimeOrderedKeyValueBuffer(StateStore):
         """See StateStore.restored_rows."""
         rows = [(key, None if data is None else data[: -len(BUFFER_TIME)]) for key, data in plain_rows(messages)]
         for key, _ in rows:
-            self._observed_ms = max(self._observed_ms, _unpack(key)[0])
+            self._observed_ms = max(self._observed_ms, _unpack(key, 1)[0])
             self._number = max(self._number, _sequence.unpack(key[-4:])[0])
         self._min_timestamp = 0
         self._totals = None

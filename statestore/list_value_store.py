@@ -35,7 +35,7 @@ class ListValueStore(StateStore):
         self._set(row_key, None if data is None else append(self.rows.get(row_key), data))
 
     def put_if_absent(self, key: Any, value: Any) -> None:
-        """Do what put does, but only if the key IS there: so Kafka Streams' ListValueStore has it for its one caller."""
+        """Do what put does, but only if the key IS there: Kafka Streams' ListValueStore has it so for its caller."""
         if self.rows.get(self.serdes.encode_key(key)) is not None:
             self.put(key, value)
 

@@ -49,7 +49,7 @@ class Segments:
 
     retention_ms: rows whose time is at or below the highest time put minus this are hidden. exact: such rows are not
     even taken in, as in memory; otherwise they are until their segment has expired. on_expired: called for each put
-    that is not taken in. indexed: keep the index.
+    that is not taken in. indexed: keep the index. visible_ms: how long rows are visible, by default the retention.
     """
 
     def __init__(
@@ -60,11 +60,13 @@ class Segments:
         on_expired: Callable[[], None],
         exact: bool,
         indexed: bool,
+        visible_ms: int | None = None,
     ) -> None:
         self.rows = rows
         self.schema = schema
         self.retention_ms = retention_ms
         self.interval_ms = max(retention_ms // 2, SEGMENT_INTERVAL_MIN_MS)
+        self._visible_ms = retention_ms if visible_ms is None else visible_ms
         self._on_expired = on_expired
         self._exact = exact
         self.indexed = indexed
@@ -73,7 +75,8 @@ class Segments:
     def reload(self) -> None:
         """Take over the time of the last commit: after opening and after a rollback."""
         self._live_from = 0
-        self._set_time(self.rows.committed_mark(OBSERVED_TIME) or NOTHING_OBSERVED)
+        committed = self.rows.committed_mark(OBSERVED_TIME)
+        self._set_time(NOTHING_OBSERVED if committed is None else committed)
 
     def marks(self) -> Marks:
         """Return what must be committed with the rows."""
@@ -83,12 +86,12 @@ class Segments:
         """Set the highest time seen, and what follows from it."""
         self.observed_ms = time_ms
         #: Rows before this are hidden.
-        self.visible_from = max(0, time_ms - self.retention_ms + 1)
+        self.visible_from = max(0, time_ms - self._visible_ms + 1)
         expired = max(0, time_ms - self.retention_ms) // self.interval_ms * self.interval_ms
         #: Rows before this are no longer there.
         self._live_from = max(self._live_from, expired)
         #: Rows before this are not taken in.
-        self.taken_from = self.visible_from if self._exact else self._live_from
+        self.taken_from = max(0, time_ms - self.retention_ms + 1) if self._exact else self._live_from
 
     def advance(self, time_ms: int) -> None:
         """Note that stream time has reached time_ms, and drop the segments that have expired by it."""
@@ -118,9 +121,12 @@ class Segments:
         return self.rows.get(_pack(time_ms // self.interval_ms) + key)
 
     def fetch(self, low: bytes, high: bytes, time_from: int, time_to: int, reverse: bool = False) -> list[Row]:
-        """Return the rows with low <= changelog key < high of the segments that hold times of this range."""
+        """Return the rows with low <= changelog key < high of the segments that hold times of this range.
+
+        Hidden ones are among them: callers ask for times from ``visible_from`` on.
+        """
         interval = self.interval_ms
-        first = max(time_from, self.visible_from) // interval
+        first = max(time_from, self._live_from) // interval
         last = min(time_to, self.observed_ms) // interval
         get_rows = self.rows.rows
         if first == last:
@@ -131,11 +137,11 @@ class Segments:
         return list(chain.from_iterable(get_rows(prefix + low, prefix + high, reverse) for prefix in prefixes))
 
     def scan(self, time_from: int, time_to: int, reverse: bool) -> Iterator[Row]:
-        """Iterate over the rows of all segments that hold times of this range; others are among them.
+        """Iterate over the rows of all segments that hold times of this range; others and hidden ones are among them.
 
         With an index they come by time first, and only those with times of the range.
         """
-        first = max(time_from, self.visible_from)
+        first = max(time_from, self._live_from)
         last = min(time_to, self.observed_ms)
         if first > last:
             return iter(())

@@ -106,9 +106,11 @@ class SessionStore(StateStore):
     def find_sessions_ending(self, earliest_end: int, latest_end: int) -> Iterator[tuple[Windowed, Any]]:
         """Iterate over (session, aggregate) of all keys with earliest_end <= end <= latest_end.
 
-        By end first if the store is ordered by time (emit on window close) or in memory.
+        By end first if the store is ordered by time (emit on window close) or in memory. A time-ordered store shows
+        what has expired too, as long as its segment is there: so no session is lost that closes late.
         """
-        return self._decoded(self._scan(earliest_end, latest_end, False))
+        hidden_too = self.builder.time_ordered and self.builder.backend is not StoreBackend.IN_MEMORY
+        return self._decoded(self._scan(earliest_end, latest_end, False, hidden_too))
 
     def fetch(self, key: Any) -> Sequence[tuple[Windowed, Any]]:
         """Return (session, aggregate) of all sessions of a key."""
@@ -149,9 +151,9 @@ class SessionStore(StateStore):
             if _unpack(row[0], len(row[0]) - 16)[1] <= latest_start and in_range(row[0][8:-16], low, high)
         )
 
-    def _scan(self, earliest_end: int, latest_end: int, reverse: bool) -> Iterator[Row]:
-        """Iterate over the visible rows with session ends of this range."""
-        first = max(earliest_end, self.segments.visible_from)
+    def _scan(self, earliest_end: int, latest_end: int, reverse: bool, hidden_too: bool = False) -> Iterator[Row]:
+        """Iterate over the rows with session ends of this range."""
+        first = earliest_end if hidden_too else max(earliest_end, self.segments.visible_from)
         rows = self.segments.scan(first, latest_end, reverse)
         return (row for row in rows if first <= _end_of(row[0]) <= latest_end)
 

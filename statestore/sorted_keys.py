@@ -55,10 +55,17 @@ class SortedKeys:
 
     def between(self, start: bytes | None, end: bytes | None) -> list[bytes]:
         """Return the keys with start <= key < end in order; None leaves a side open."""
-        chunks = self._chunks
-        first = 0 if start is None else bisect_left(self._maxes, start)
-        last = len(chunks) if end is None else min(bisect_left(self._maxes, end) + 1, len(chunks))
-        found = [key for chunk in chunks[first:last] for key in chunk]
-        low = 0 if start is None else bisect_left(found, start)
-        high = len(found) if end is None else bisect_left(found, end)
-        return found[low:high] if low or high < len(found) else found
+        chunks, maxes = self._chunks, self._maxes
+        first = 0 if start is None else bisect_left(maxes, start)
+        last = len(chunks) if end is None else bisect_left(maxes, end)
+        if first == len(chunks):
+            return []
+        low = 0 if start is None else bisect_left(chunks[first], start)
+        if first == last:
+            return chunks[first][low : bisect_left(chunks[first], end)]  # type: ignore[type-var]  # end is not None
+        found = chunks[first][low:]
+        for chunk in chunks[first + 1 : last]:
+            found += chunk
+        if last < len(chunks):
+            found += chunks[last][: bisect_left(chunks[last], end)]  # type: ignore[type-var]  # end is not None
+        return found

@@ -17,7 +17,7 @@ from .join_buffer import RocksDBTimeOrderedKeyValueBuffer
 from .key_value_store import KeyValueStore
 from .list_value_store import ListValueStore
 from .memory_store import InMemoryStore, MemoryLRUCache
-from .rocksdb_store import RocksDBResources, RocksDBStore
+from .rocksdb_store import STORES_DIRECTORY, RocksDBResources, RocksDBStore
 from .session_store import SessionStore
 from .state_store import StateStore
 from .suppress_buffer import InMemoryTimeOrderedKeyValueChangeBuffer
@@ -79,4 +79,4 @@ def build_rows(
         return MemoryLRUCache(builder.max_entries)
     if directory is None or builder.backend is StoreBackend.IN_MEMORY:
         return InMemoryStore()
-    return RocksDBStore(directory / "stores" / builder.name, resources, task.request_commit)
+    return RocksDBStore(directory / STORES_DIRECTORY / builder.name, resources, task.request_commit)

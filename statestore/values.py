@@ -82,6 +82,16 @@ def _timestamped_copier(copy_value: Callable[[Any], Any]) -> Callable[[Any], Any
     return lambda value: _new(ValueAndTimestamp, (copy_value(value[0]), value[1]))
 
 
+def _headers_logged(builder: StoreBuilder) -> tuple[bool, bool]:
+    """Return whether the changelog gets the headers of the record being processed, with values and with tombstones.
+
+    With headers_format (KIP-1271) only tombstones have them, since Kafka Streams 4.3's operators put values with empty
+    headers. The stores of stream-stream and foreign-key joins have the record's headers in any format.
+    """
+    always = builder.log_headers or builder.kind is StoreKind.FOREIGN_KEY_SUBSCRIPTION
+    return always, always or builder.headers_format
+
+
 def _silent(encode: Encode) -> LogValue:
     """Return log_value of a store without a changelog."""
     return lambda key, value: None if value is None else encode(value)
@@ -90,32 +100,38 @@ def _silent(encode: Encode) -> LogValue:
 def _log_plain(builder: StoreBuilder, task: TaskContext, serdes: StoreSerdes) -> LogValue:
     """Return log_value for plain values: the changelog record has the timestamp of the record being processed."""
     encode, log_change, name = serdes.encode_value, task.log_change, builder.name
+    values_with_headers, tombstones_with_headers = _headers_logged(builder)
 
     def log_value(key: bytes, value: Any) -> bytes | None:
         data = None if value is None else encode(value)
         log_change(name, key, data, task.timestamp)
         return data
 
-    return log_value
+    def log_value_with_headers(key: bytes, value: Any) -> bytes | None:
+        data = None if value is None else encode(value)
+        log_change(name, key, data, task.timestamp, task.headers if data is None or values_with_headers else None)
+        return data
+
+    return log_value_with_headers if tombstones_with_headers else log_value
 
 
 def _log_timestamped(builder: StoreBuilder, task: TaskContext, serdes: StoreSerdes) -> LogValue:
     """Return log_value for (value, timestamp): the changelog record has the plain value and the value's timestamp.
 
-    A tombstone has the timestamp of the record being processed, and with headers_format its headers. (Values have
-    none even then: Kafka Streams 4.3's own operators put empty headers.)
+    A tombstone has the timestamp of the record being processed.
     """
     encode, log_change, name = serdes.encode_value, task.log_change, builder.name
-    pack, plain_values, headers_format = LONG.pack, builder.plain_values, builder.headers_format
+    pack, plain_values = LONG.pack, builder.plain_values
+    values_with_headers, tombstones_with_headers = _headers_logged(builder)
 
     def log_value(key: bytes, value: Any) -> bytes | None:
         if value is not None:
             plain, timestamp = value
             data = encode(plain)
             if data is not None:
-                log_change(name, key, data, timestamp)
+                log_change(name, key, data, timestamp, task.headers if values_with_headers else None)
                 return data if plain_values else pack(timestamp) + data
-        log_change(name, key, None, task.timestamp, task.headers if headers_format else None)
+        log_change(name, key, None, task.timestamp, task.headers if tombstones_with_headers else None)
         return None
 
     return log_value

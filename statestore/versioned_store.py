@@ -86,7 +86,8 @@ class VersionedStore(StateStore):
     def get(self, key: Any, as_of: int | None = None) -> VersionedRecord | None:
         """Return the newest version of a key, or the one that was valid at as_of; None if there was none.
 
-        A time before the history retention finds only a version that is still the newest.
+        A time before the history retention finds only a version that is still the newest. valid_to is not set, as in
+        Kafka Streams; ``get_versions`` does.
         """
         row_key = self.serdes.encode_key(key)
         latest = self.rows.get(LATEST + row_key)
@@ -98,7 +99,7 @@ class VersionedStore(StateStore):
             return None
         for start, end, data in self._history(row_key, as_of):
             if start <= as_of < end and data is not None:
-                return VersionedRecord(self.serdes.decode_value(data), start, end)
+                return VersionedRecord(self.serdes.decode_value(data), start)
         return None
 
     def get_versions(self, key: Any, time_from: int, time_to: int) -> Sequence[VersionedRecord]:

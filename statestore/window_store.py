@@ -48,7 +48,18 @@ def build_segments(builder: StoreBuilder, task: TaskContext, rows: BytesStore, s
     def on_expired() -> None:
         task.record_dropped(name, "expired window segment")
 
-    return Segments(rows, schema, builder.retention_ms, on_expired, in_memory, in_memory or builder.time_ordered)
+    # Time-ordered window stores show rows one ms longer (AbstractDualSchemaRocksDBSegmentedBytesStore.getActualFrom):
+    # else a window that closes exactly when it expires would not be emitted.
+    longer = 1 if builder.time_ordered and not in_memory and schema is WINDOW_KEY_SCHEMA else 0
+    return Segments(
+        rows,
+        schema,
+        builder.retention_ms,
+        on_expired,
+        exact=in_memory,
+        indexed=in_memory or builder.time_ordered,
+        visible_ms=builder.retention_ms + longer,
+    )
 
 
 class WindowStore(StateStore):
@@ -64,6 +75,7 @@ class WindowStore(StateStore):
         self.segments = build_segments(builder, task, rows, WINDOW_KEY_SCHEMA)
         self._size_ms = builder.window_size_ms or 0
         self._duplicates = builder.retain_duplicates
+        self._in_memory = builder.backend is StoreBackend.IN_MEMORY
         self._sequence = rows.committed_mark(SEQUENCE) or 0
         self._encode_key = self.serdes.encode_key
 
@@ -79,6 +91,8 @@ class WindowStore(StateStore):
         data = self.values.log_value(log_key, value)
         if data is not None or not self._duplicates:
             self.segments.put(log_key, window_start, data)
+        elif self._in_memory and window_start > self.segments.observed_ms:
+            self.segments.advance(window_start)  # as Kafka Streams' store in memory does, unlike the one on RocksDB
 
     def put_owned(self, key: Any, value: Any, window_start: int) -> None:
         """Like put, for a value that the caller does not change any more: a cached store keeps the object itself."""

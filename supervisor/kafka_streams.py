@@ -13,14 +13,15 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
-from penstock.topology.errors import InvalidStateStoreError, StreamsError
+from penstock.statestore.state_directory import StateDirectory
+from penstock.topology.errors import ConfigError, InvalidStateStoreError, ProcessorStateError, StreamsError
 from penstock.topology.streams_builder import StreamsBuilder
 from penstock.topology.streams_config import StreamsConfig
 from penstock.topology.topology import Topology
 
 from .application_state import ApplicationState, StateListener
 from .exit_codes import ExitCode
-from .instance_directory import InstanceDirectory
+from .queryable_store import QueryableStore
 from .stream_thread_process import run_stream_thread
 from .supervisor import Supervisor
 from .topology_source import TopologySource
@@ -45,6 +46,8 @@ class KafkaStreams:
     import the script. Raises ConfigError and TopologyError. Durations are timedelta or int milliseconds.
     """
 
+    State = ApplicationState
+
     def __init__(
         self,
         topology: str | Topology | StreamsBuilder,
@@ -55,14 +58,15 @@ class KafkaStreams:
         self._config = StreamsConfig.of(config)
         self._config.require("application.id", "bootstrap.servers")
         application_id: str = self._config["application.id"]
-        self._instance = InstanceDirectory(self._config["state.dir"], application_id)
+        self._state_directory = _state_directory(self._config)
+        process_id = str(self._state_directory.initialize_process_id())
         self._supervisor = Supervisor(
             self._config,
             TopologySource.of(topology),
             worker_target,
-            client_id=self._config["client.id"] or f"{application_id}-{self._instance.process_id}",
-            process_id=self._instance.process_id,
-            at_end=self._instance.unlock,
+            client_id=self._config["client.id"] or f"{application_id}-{process_id}",
+            process_id=process_id,
+            at_end=self._state_directory.close,
         )
 
     @property
@@ -104,7 +108,7 @@ class KafkaStreams:
     def start(self) -> None:
         """Start the stream threads and return; what they do is seen in ``state`` and ``status``.
 
-        Raises ApplicationLockedError if this host runs the application already, StreamsError if it was started before.
+        Raises LockError if this host runs the application already, StreamsError if it was started before.
         """
         if self.state is not ApplicationState.CREATED:
             raise StreamsError(f"Cannot start: the application is {self.state.name}. Make a new KafkaStreams.")
@@ -114,7 +118,7 @@ class KafkaStreams:
                 "KafkaStreams was started while its own process imported the main module. "
                 'Put `if __name__ == "__main__":` around what starts it.'
             )
-        self._instance.lock()
+        self._state_directory.lock_application()
         atexit.register(self.close)
         self._supervisor.start()
 
@@ -173,6 +177,11 @@ class KafkaStreams:
         """Stop processing without leaving the group (KIP-834)."""
         self._supervisor.pause()
 
+    @property
+    def is_paused(self) -> bool:
+        """True from pause() to resume()."""
+        return self._supervisor.paused
+
     def resume(self) -> None:
         """Process again."""
         self._supervisor.resume()
@@ -191,19 +200,32 @@ class KafkaStreams:
         }
         return {"stream-metrics": client} | self._supervisor.metrics()
 
-    def query(self, store: str, method: str, *arguments: Any, timeout: timedelta | int = QUERY_TIMEOUT) -> list[Any]:
-        """Call a method of a state store in all stream threads of this host that have it, and return what they gave.
+    def store(
+        self, name: str, *, timestamped: bool = False, timeout: timedelta | int = QUERY_TIMEOUT
+    ) -> QueryableStore:
+        """Return a state store to be read: its tasks on this host. timeout: how long each read may take.
 
-        Raises InvalidStateStoreError if none has it or it cannot be read now, TimeoutError after timeout.
+        timestamped: get ValueAndTimestamp from timestamped stores, as with QueryableStoreTypes.timestamped….
+        """
+        return QueryableStore(lambda method, args: self.query(name, method, *args, timeout=timeout), timestamped)
+
+    def query(
+        self, store: str, method: str, *arguments: Any, timeout: timedelta | int = QUERY_TIMEOUT
+    ) -> dict[str, Any]:
+        """Call a reading method of a state store in all its tasks on this host; returns the results by task id.
+
+        Raises InvalidStateStoreError if no task has it or it cannot be read now, TimeoutError after timeout.
         """
         if not self.state.is_running_or_rebalancing:
             raise InvalidStateStoreError(f"Cannot query {store}: the application is {self.state.name}.")
-        results = self._supervisor.query(store, method, arguments).result(_seconds(timeout))
-        values = [result.value for result in results if result.error is None]
-        if not values:
-            reasons = "; ".join(sorted({r.error for r in results if r.error})) or "no stream thread answers"
-            raise InvalidStateStoreError(f"Cannot query {store}: {reasons}")
-        return values
+        results = self._supervisor.query(store, method, arguments, _seconds(timeout))
+        errors = sorted({result.error for result in results if result.error is not None})
+        if errors:
+            raise InvalidStateStoreError(f"Cannot query {store}: {'; '.join(errors)}")
+        by_task = {task: value for result in results for task, value in result.value.items()}
+        if not by_task:
+            raise InvalidStateStoreError(f"Cannot query {store}: no task on this host has it now.")
+        return by_task
 
     def __enter__(self) -> KafkaStreams:
         return self
@@ -212,6 +234,15 @@ class KafkaStreams:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _state_directory(config: StreamsConfig) -> StateDirectory:
+    try:
+        return StateDirectory(
+            config["state.dir"], config["application.id"], allow_group_write=config["allow.os.group.write.access"]
+        )
+    except ProcessorStateError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _seconds(duration: timedelta | int | None) -> float | None:

@@ -13,11 +13,21 @@ from typing import Any
 
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.clock import Clock, SystemClock
-from penstock.workers.control import Command, Pause, QueryResult, Resume, Shutdown, StateChanged
+from penstock.workers.control import (
+    ApplicationShutdownRequested,
+    Command,
+    Pause,
+    QueryResult,
+    Resume,
+    Shutdown,
+    ShutDownApplication,
+    StateChanged,
+)
 from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.stream_thread_state import StreamThreadState
 
 from .application_state import ApplicationState, ApplicationStates, state_after
+from .description import description, summary
 from .exit_codes import ExitCode, WorkerExitCode
 from .inbox import Inbox
 from .queries import Queries
@@ -29,6 +39,7 @@ from .uncaught_exception import (
     StreamsUncaughtExceptionHandlerResponse,
     StreamThreadError,
     UncaughtExceptionHandler,
+    ask,
     shut_down_client,
 )
 from .worker import ThreadStatus, Worker
@@ -62,6 +73,7 @@ class Supervisor:
         self.exit_code = ExitCode.OK
         self.exception_handler: UncaughtExceptionHandler = shut_down_client
         self.failed_stream_threads = 0
+        self.paused = False
         self._config = config
         self._topology = topology
         self._target = target
@@ -79,7 +91,8 @@ class Supervisor:
         self._inbox = Inbox()
         self._stopping = False
         self._stop_signals = 0
-        self._paused = False
+        self._closing_application = False
+        self._give_up_at: int | None = None
         self._ready = False
         self._next_notice = 0
         self._ended: Future[None] = Future()
@@ -105,7 +118,9 @@ class Supervisor:
         self._inbox.put(partial(self._on_signal, number))
 
     def call(self, function: Callable[[], Any]) -> Any:
-        """Run a function in the loop's thread and return its result; None if the loop ends before."""
+        """Run a function in the loop's thread and return its result; None if the loop does not run or ends before."""
+        if self._thread.ident is None:
+            return None
         if threading.current_thread() is self._thread:
             return function()
         answer: Future[Any] = Future()
@@ -142,11 +157,13 @@ class Supervisor:
 
     def pause(self) -> None:
         """Stop processing in all stream threads, and in those that come (KIP-834)."""
-        self._inbox.put(partial(self._set_paused, True))
+        self.paused = True
+        self._inbox.put(partial(self._send_to_all, Pause()))
 
     def resume(self) -> None:
         """Process again."""
-        self._inbox.put(partial(self._set_paused, False))
+        self.paused = False
+        self._inbox.put(partial(self._send_to_all, Resume()))
 
     def thread_status(self) -> list[ThreadStatus]:
         """Return what is known of each stream thread now, by number."""
@@ -158,11 +175,14 @@ class Supervisor:
         found = self.call(lambda: {worker.name: dict(worker.status.metrics) for worker in self._workers()})
         return found or {}
 
-    def query(self, store: str, method: str, arguments: tuple[Any, ...]) -> Future[list[QueryResult]]:
-        """Ask all stream threads; the future holds the answers of those that gave one."""
+    def query(self, store: str, method: str, arguments: tuple[Any, ...], timeout: float | None) -> list[QueryResult]:
+        """Ask all stream threads; returns the answers of those that gave one. Raises TimeoutError after timeout (s)."""
         answers: Future[list[QueryResult]] = Future()
         self._inbox.put(lambda: self._queries.ask(self._workers(), store, method, arguments, answers))
-        return answers
+        try:
+            return self.wait_for(answers, timeout) or []
+        finally:
+            answers.cancel()
 
     # -- the loop
 
@@ -259,8 +279,10 @@ class Supervisor:
             self._replace(slot, now)
             return
         self._log.info("Started %s as process %d", spec.name, slot.worker.pid)
-        if self._paused:
+        if self.paused:
             self._send(slot.worker, Pause())
+        if self._closing_application:
+            self._send(slot.worker, ShutDownApplication())
 
     # -- what processes say
 
@@ -273,6 +295,9 @@ class Supervisor:
                     self.states.transition_to(state)
             elif isinstance(report, QueryResult):
                 self._queries.on_result(worker, report)
+            elif isinstance(report, ApplicationShutdownRequested):
+                self._log.error("%s: a member of the group requested to shut down the application", worker.name)
+                self._shut_down(ExitCode.FAILED)
         return bool(reports)
 
     # -- how processes end
@@ -322,25 +347,34 @@ class Supervisor:
 
     def _on_uncaught(self, slot: Slot, error: StreamThreadError, now: int) -> None:
         """Kafka Streams: KafkaStreams.handleStreamsUncaughtException."""
-        response = self._ask_handler(error)
-        decisions = StreamsUncaughtExceptionHandlerResponse
+        response = ask(self.exception_handler, error, self._log)
         self._log.error(
             "%s died of an exception, and the uncaught exception handler opted to %s:\n%s",
             error.thread_name,
             response.name,
             error.traceback,
         )
-        if response is decisions.REPLACE_THREAD:
+        if response is StreamsUncaughtExceptionHandlerResponse.REPLACE_THREAD:
             self._replace(slot, now)
-        else:
+        elif response is StreamsUncaughtExceptionHandlerResponse.SHUTDOWN_CLIENT:
             self._shut_down(ExitCode.FAILED)
+        else:
+            self._shut_down_application(slot, now)
 
-    def _ask_handler(self, error: StreamThreadError) -> StreamsUncaughtExceptionHandlerResponse:
-        try:
-            return StreamsUncaughtExceptionHandlerResponse(self.exception_handler(error))
-        except Exception:  # noqa: BLE001  logged, and decided as if there were no handler
-            self._log.exception("The uncaught exception handler itself failed; shutting down the client")
-            return StreamsUncaughtExceptionHandlerResponse.SHUTDOWN_CLIENT
+    def _shut_down_application(self, slot: Slot, now: int) -> None:
+        """Have the stream threads that live ask the whole group to stop; they report it when the group has answered.
+
+        If none lives, a new process does no more than ask, as a new thread does in Kafka Streams.
+        """
+        self._closing_application = True
+        if self._give_up_at is None:
+            self._give_up_at = now + int(self._config["penstock.shutdown.timeout.ms"])
+        if self._workers():
+            self._send_to_all(ShutDownApplication())
+            self._forget(slot, f"{self._client_id}-StreamThread-{slot.number}")
+        else:
+            self._log.warning("Starting a process to tell the application's other hosts to shut down")
+            slot.start_at = now
 
     def _replace(self, slot: Slot, now: int) -> None:
         delay = self._policy.delay_ms(now)
@@ -362,6 +396,9 @@ class Supervisor:
         for slot in self._slots.values():
             if self._guard.check(slot, now) and self._stopping:
                 self.exit_code = ExitCode.SHUTDOWN_TIMEOUT
+        if self._give_up_at is not None and now >= self._give_up_at and not self._stopping:
+            self._log.error("The group did not answer the request to shut down the application; other hosts may go on")
+            self._shut_down(ExitCode.FAILED)
 
     # -- what others ask for
 
@@ -381,7 +418,7 @@ class Supervisor:
         elif number == signal.SIGTTOU:
             self._remove_thread()
         elif number == signal.SIGUSR1:
-            for line in self._description():
+            for line in (summary(self.states.state, self._workers()), *description(self._thread_status())):
                 self._log.info("%s", line)
 
     def _shut_down(self, code: ExitCode, leave_group: bool = False) -> None:
@@ -428,10 +465,6 @@ class Supervisor:
         self._stop(slot, Shutdown(leave_group=True))
         return slot.gone
 
-    def _set_paused(self, paused: bool) -> None:
-        self._paused = paused
-        self._send_to_all(Pause() if paused else Resume())
-
     def _thread_status(self) -> list[ThreadStatus]:
         now = self._now()
         slots = sorted(self._slots.values(), key=lambda slot: slot.number)
@@ -446,23 +479,7 @@ class Supervisor:
             self._notifier.ready()
         if now >= self._next_notice:
             self._next_notice = now + TURN_MS
-            self._notifier.status(self._summary())
-
-    def _summary(self) -> str:
-        workers = self._workers()
-        tasks = sum(len(worker.status.tasks) for worker in workers)
-        lag = sum(worker.status.lag for worker in workers)
-        return f"{self.states.state.name}: {len(workers)} stream threads, {tasks} tasks, {lag} records behind"
-
-    def _description(self) -> Iterator[str]:
-        yield self._summary()
-        for status in self._thread_status():
-            tasks = " ".join(f"{task.task_id}({task.kind} {task.state})" for task in status.tasks) or "no tasks"
-            yield (
-                f"{status.name}: process {status.pid}, {status.state}, {tasks}, {status.records_processed} records, "
-                f"{status.records_per_second:.0f}/s, {status.lag} behind, {status.restore_remaining} to restore, "
-                f"{status.rss_bytes >> 20} MiB, {status.restarts} restarts"
-            )
+            self._notifier.status(summary(self.states.state, self._workers()))
 
 
 def _answer(answer: Future[Any], function: Callable[[], Any]) -> None:

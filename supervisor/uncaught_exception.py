@@ -6,6 +6,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from penstock.topology.errors import StreamsError
+from penstock.workers.log_context import PrefixedLogger
 
 
 class StreamsUncaughtExceptionHandlerResponse(Enum):
@@ -39,3 +40,14 @@ UncaughtExceptionHandler = Callable[[StreamThreadError], StreamsUncaughtExceptio
 def shut_down_client(_error: StreamThreadError) -> StreamsUncaughtExceptionHandlerResponse:
     """Return SHUTDOWN_CLIENT: the default handler."""
     return StreamsUncaughtExceptionHandlerResponse.SHUTDOWN_CLIENT
+
+
+def ask(
+    handler: UncaughtExceptionHandler, error: StreamThreadError, log: PrefixedLogger
+) -> StreamsUncaughtExceptionHandlerResponse:
+    """Return the handler's decision; SHUTDOWN_CLIENT if the handler fails, or returns none."""
+    try:
+        return StreamsUncaughtExceptionHandlerResponse(handler(error))
+    except Exception:
+        log.exception("The uncaught exception handler itself failed; shutting down the client")
+        return StreamsUncaughtExceptionHandlerResponse.SHUTDOWN_CLIENT

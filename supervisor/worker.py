@@ -11,7 +11,16 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 import cloudpickle  # type: ignore[import-untyped]
 import psutil
 
-from penstock.workers.control import Command, Failed, QueryResult, Report, StateChanged, Status, TaskStatus
+from penstock.workers.control import (
+    ApplicationShutdownRequested,
+    Command,
+    Failed,
+    QueryResult,
+    Report,
+    StateChanged,
+    Status,
+    TaskStatus,
+)
 from penstock.workers.stream_thread_state import StreamThreadState
 
 from . import worker_process
@@ -144,8 +153,8 @@ class Worker:
                 self.failure = report
             case ProcessStarted():
                 self.has_started = True
-            case QueryResult():
-                pass
+            case QueryResult() | ApplicationShutdownRequested():
+                pass  # the supervisor's business
 
     def abort(self, now: int) -> None:
         """Send SIGABRT, which leaves the process's stacks in the log; a stopped process gets it when it goes on."""

@@ -118,4 +118,8 @@ def _has_data(reader: Reader) -> bool:
 
 
 def _print(line: str) -> None:
-    print(line, flush=True, file=sys.stdout)
+    try:
+        print(line, flush=True, file=sys.stdout)
+    except OSError as error:  # e.g. `| head` has ended: no reason to stop processing
+        logging.getLogger(__name__).warning("Cannot write to stdout (%s): what processes print is dropped now", error)
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  stays open as long as the program

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from penstock import dev_broker
-from penstock.broker_command import broker as broker_group
+from penstock.cli import cli
 from penstock.dev_broker import DevBroker, DevBrokerError
 from penstock.java_runtime import JavaNotFoundError, find_java
 
@@ -165,7 +165,7 @@ def test_starts_at_the_same_time_make_one_broker(broker: DevBroker) -> None:
 
 
 def test_ctrl_c_while_it_starts_leaves_no_process(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "from penstock.broker_command import broker; broker()", "start"]
+    command = [sys.executable, "-c", "from penstock.cli import cli; cli()", "broker", "start"]
     starting = subprocess.Popen(
         [*command, "--directory", str(tmp_path / "b")], cwd=ROOT, stderr=subprocess.PIPE, text=True
     )
@@ -182,7 +182,7 @@ def test_ctrl_c_while_it_starts_leaves_no_process(tmp_path: Path) -> None:
 
 def test_the_command(tmp_path: Path) -> None:
     def run(*arguments: str) -> tuple[int, str]:
-        result = CliRunner().invoke(broker_group, [*arguments, "--directory", str(tmp_path / "b")])
+        result = CliRunner().invoke(cli, ["broker", *arguments, "--directory", str(tmp_path / "b")])
         return result.exit_code, result.output
 
     assert run("status") == (3, f"Broker dev (Kafka {DevBroker().kafka_version}) does not run\n"

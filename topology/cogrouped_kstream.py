@@ -14,6 +14,7 @@ from .materialized import (
     Materialized,
     MaterializedInternal,
     StoreFactory,
+    StoreOption,
     key_value_store,
     materialized_option,
     session_store,
@@ -26,7 +27,6 @@ from .operators.session_windowed import KStreamSessionWindowAggregate
 from .operators.table import KTablePassThrough
 from .records import Windowed
 from .serdes import Serde, SerdeLike
-from .stores import StoreSupplier
 from .windowed_kstream import window_operator, window_size_ms
 from .windowed_serdes import SessionWindowedSerde, TimeWindowedSerde
 from .windows import EmitStrategy, SessionWindows, SlidingWindows, Windows
@@ -41,7 +41,6 @@ VR = TypeVar("VR")
 AGGREGATE_NAME = "COGROUPKSTREAM-AGGREGATE-"
 MERGE_NAME = "COGROUPKSTREAM-MERGE-"
 
-Store = str | Materialized | StoreSupplier | None
 Aggregator = Callable[[Any, Any, Any], Any]
 
 
@@ -63,7 +62,7 @@ class CogroupedKStream(Generic[K, VR]):
         initializer: Callable[[], VR],
         *,
         name: str | None = None,
-        store: Store = None,
+        store: StoreOption = None,
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
     ) -> KTable[K, VR]:
@@ -161,7 +160,7 @@ class TimeWindowedCogroupedKStream(Generic[K, VR]):
         initializer: Callable[[], VR],
         *,
         name: str | None = None,
-        store: Store = None,
+        store: StoreOption = None,
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
     ) -> KTable[Windowed, VR]:
@@ -190,7 +189,7 @@ class SessionWindowedCogroupedKStream(Generic[K, VR]):
         session_merger: Callable[[K, VR, VR], VR],
         *,
         name: str | None = None,
-        store: Store = None,
+        store: StoreOption = None,
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
     ) -> KTable[Windowed, VR]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .compiled_sink import dynamic_sink, static_sink
+from .compiled_sink import compile_sink
 from .compiled_source import CompiledSource, StampedRecord
 from .error_handling import ErrorHandling
-from .errors import StreamsError
+from .errors import ConfigError, StreamsError
 from .operators.operator import NodeContext
-from .processor_topology import ProcessorNode, ProcessorTopology, SinkNode, SourceNode
+from .processor_topology import Node, ProcessorNode, ProcessorTopology, SinkNode, SourceNode
 from .records import Headers
 from .task_context import Process, TaskContext
 
@@ -24,8 +24,8 @@ __all__ = ["CompiledSource", "CompiledTopology", "StampedRecord", "compile_topol
 class CompiledTopology:
     """A sub-topology in one task.
 
-    sources: by full topic name. errors: names the operator when something fails that no source has called, such as a
-    store's flush: ``errors.raise_failure(error)``.
+    sources: by full topic name. errors: names the operator when something fails that no source has called: a store's flush
+    (``errors.raise_flush_failure(store name, error)``), a punctuation does it itself.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class CompiledTopology:
 def compile_topology(topology: ProcessorTopology, task: TaskContext) -> CompiledTopology:
     """Compile a sub-topology for a task whose stores are open and restored.
 
-    Raises ConfigError if a source or sink has no serde, and what an operator raises that cannot work in this task.
+    Raises StreamsError, with the node's name, if it has no serde or cannot work in this task.
     """
     return _Compiler(topology, task).compile()
 
@@ -86,14 +86,22 @@ class _Compiler:
 
     def compile(self) -> CompiledTopology:
         for node in reversed(tuple(self.topology.nodes.values())):
-            if isinstance(node, SourceNode):
-                self.compile_source(node)
-            elif isinstance(node, SinkNode):
-                self.closures[node.name] = self.compile_sink(node)
-            else:
-                self.closures[node.name] = self.compile_processor(node)
+            try:
+                self.compile_node(node)
+            except ConfigError as error:
+                raise StreamsError(f"failed to initialize {node.name}: {error}") from error
         sources = {topic: self.sources[topic] for topic in reversed(self.sources)}
         return CompiledTopology(sources, self.contexts[::-1], self.errors)
+
+    def compile_node(self, node: Node) -> None:
+        if isinstance(node, SourceNode):
+            self.compile_source(node)
+        elif isinstance(node, SinkNode):
+            sink = compile_sink(node, self.full_topic, self.task, self.errors)
+            self.errors.register(node.name, sink)
+            self.closures[node.name] = sink
+        else:
+            self.closures[node.name] = self.compile_processor(node)
 
     def compile_source(self, node: SourceNode) -> None:
         forward = fuse([self.closures[child] for child in node.children])
@@ -107,7 +115,7 @@ class _Compiler:
             node.name,
             self.task,
             children,
-            fuse(list(children.values())),
+            fuse(tuple(children.values())),
             (*node.stores, *self.topology.global_stores),
             self.shared,
             self.errors.punctuated(node.name),
@@ -119,19 +127,11 @@ class _Compiler:
                 self.errors.register(node.name, closure)
         return self.errors.guard(node.name, process) if self.errors.guards_nodes else process
 
-    def compile_sink(self, node: SinkNode) -> Process:
-        if isinstance(node.topic, str):
-            sink = static_sink(node, self.full_topic(node.topic), self.task, self.errors)
-        else:
-            sink = dynamic_sink(node, node.topic, self.task, self.errors)
-        self.errors.register(node.name, sink)
-        return sink
-
     def full_topic(self, topic: str) -> str:
         return self.task.internal_topic(topic) if topic in self.topology.repartition_topics else topic
 
 
-def fuse(children: list[Process]) -> Process:
+def fuse(children: Sequence[Process]) -> Process:
     """Return one function that calls all children in their order."""
     if not children:
         return _nothing

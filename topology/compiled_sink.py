@@ -11,19 +11,33 @@ from .exception_handlers import ProducerRecord
 from .operators.record_context import record_metadata
 from .processor_topology import SinkNode
 from .records import Headers, RecordMetadata
-from .serdes import ToBytes, resolve_serde, serializer_for
+from .serdes import Serde, resolve_serde, serializer_for
 from .task_context import Process, TaskContext
 
 #: What a topic function sees of a record that a punctuation has made.
 _NO_METADATA = RecordMetadata("", -1, -1)
 
 
-def static_sink(node: SinkNode, topic: str, task: TaskContext, errors: ErrorHandling) -> Process:
-    """Return the closure that writes to one topic."""
+def compile_sink(node: SinkNode, full_topic: Callable[[str], str], task: TaskContext, errors: ErrorHandling) -> Process:
+    """Return the closure that serializes records and hands them to the producer."""
+    where = f"sink {node.name}"
+    key_serde = resolve_serde(node.key_serde, task.config, True, where)
+    value_serde = resolve_serde(node.value_serde, task.config, False, where)
+
+    def sink_to(topic: str) -> Process:
+        make = _sink if node.partitioner is None else _partitioned_sink
+        return make(node, topic, key_serde, value_serde, task, errors)
+
+    if isinstance(node.topic, str):
+        return sink_to(full_topic(node.topic))
+    return _dynamic_sink(node.name, node.topic, sink_to, task)
+
+
+def _sink(
+    node: SinkNode, topic: str, key_serde: Serde[Any], value_serde: Serde[Any], task: TaskContext, errors: ErrorHandling
+) -> Process:
     send, name = task.send, node.name
-    to_key, to_value = _serializers(node, topic, task)
-    if node.partitioner is not None:
-        return _partitioned_sink(node, topic, task, errors)
+    to_key, to_value = serializer_for(key_serde, topic), serializer_for(value_serde, topic)
 
     def sink(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         try:  # costs nothing unless it fails
@@ -36,15 +50,16 @@ def static_sink(node: SinkNode, topic: str, task: TaskContext, errors: ErrorHand
     return sink
 
 
-def _partitioned_sink(node: SinkNode, topic: str, task: TaskContext, errors: ErrorHandling) -> Process:
+def _partitioned_sink(
+    node: SinkNode, topic: str, key_serde: Serde[Any], value_serde: Serde[Any], task: TaskContext, errors: ErrorHandling
+) -> Process:
     """Return a sink whose partitioner names a partition, several, none at all, or None: the producer chooses."""
-    send, name, partitioner, partition_count = task.send, node.name, node.partitioner, task.partition_count
-    to_key, to_value = _serializers(node, topic, task)
-    if partitioner is None:
-        raise StreamsError(f"Sink {name} has no partitioner")
+    send, name, partition_count = task.send, node.name, task.partition_count
+    to_key, to_value = serializer_for(key_serde, topic), serializer_for(value_serde, topic)
+    partitioner: Callable[..., Any] = node.partitioner or _producer_chooses
 
     def sink(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        chosen: Any = partitioner(topic, key, value, partition_count(topic))
+        chosen = partitioner(topic, key, value, partition_count(topic))
         try:
             key_bytes, value_bytes = to_key(key), to_value(value)
         except Exception as error:  # noqa: BLE001 - the handler decides, and raises
@@ -61,9 +76,14 @@ def _partitioned_sink(node: SinkNode, topic: str, task: TaskContext, errors: Err
     return sink
 
 
-def dynamic_sink(node: SinkNode, topic_of: Callable[..., str], task: TaskContext, errors: ErrorHandling) -> Process:
+def _producer_chooses(topic: str, key: Any, value: Any, partition_count: int) -> None:
+    return
+
+
+def _dynamic_sink(
+    name: str, topic_of: Callable[..., str], sink_to: Callable[[str], Process], task: TaskContext
+) -> Process:
     """Return the closure that writes to the topic that a function names (Kafka Streams: TopicNameExtractor)."""
-    name = node.name
     sinks: dict[str, Process] = {}
 
     def sink(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -72,15 +92,7 @@ def dynamic_sink(node: SinkNode, topic_of: Callable[..., str], task: TaskContext
         if found is None:
             if not isinstance(topic, str) or not topic:
                 raise StreamsError(f"The topic function of sink {name} must return a topic's name, not {topic!r}")
-            found = sinks[topic] = static_sink(node, topic, task, errors)
+            found = sinks[topic] = sink_to(topic)
         found(key, value, timestamp, headers)
 
     return sink
-
-
-def _serializers(node: SinkNode, topic: str, task: TaskContext) -> tuple[ToBytes, ToBytes]:
-    where = f"sink {node.name} ({topic})"
-    return (
-        serializer_for(resolve_serde(node.key_serde, task.config, True, where), topic),
-        serializer_for(resolve_serde(node.value_serde, task.config, False, where), topic),
-    )

@@ -100,8 +100,8 @@ _TABLE = (
               "Refuse generated names of stores and internal topics (KIP-1111)."),
     ConfigKey("processor.wrapper.class", CLASS, None, "Wraps every processor (KIP-1112)."),
     # -- records: serdes, time, errors
-    ConfigKey("default.key.serde", CLASS, None, "Serde of keys where an operator names none.", words=_SERDES),
-    ConfigKey("default.value.serde", CLASS, None, "Serde of values where an operator names none.", words=_SERDES),
+    ConfigKey("default.key.serde", CLASS, "string", "Serde of keys where an operator names none.", words=_SERDES),
+    ConfigKey("default.value.serde", CLASS, "json", "Serde of values where an operator names none.", words=_SERDES),
     ConfigKey("default.list.key.serde.type", CLASS, None, "Java's list serdes; Penstock's carry their element serde."),
     ConfigKey("default.list.value.serde.type", CLASS, None,
               "Java's list serdes; Penstock's carry their element serde."),

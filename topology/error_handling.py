@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType, TracebackType
 from typing import Any, NoReturn
 
-from .errors import StreamsError, TaskCorruptedError, TaskMigratedError
+from .errors import ProcessorStateError, StreamsError, TaskCorruptedError, TaskMigratedError
 from .exception_handlers import (
     DESERIALIZATION,
     PROCESSING,
@@ -75,6 +75,14 @@ class ErrorHandling:
         context = self._context(name, message, self.task.timestamp, self.task.headers)
         self._send_dead_letters(self.processing(context, None, error))
         raise self._failed(name, error, key) from error
+
+    def raise_flush_failure(self, store_name: str, error: Exception) -> NoReturn:
+        """Raise the ProcessorStateError for an exception while a store's cache was flushed downstream."""
+        if isinstance(error, TaskMigratedError | TaskCorruptedError):
+            raise error
+        name = self.failed_node(error)
+        where = "" if name is None else f", in processor {name}"
+        raise ProcessorStateError(f"Failed to flush cache of store {store_name}{where}: {_text(error)}") from error
 
     def extraction_failed(self, name: str, message: Message, error: Exception) -> StreamsError:
         """Return what to raise when a timestamp extractor fails."""

@@ -16,7 +16,7 @@ from .materialized import StoreFactory
 from .operators.operator import Operator
 from .operators.stateless import KStreamFilter, PassThrough
 from .operators.table import KTableSource
-from .partitioners import windowed_partitioner
+from .partitioners import WindowedStreamPartitioner
 from .processor_topology import AutoOffsetReset
 from .serdes import Serde
 from .timestamp_extractors import TimestampExtractor, fail_on_invalid_timestamp
@@ -75,9 +75,9 @@ def check_functions(name: str, *operators: Operator) -> None:
 class GraphNode:
     """A DSL operation with its parents and children.
 
-    build_priority: nodes are written in the order in which they were added, parents first. output_versioned: whether
-    the resulting table keeps versions; None if that depends on the parents. null_key_relaxed_join: a left or outer join
-    that also takes records without key.
+    build_priority: nodes are written in the order in which they were added, parents first; 0 for as soon as possible.
+    output_versioned: whether the resulting table keeps versions; None if that depends on the parents.
+    null_key_relaxed_join: a left or outer join that also takes records without key.
     """
 
     def __init__(self, node_name: str) -> None:
@@ -248,7 +248,7 @@ class StreamSinkNode(GraphNode):
         """See GraphNode.write_to. Windowed keys go where the key inside them belongs."""
         partitioner = self.partitioner
         if partitioner is None and isinstance(self.key_serde, WindowedSerde):
-            partitioner = windowed_partitioner(self.key_serde)
+            partitioner = WindowedStreamPartitioner(self.key_serde)
         topology.add_sink(
             self.node_name,
             self.topic,

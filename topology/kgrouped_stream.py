@@ -13,12 +13,11 @@ from .aggregate_builder import (
     count_initializer,
 )
 from .errors import TopologyError
-from .materialized import Materialized, MaterializedInternal, key_value_store, materialized_option
+from .materialized import MaterializedInternal, StoreOption, key_value_store, materialized_option
 from .naming import Named
 from .operators.aggregate import KStreamAggregate, KStreamReduce
 from .operators.operator import Operator
 from .serdes import SerdeLike, Serdes
-from .stores import StoreSupplier
 from .windowed_kstream import SessionWindowedKStream, TimeWindowedKStream
 from .windows import SessionWindows, SlidingWindows, Windows
 
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 V = TypeVar("V")
 VR = TypeVar("VR")
-
-Store = str | Materialized | StoreSupplier | None
 
 
 class KGroupedStream(AggregateBuilder, Generic[K, V]):
@@ -44,7 +41,7 @@ class KGroupedStream(AggregateBuilder, Generic[K, V]):
         self,
         *,
         name: str | None = None,
-        store: Store = None,
+        store: StoreOption = None,
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
     ) -> KTable[K, int]:
@@ -63,7 +60,7 @@ class KGroupedStream(AggregateBuilder, Generic[K, V]):
         reducer: Callable[[V, V], V],
         *,
         name: str | None = None,
-        store: Store = None,
+        store: StoreOption = None,
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
     ) -> KTable[K, V]:
@@ -83,7 +80,7 @@ class KGroupedStream(AggregateBuilder, Generic[K, V]):
         aggregator: Callable[[K, V, VR], VR],
         *,
         name: str | None = None,
-        store: Store = None,
+        store: StoreOption = None,
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
     ) -> KTable[K, VR]:

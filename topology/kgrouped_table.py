@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from .abstract_stream import AbstractStream
 from .aggregate_builder import count_aggregator, count_initializer
 from .graph_nodes import GroupedTableOperationRepartitionNode, ProcessorGraphNode
-from .materialized import Materialized, MaterializedInternal, key_value_store, materialized_option
+from .materialized import MaterializedInternal, StoreOption, key_value_store, materialized_option
 from .naming import Named
 from .operators.operator import Operator
 from .operators.table_aggregate import KTableAggregate, KTableReduce
 from .repartition import REPARTITION_SUFFIX
 from .serdes import SerdeLike, Serdes
-from .stores import StoreSupplier
 
 if TYPE_CHECKING:
     from .ktable import KTable
@@ -25,8 +24,6 @@ VR = TypeVar("VR")
 
 AGGREGATE_NAME = "KTABLE-AGGREGATE-"
 REDUCE_NAME = "KTABLE-REDUCE-"
-
-Store = str | Materialized | StoreSupplier | None
 
 
 def _count_subtractor(key: Any, value: Any, aggregate: int) -> int:
@@ -49,7 +46,7 @@ class KGroupedTable(AbstractStream, Generic[K, V]):
         self,
         *,
         name: str | None = None,
-        store: Store = None,
+        store: StoreOption = None,
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
     ) -> KTable[K, int]:
@@ -67,7 +64,7 @@ class KGroupedTable(AbstractStream, Generic[K, V]):
         subtractor: Callable[[V, V], V],
         *,
         name: str | None = None,
-        store: Store = None,
+        store: StoreOption = None,
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
     ) -> KTable[K, V]:
@@ -85,7 +82,7 @@ class KGroupedTable(AbstractStream, Generic[K, V]):
         subtractor: Callable[[K, V, VR], VR],
         *,
         name: str | None = None,
-        store: Store = None,
+        store: StoreOption = None,
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
     ) -> KTable[K, VR]:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Literal, TextIO, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TextIO, TypeVar, Unpack, cast, overload
 
 from .abstract_stream import AbstractStream
 from .branched_kstream import BranchedKStream
 from .errors import TopologyError
 from .graph_nodes import GraphNode, Partitioner, ProcessorGraphNode, StreamSinkNode
-from .materialized import Materialized, MaterializedInternal, StoreFactory, key_value_store, materialized_option
+from .join_options import StreamJoinOptions
+from .materialized import (
+    MaterializedInternal,
+    StoreFactory,
+    StoreOption,
+    key_value_store,
+    materialized_option,
+)
 from .naming import Named, validate_name
 from .operators.processor_operator import ProcessorOperator
 from .operators.stateless import (
@@ -28,7 +35,6 @@ from .printed import print_action
 from .processor_api import ProcessorSupplier, stores_of
 from .repartition import explicit_repartition_node, repartition_node
 from .serdes import Serde, SerdeLike, as_serde
-from .stores import StoreSupplier
 from .windows import JoinWindows
 
 if TYPE_CHECKING:
@@ -40,8 +46,6 @@ K = TypeVar("K")
 V = TypeVar("V")
 KR = TypeVar("KR")
 VR = TypeVar("VR")
-
-Store = str | Materialized | StoreSupplier | None
 
 
 class KStream(AbstractStream, Generic[K, V]):
@@ -239,7 +243,7 @@ class KStream(AbstractStream, Generic[K, V]):
         self,
         *,
         name: str | None = None,
-        store: Store = None,
+        store: StoreOption = None,
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
     ) -> KTable[K, V]:
@@ -313,7 +317,7 @@ class KStream(AbstractStream, Generic[K, V]):
         other: KStream[K, Any] | KTable[K, Any] | GlobalKTable[Any, Any],
         joiner: Callable[..., VR],
         windows: JoinWindows | Callable[..., Any] | None = None,
-        **options: Any,
+        **options: Unpack[StreamJoinOptions],
     ) -> KStream[K, VR]:
         """Join with a stream, a table or a global table; records without a counterpart are dropped.
 
@@ -332,7 +336,7 @@ class KStream(AbstractStream, Generic[K, V]):
         other: KStream[K, Any] | KTable[K, Any] | GlobalKTable[Any, Any],
         joiner: Callable[..., VR],
         windows: JoinWindows | Callable[..., Any] | None = None,
-        **options: Any,
+        **options: Unpack[StreamJoinOptions],
     ) -> KStream[K, VR]:
         """Join like join(), but keep records of this stream without a counterpart: right is None for them."""
         return self._join(other, joiner, windows, "left", options)
@@ -342,13 +346,13 @@ class KStream(AbstractStream, Generic[K, V]):
         other: KStream[K, Any],
         joiner: Callable[..., VR],
         windows: JoinWindows,
-        **options: Any,
+        **options: Unpack[StreamJoinOptions],
     ) -> KStream[K, VR]:
         """Join with a stream, but keep records of both without a counterpart: the other is None for them."""
         return self._join(other, joiner, windows, "outer", options)
 
     def _join(
-        self, other: Any, joiner: Callable[..., Any], windows: Any, kind: str, options: dict[str, Any]
+        self, other: Any, joiner: Callable[..., Any], windows: Any, kind: str, options: StreamJoinOptions
     ) -> KStream[K, Any]:
         from .kstream_joins import join
 

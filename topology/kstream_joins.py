@@ -275,7 +275,8 @@ class _StreamJoinGraph:
         join = self.join
         if supplier is not None:
             self._check_supplier(supplier)
-            return StoreFactory(Stores.window_store_builder(supplier, join.key_serde, value_serde))
+            builder = Stores.window_store_builder(supplier, join.key_serde, value_serde)
+            return StoreFactory(replace(builder, log_headers=True))
         given = join.materialized
         builder = StoreBuilder(
             f"{name}-store",
@@ -287,6 +288,7 @@ class _StreamJoinGraph:
             retention_ms=join.windows.size_ms + join.windows.grace_ms,
             window_size_ms=join.windows.size_ms,
             retain_duplicates=True,
+            log_headers=True,
         )
         return StoreFactory(builder, named=given.store_name is not None, dsl=True, store_type=given.store_type)
 

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, Literal, TypeVar, Unpack, overload
 
 from .abstract_stream import AbstractStream
 from .errors import TopologyError
 from .graph_nodes import Partitioner
+from .join_options import TableJoinOptions
 from .kgrouped_table import KGroupedTable
 from .kstream import KStream
 from .ktable_foreign_key_join import foreign_key_join
 from .ktable_join import table_join
-from .materialized import Materialized, MaterializedInternal, StoreFactory, key_value_store, materialized_option
+from .materialized import (
+    Materialized,
+    MaterializedInternal,
+    StoreFactory,
+    StoreOption,
+    key_value_store,
+    materialized_option,
+)
 from .operators.aggregate import KStreamAggregator
 from .operators.operator import Operator
 from .operators.stateless import KTableToStream
@@ -24,7 +32,6 @@ from .operators.value_getters import KTableValueGetterSupplier
 from .operators.windowed import WindowedAggregator
 from .serdes import Serde, SerdeLike, as_serde
 from .store_interfaces import StoreBuilder, StoreKind
-from .stores import StoreSupplier
 from .suppressed import Suppressed
 from .window_grace import find_window_grace
 
@@ -32,8 +39,6 @@ K = TypeVar("K")
 V = TypeVar("V")
 KR = TypeVar("KR")
 VR = TypeVar("VR")
-
-Store = str | Materialized | StoreSupplier | None
 
 
 class KTable(AbstractStream, Generic[K, V]):
@@ -56,7 +61,7 @@ class KTable(AbstractStream, Generic[K, V]):
         predicate: Callable[[K, V], Any],
         *,
         name: str | None = None,
-        store: Store = None,
+        store: StoreOption = None,
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
     ) -> KTable[K, V]:
@@ -68,7 +73,7 @@ class KTable(AbstractStream, Generic[K, V]):
         predicate: Callable[[K, V], Any],
         *,
         name: str | None = None,
-        store: Store = None,
+        store: StoreOption = None,
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
     ) -> KTable[K, V]:
@@ -90,7 +95,7 @@ class KTable(AbstractStream, Generic[K, V]):
         *,
         with_key: Literal[False] = False,
         name: str | None = None,
-        store: Store = None,
+        store: StoreOption = None,
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
     ) -> KTable[K, VR]: ...
@@ -101,7 +106,7 @@ class KTable(AbstractStream, Generic[K, V]):
         *,
         with_key: Literal[True],
         name: str | None = None,
-        store: Store = None,
+        store: StoreOption = None,
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
     ) -> KTable[K, VR]: ...
@@ -111,7 +116,7 @@ class KTable(AbstractStream, Generic[K, V]):
         *,
         with_key: bool = False,
         name: str | None = None,
-        store: Store = None,
+        store: StoreOption = None,
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
     ) -> KTable[K, Any]:
@@ -198,7 +203,9 @@ class KTable(AbstractStream, Generic[K, V]):
             repartition_name=name,
         )
 
-    def join(self, other: KTable[Any, Any], joiner: Callable[..., VR], **options: Any) -> KTable[K, VR]:
+    def join(
+        self, other: KTable[Any, Any], joiner: Callable[..., VR], **options: Unpack[TableJoinOptions]
+    ) -> KTable[K, VR]:
         """Join with a table: rows that both have.
 
         joiner(left, right) -> value. Options: name, store, key_serde, value_serde. With ``foreign_key=`` the left value
@@ -208,11 +215,15 @@ class KTable(AbstractStream, Generic[K, V]):
         """
         return self._join(other, joiner, "inner", **options)
 
-    def left_join(self, other: KTable[Any, Any], joiner: Callable[..., VR], **options: Any) -> KTable[K, VR]:
+    def left_join(
+        self, other: KTable[Any, Any], joiner: Callable[..., VR], **options: Unpack[TableJoinOptions]
+    ) -> KTable[K, VR]:
         """Join like join(), but keep rows of this table without a counterpart: right is None for them."""
         return self._join(other, joiner, "left", **options)
 
-    def outer_join(self, other: KTable[Any, Any], joiner: Callable[..., VR], **options: Any) -> KTable[K, VR]:
+    def outer_join(
+        self, other: KTable[Any, Any], joiner: Callable[..., VR], **options: Unpack[TableJoinOptions]
+    ) -> KTable[K, VR]:
         """Join like join(), but keep rows of both tables; there is no outer join by foreign key."""
         if "foreign_key" in options:
             raise TopologyError("There is no outer join by foreign key; use join() or left_join()")
@@ -227,7 +238,7 @@ class KTable(AbstractStream, Generic[K, V]):
         foreign_key: Callable[..., Any] | None = None,
         with_key: bool = False,
         name: str | None = None,
-        store: Store = None,
+        store: StoreOption = None,
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
         partitioner: Partitioner | None = None,

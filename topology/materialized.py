@@ -11,7 +11,7 @@ from .durations import Duration, non_negative_millis
 from .errors import TopologyError
 from .naming import NameProvider, validate_name
 from .operators.windowed import EmitStrategy
-from .serdes import Serde, SerdeLike, as_serde
+from .serdes import Serde, SerdeLike, as_serde, or_default
 from .store_interfaces import StoreBackend, StoreBuilder
 from .stores import Stores, StoreSupplier, SupplierKind
 from .windows import SessionWindows, SlidingWindows, Windows
@@ -135,8 +135,12 @@ def _backend(store_type: StoreBackend | str | None) -> StoreBackend | None:
     return _BACKENDS[store_type.lower()]
 
 
+#: What ``store=`` takes: a name, a Materialized, or a supplier.
+StoreOption = str | Materialized | StoreSupplier | None
+
+
 def materialized_option(
-    store: str | Materialized | StoreSupplier | None,
+    store: StoreOption,
     key_serde: SerdeLike | None = None,
     value_serde: SerdeLike | None = None,
 ) -> Materialized | None:
@@ -202,13 +206,19 @@ class StoreFactory:
         return replace(self, builder=self.builder.with_logging_disabled())
 
     def configure(self, config: Mapping[str, Any] | None) -> StoreBuilder:
-        """Return the builder for an application's configuration."""
+        """Return the builder for an application's configuration, with default serdes where none were declared."""
+        builder = replace(
+            self.builder,
+            key_serde=or_default(self.builder.key_serde, config, is_key=True),
+            value_serde=or_default(self.builder.value_serde, config, is_key=False),
+        )
         if not self.dsl:
-            return self.builder
+            return builder
         configured = _backend(setting(config, "dsl.store.suppliers.class"))
         backend = self.store_type or configured or StoreBackend.ROCKSDB
-        headers = setting(config, "dsl.store.format") == "HEADERS"
-        return replace(self.builder, backend=backend, headers_format=headers)
+        # Kafka Streams' stores in memory have no format with headers.
+        headers = backend is StoreBackend.ROCKSDB and setting(config, "dsl.store.format") == "HEADERS"
+        return replace(builder, backend=backend, headers_format=headers)
 
 
 def setting(config: Mapping[str, Any] | None, name: str) -> Any:
@@ -257,7 +267,9 @@ def window_store(
     supplier.require((SupplierKind.WINDOW,), "A windowed aggregation")
     builder = Stores.timestamped_window_store_builder(supplier, materialized.key_serde, materialized.value_serde)
     builder = replace(builder, time_ordered=_time_ordered(materialized, emit_strategy))
-    return _factory(materialized, builder, _caches(materialized, emit_strategy))
+    if isinstance(windows, SlidingWindows):
+        return _factory(materialized, builder, _caches(materialized, emit_strategy))
+    return _factory(materialized, builder, materialized.given.caching)  # Kafka Streams: TimeOrderedCachingWindowStore
 
 
 def session_store(

@@ -150,8 +150,6 @@ def merge_repartition_topics(graph: OperationGraph, topology: InternalTopologyBu
             next((node.value_serde for node in repartitions if node.value_serde is not None), None),
             named=first.named,
         )
-        # The new node is to be written before the ones behind it.
-        merged.build_priority = key_changer.build_priority
         for replaced in repartitions:
             _replace(replaced, merged, key_changer)
             topology.rename_copartition_source(replaced.node_name, merged.node_name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -43,10 +42,12 @@ def _positive_hash(key: bytes) -> int:
     return murmur2(key) & 0x7FFFFFFF
 
 
-def windowed_partitioner(serde: WindowedSerde) -> Callable[[str, Any, Any, int], int]:
-    """Return a partitioner (topic, windowed key, value, partition count) that looks at the key inside."""
+class WindowedStreamPartitioner:
+    """A partitioner (topic, windowed key, value, partition count) that looks at the key inside (Kafka's class)."""
 
-    def partition(topic: str, windowed: Windowed, value: Any, partition_count: int) -> int:
-        return partition_for_key(serde.serialize_base_key(topic, windowed.key) or b"", partition_count)
+    def __init__(self, serde: WindowedSerde) -> None:
+        self.serde = serde
 
-    return partition
+    def __call__(self, topic: str, windowed: Windowed, value: Any, partition_count: int) -> int:
+        """Return the partition of a windowed key."""
+        return partition_for_key(self.serde.serialize_base_key(topic, windowed.key) or b"", partition_count)

@@ -67,6 +67,10 @@ class Serde(ABC, Generic[T]):
         """Return this serde; one that wraps another takes default for what was left open."""
         return self
 
+    def open_part(self) -> str | None:
+        """Return what is still left open, in words; None if the serde can be used."""
+        return None
+
 
 class PlainSerde(Serde[T]):
     """A serde whose bytes do not depend on the topic."""
@@ -93,6 +97,10 @@ class PlainSerde(Serde[T]):
     def deserialize(self, topic: str, data: bytes | None) -> T | None:
         """See Serde.deserialize."""
         return cast("T | None", self.deserializer(data))
+
+    def __reduce__(self) -> Any:
+        # A topology that travels to another process takes the name along, not the functions.
+        return (Serdes.of, (self.name,)) if Serdes._BY_NAME.get(self.name) is self else super().__reduce__()
 
     def __repr__(self) -> str:
         return f"Serdes.{self.name}()"
@@ -144,15 +152,24 @@ def resolve_serde(serde: SerdeLike | None, config: Mapping[str, Any], is_key: bo
 
     where names the operator or topic in the ConfigError that is raised if there is neither.
     """
-    found = as_serde(serde)
-    part = "key" if is_key else "value"
-    default = config.get(f"default.{(found and found.default_part) or part}.serde")
-    if found is None and default is None:
+    found = or_default(as_serde(serde), config, is_key)
+    if found is None:
+        part = "key" if is_key else "value"
         raise ConfigError(
             f"No {part} serde for {where}: pass {part}_serde= to that operator, or set default.{part}.serde"
         )
+    open_part = found.open_part()
+    if open_part is not None:
+        raise ConfigError(f"No serde for the {open_part} in {where}: name it where the data come from, or set a default")
+    return found
+
+
+def or_default(serde: Serde[Any] | None, config: Mapping[str, Any] | None, is_key: bool) -> Serde[Any] | None:
+    """Return a serde with what was left open in it taken from the configuration; None if there is no default either."""
+    part = (serde and serde.default_part) or ("key" if is_key else "value")
+    default = None if config is None else config.get(f"default.{part}.serde")
     fallback = None if default is None else Serdes.of(default)
-    return cast("Serde[Any]", fallback) if found is None else found.with_default(fallback)
+    return fallback if serde is None else serde.with_default(fallback)
 
 
 def _encode_string(value: str | None) -> bytes | None:

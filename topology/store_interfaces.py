@@ -55,6 +55,7 @@ class StoreBuilder:
     max_entries: int | None = None  # LRU stores
     grace_ms: int | None = None  # join buffers
     time_ordered: bool = False  # emit on window close: scans go by window start (session end) first, as in KIP-825
+    log_headers: bool = False  # the changelog gets each record's headers: the window stores of a DSL stream-stream join
     headers_format: bool = False  # dsl.store.format=HEADERS (KIP-1271): values keep the record's headers
     #: A timestamped key-value store whose bytes are plain values: what is read has the timestamp -1 (Kafka Streams:
     #: KeyValueToTimestampedKeyValueByteStoreAdapter, for Materialized with Stores.persistent_key_value_store).

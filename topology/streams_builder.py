@@ -12,7 +12,14 @@ from .graph_nodes import Consumed, GlobalStoreNode, StateStoreNode, StreamSource
 from .internal_streams_builder import InternalStreamsBuilder
 from .kstream import KStream
 from .ktable import KTable
-from .materialized import Materialized, MaterializedInternal, StoreFactory, key_value_store, materialized_option
+from .materialized import (
+    Materialized,
+    MaterializedInternal,
+    StoreFactory,
+    StoreOption,
+    key_value_store,
+    materialized_option,
+)
 from .naming import Named
 from .operators.processor_operator import ProcessorOperator
 from .operators.table import KTableSource
@@ -20,14 +27,12 @@ from .processor_api import ProcessorSupplier
 from .processor_topology import AutoOffsetReset
 from .serdes import Serde, SerdeLike, as_serde
 from .store_interfaces import StoreBuilder
-from .stores import StoreSupplier
 from .timestamp_extractors import TimestampExtractor
 from .topology import Topology, offset_reset_option
 
 K = TypeVar("K")
 V = TypeVar("V")
 
-Store = str | Materialized | StoreSupplier | None
 
 _SOURCE = "KSTREAM-SOURCE-"
 _TABLE_SOURCE = "KTABLE-SOURCE-"
@@ -98,7 +103,7 @@ class StreamsBuilder:
         timestamp_extractor: TimestampExtractor | None = None,
         offset_reset: AutoOffsetReset | str | None = None,
         name: str | None = None,
-        store: Store = None,
+        store: StoreOption = None,
     ) -> KTable[K, V]: ...
     @overload
     def table(
@@ -110,7 +115,7 @@ class StreamsBuilder:
         timestamp_extractor: TimestampExtractor | None = None,
         offset_reset: AutoOffsetReset | str | None = None,
         name: str | None = None,
-        store: Store = None,
+        store: StoreOption = None,
     ) -> KTable[Any, Any]: ...
     def table(
         self,
@@ -121,7 +126,7 @@ class StreamsBuilder:
         timestamp_extractor: TimestampExtractor | None = None,
         offset_reset: AutoOffsetReset | str | None = None,
         name: str | None = None,
-        store: Store = None,
+        store: StoreOption = None,
     ) -> KTable[Any, Any]:
         """Read a topic as updates of a table: a null value deletes the row of its key.
 
@@ -154,7 +159,7 @@ class StreamsBuilder:
         value_serde: Serde[V],
         timestamp_extractor: TimestampExtractor | None = None,
         name: str | None = None,
-        store: Store = None,
+        store: StoreOption = None,
     ) -> GlobalKTable[K, V]: ...
     @overload
     def global_table(
@@ -165,7 +170,7 @@ class StreamsBuilder:
         value_serde: SerdeLike | None = None,
         timestamp_extractor: TimestampExtractor | None = None,
         name: str | None = None,
-        store: Store = None,
+        store: StoreOption = None,
     ) -> GlobalKTable[Any, Any]: ...
     def global_table(
         self,
@@ -175,7 +180,7 @@ class StreamsBuilder:
         value_serde: SerdeLike | None = None,
         timestamp_extractor: TimestampExtractor | None = None,
         name: str | None = None,
-        store: Store = None,
+        store: StoreOption = None,
     ) -> GlobalKTable[Any, Any]:
         """Read a topic as a table of which every task has all rows. It always starts at the earliest offset."""
         consumed, kept = self._table_options(
@@ -190,7 +195,9 @@ class StreamsBuilder:
         self._builder.add_graph_node(self._builder.root, node)
         return GlobalKTable(kept.store_name, kept.queryable_store_name)
 
-    def _table_options(self, topic: str, consumed: Consumed, store: Store) -> tuple[Consumed, MaterializedInternal]:
+    def _table_options(
+        self, topic: str, consumed: Consumed, store: StoreOption
+    ) -> tuple[Consumed, MaterializedInternal]:
         """Return the options of a table with their serdes made one, and the store, by default named after the topic."""
         given = materialized_option(store) or Materialized()
         kept = MaterializedInternal(

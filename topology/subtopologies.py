@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 from .copartition import copartition_groups, topics_of_source
 from .declarations import ProcessorFactory, SinkFactory, SourceFactory
 from .java_collections import hash_map_order
+from .partitioners import WindowedStreamPartitioner
 from .processor_topology import Node, ProcessorNode, ProcessorTopology, SinkNode, SourceNode
+from .serdes import or_default
 from .store_interfaces import StoreBuilder
+from .windowed_serdes import WindowedSerde
 
 if TYPE_CHECKING:
     from .internal_topology_builder import InternalTopologyBuilder
@@ -49,9 +52,10 @@ def _build(
     for name in names:
         for parent in builder.nodes[name].predecessors:
             children[parent].append(name)
-    nodes = {name: _node(builder, name, tuple(children[name]), known_topics) for name in names}
+    nodes = {name: _node(builder, name, tuple(children[name]), config, known_topics) for name in names}
     stores = _stores(builder, nodes.values(), config)
     topics = {topic for node in nodes.values() for topic in _topics(node)}
+    read = {topic for node in nodes.values() if isinstance(node, SourceNode) for topic in node.topics}
     groups = copartition_groups(builder, known_topics)
     return ProcessorTopology(
         subtopology=number,
@@ -59,7 +63,7 @@ def _build(
         stores=stores,
         changelog_topics={name: topic for name in stores if (topic := _changelog_topic(builder, name)) is not None},
         repartition_topics={topic: count for topic, count in builder.internal_topics.items() if topic in topics},
-        copartition_groups=tuple(group for group in groups if group & topics),
+        copartition_groups=tuple(group for group in groups if group & read),
         global_stores=tuple(builder.global_stores),
         reprocess_on_restore=frozenset(
             name for name, declared in builder.global_stores.items() if declared.reprocess_on_restore
@@ -67,21 +71,32 @@ def _build(
     )
 
 
-def _node(builder: InternalTopologyBuilder, name: str, children: tuple[str, ...], known_topics: frozenset[str]) -> Node:
+def _node(
+    builder: InternalTopologyBuilder,
+    name: str,
+    children: tuple[str, ...],
+    config: Mapping[str, Any] | None,
+    known_topics: frozenset[str],
+) -> Node:
     declared = builder.nodes[name]
     if isinstance(declared, SourceFactory):
         return SourceNode(
             name,
             topics_of_source(builder, name, known_topics),
-            declared.key_serde,
-            declared.value_serde,
+            or_default(declared.key_serde, config, is_key=True),
+            or_default(declared.value_serde, config, is_key=False),
             children,
             declared.timestamp_extractor,
             declared.offset_reset,
             declared.pattern,
         )
     if isinstance(declared, SinkFactory):
-        return SinkNode(name, declared.topic, declared.key_serde, declared.value_serde, declared.partitioner)
+        key_serde = or_default(declared.key_serde, config, is_key=True)
+        value_serde = or_default(declared.value_serde, config, is_key=False)
+        partitioner = declared.partitioner
+        if isinstance(partitioner, WindowedStreamPartitioner) and isinstance(key_serde, WindowedSerde):
+            partitioner = WindowedStreamPartitioner(key_serde)  # with the default serde, where it needs one
+        return SinkNode(name, declared.topic, key_serde, value_serde, partitioner)
     assert isinstance(declared, ProcessorFactory)
     assert declared.operator is not None
     return ProcessorNode(name, declared.operator, tuple(hash_map_order(declared.stores)), children)

@@ -18,8 +18,8 @@ from .aggregate_builder import (
 )
 from .errors import TopologyError
 from .materialized import (
-    Materialized,
     MaterializedInternal,
+    StoreOption,
     materialized_option,
     session_store,
     window_store,
@@ -31,7 +31,6 @@ from .operators.sliding_windowed import KStreamSlidingWindowAggregate
 from .operators.windowed import KStreamWindowAggregate
 from .records import Windowed
 from .serdes import SerdeLike, Serdes
-from .stores import StoreSupplier
 from .windowed_serdes import SessionWindowedSerde, TimeWindowedSerde
 from .windows import EmitStrategy, SessionWindows, SlidingWindows, UnlimitedWindows, Windows
 
@@ -41,8 +40,6 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 V = TypeVar("V")
 VR = TypeVar("VR")
-
-Store = str | Materialized | StoreSupplier | None
 
 
 def window_operator(
@@ -85,7 +82,7 @@ class TimeWindowedKStream(Generic[K, V]):
         self,
         *,
         name: str | None = None,
-        store: Store = None,
+        store: StoreOption = None,
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
     ) -> KTable[Windowed, int]:
@@ -104,7 +101,7 @@ class TimeWindowedKStream(Generic[K, V]):
         reducer: Callable[[V, V], V],
         *,
         name: str | None = None,
-        store: Store = None,
+        store: StoreOption = None,
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
     ) -> KTable[Windowed, V]:
@@ -122,7 +119,7 @@ class TimeWindowedKStream(Generic[K, V]):
         aggregator: Callable[[K, V, VR], VR],
         *,
         name: str | None = None,
-        store: Store = None,
+        store: StoreOption = None,
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
     ) -> KTable[Windowed, VR]:
@@ -164,7 +161,7 @@ class SessionWindowedKStream(Generic[K, V]):
         self,
         *,
         name: str | None = None,
-        store: Store = None,
+        store: StoreOption = None,
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
     ) -> KTable[Windowed, int]:
@@ -183,7 +180,7 @@ class SessionWindowedKStream(Generic[K, V]):
         reducer: Callable[[V, V], V],
         *,
         name: str | None = None,
-        store: Store = None,
+        store: StoreOption = None,
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
     ) -> KTable[Windowed, V]:
@@ -204,7 +201,7 @@ class SessionWindowedKStream(Generic[K, V]):
         session_merger: Callable[[K, VR, VR], VR],
         *,
         name: str | None = None,
-        store: Store = None,
+        store: StoreOption = None,
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
     ) -> KTable[Windowed, VR]:

@@ -45,6 +45,10 @@ class WindowedSerde(Serde[Windowed]):
         result: Windowed | None = self._deserializer(deserializer_for(self._inner(), topic))(data)
         return result
 
+    def open_part(self) -> str | None:
+        """See Serde.open_part."""
+        return "key inside windowed keys" if self.inner is None else self.inner.open_part()
+
     def serialize_base_key(self, topic: str, key: Any) -> bytes | None:
         """Return the bytes of the key inside a windowed key: what its partition is derived from."""
         return self._inner().serialize(topic, key)
@@ -67,6 +71,9 @@ class TimeWindowedSerde(WindowedSerde):
     def __init__(self, inner: SerdeLike | None, window_size: Duration | None = None) -> None:
         self.window_size_ms = _TIMESTAMP_MAX if window_size is None else to_millis(window_size, "The window size")
         super().__init__(inner)
+
+    def __reduce__(self) -> Any:
+        return TimeWindowedSerde, (self.inner, self.window_size_ms)
 
     def with_default(self, default: Serde[Any] | None) -> TimeWindowedSerde:
         """See Serde.with_default."""
@@ -97,6 +104,9 @@ class TimeWindowedSerde(WindowedSerde):
 
 class SessionWindowedSerde(WindowedSerde):
     """Key, then end and start of the session as 8 bytes each (Kafka Streams: SessionWindowedSerde)."""
+
+    def __reduce__(self) -> Any:
+        return SessionWindowedSerde, (self.inner,)
 
     def with_default(self, default: Serde[Any] | None) -> SessionWindowedSerde:
         """See Serde.with_default."""
@@ -138,6 +148,9 @@ class ChangedSerde(Serde[Change]):
         if inner_serde is not None and inner_serde.serializer is not None and inner_serde.deserializer is not None:
             self.serializer = self._serializer(inner_serde.serializer)
             self.deserializer = self._deserializer(inner_serde.deserializer)
+
+    def __reduce__(self) -> Any:
+        return ChangedSerde, (self.inner,)
 
     def with_default(self, default: Serde[Any] | None) -> ChangedSerde:
         """See Serde.with_default."""

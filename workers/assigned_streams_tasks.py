@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from penstock.topology.errors import TaskMigratedError
 from penstock.topology.records import TaskId, TopicPartition
 
-from .assigned_tasks import AssignedTasks, FirstError, ids
-from .log_context import PrefixedLogger
+from .assigned_tasks import AssignedTasks, FirstError
+from .log_context import PrefixedLogger, listed
 from .stream_task import StreamTask
 
 
@@ -31,7 +31,7 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
         """Note changelogs that have been read to their end; tasks for which these were the last ones run now."""
         if restored:
             self.log.trace(
-                "Stream task changelog partitions that have completed restoring so far: %s", sorted(restored)
+                "Stream task changelog partitions that have completed restoring so far: %s", listed(restored)
             )
         self.restored_partitions.update(restored)
         for task in list(self.restoring.values()):
@@ -41,7 +41,7 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
                     "Stream task %s cannot resume processing yet since some of its changelog partitions "
                     "have not completed restoring: %s",
                     task.task_id,
-                    sorted(outstanding),
+                    listed(outstanding),
                 )
                 continue
             self.transition_to_running(task)
@@ -50,7 +50,7 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
                 "Stream task %s completed restoration as all its changelog partitions %s "
                 "have been applied to restore state",
                 task.task_id,
-                sorted(task.changelog_partitions),
+                listed(task.changelog_partitions),
             )
         if self.all_tasks_running():
             self.restored_partitions.clear()
@@ -65,7 +65,9 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
 
     def punctuate(self) -> int:
         """Fire what is due by stream time and by the wall clock in every running task. Returns how much fired."""
-        return self._sum("punctuate", lambda task: task.maybe_punctuate_stream_time() + task.maybe_punctuate_system_time())
+        return self._sum(
+            "punctuate", lambda task: task.maybe_punctuate_stream_time() + task.maybe_punctuate_system_time()
+        )
 
     def maybe_commit_per_user_requested(self, commit: Callable[[Collection[StreamTask]], int]) -> int:
         """Commit the running tasks that asked for it, with the given function. Returns how many were committed."""
@@ -84,7 +86,9 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
             self.remove_zombie(requested[0], error)
             raise
         except Exception:
-            self.log.exception("Failed to commit StreamTask %s due to the following error:", ids(t.task_id for t in requested))
+            self.log.exception(
+                "Failed to commit StreamTask %s due to the following error:", listed(t.task_id for t in requested)
+            )
             raise
         for task in requested:
             self.log.debug("Committed active task %s per user request in", task.task_id)
@@ -93,7 +97,9 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
     def records_to_delete(self) -> dict[TopicPartition, int]:
         """Return up to which offset committed records of repartition topics can be deleted."""
         return {
-            partition: offset for task in self.running.values() for partition, offset in task.purgeable_offsets().items()
+            partition: offset
+            for task in self.running.values()
+            for partition, offset in task.purgeable_offsets().items()
         }
 
     def all_tasks(self) -> dict[TaskId, StreamTask]:
@@ -110,7 +116,7 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
     def close_all_restoring_tasks(self, task_ids: Collection[TaskId] | None, first: FirstError) -> None:
         """Close tasks that are still restoring; what they have read stays on disk. None: all of them."""
         restoring = self._taken(self.restoring, task_ids)
-        self.log.trace("Close restoring %s %s", self.task_type_name, ids(restoring))
+        self.log.trace("Close restoring %s %s", self.task_type_name, listed(restoring))
         self.close_non_running_tasks(restoring.values(), first)
         self._forget_restoring(restoring)
 

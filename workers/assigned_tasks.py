@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from penstock.topology.errors import LockError, TaskMigratedError
 from penstock.topology.records import TaskId, TopicPartition
 
-from .log_context import PrefixedLogger
+from .log_context import PrefixedLogger, listed
 from .task import Task
 
 T = TypeVar("T", bound=Task)
@@ -57,7 +57,7 @@ class AssignedTasks(Generic[T]):
     def initialize_new_tasks(self) -> None:
         """Open the stores of created tasks, which then run or restore. Locked ones stay created until the next call."""
         if self.created:
-            self.log.debug("Initializing %ss %s", self.task_type_name, ids(self.created))
+            self.log.debug("Initializing %ss %s", self.task_type_name, listed(self.created))
         for task in list(self.created.values()):
             try:
                 if task.initialize_state_stores():
@@ -108,7 +108,7 @@ class AssignedTasks(Generic[T]):
         """
         first = FirstError()
         running = self._taken(self.running, task_ids)
-        self.log.trace("Suspending running %s %s", self.task_type_name, ids(running))
+        self.log.trace("Suspending running %s %s", self.task_type_name, listed(running))
         self.suspend_tasks(running.values(), first)
         self._close_not_running(task_ids, first)
         self.previous_active_tasks = set(running)
@@ -118,7 +118,7 @@ class AssignedTasks(Generic[T]):
 
     def _close_not_running(self, task_ids: Collection[TaskId] | None, first: FirstError) -> None:
         created = self._taken(self.created, task_ids)
-        self.log.trace("Close created %s %s", self.task_type_name, ids(created))
+        self.log.trace("Close created %s %s", self.task_type_name, listed(created))
         self.close_non_running_tasks(created.values(), first)
 
     def _taken(self, registry: dict[TaskId, T], task_ids: Collection[TaskId] | None) -> dict[TaskId, T]:
@@ -140,7 +140,7 @@ class AssignedTasks(Generic[T]):
                     task.task_id,
                 )
                 first.note(self.close_zombie_task(task))
-            except Exception as error:  # noqa: BLE001  the other tasks come first; raised at the end
+            except Exception as error:
                 self.log.exception(
                     "Suspending %s %s failed due to the following error:", self.task_type_name, task.task_id
                 )
@@ -152,13 +152,11 @@ class AssignedTasks(Generic[T]):
         for task in tasks:
             try:
                 task.close(clean=False)
-            except Exception as error:  # noqa: BLE001  the other tasks come first; raised at the end
+            except Exception as error:
                 self.log.exception("Failed to close %s, %s", self.task_type_name, task.task_id)
                 first.note(error)
 
-    def close_non_assigned_suspended_tasks(
-        self, new_assignment: Mapping[TaskId, Collection[TopicPartition]]
-    ) -> None:
+    def close_non_assigned_suspended_tasks(self, new_assignment: Mapping[TaskId, Collection[TopicPartition]]) -> None:
         """Close suspended tasks that are not assigned any more, or with other partitions."""
         for task in list(self.suspended.values()):
             if set(new_assignment.get(task.task_id, ())) == task.input_partitions:
@@ -183,8 +181,8 @@ class AssignedTasks(Generic[T]):
             self.log.warning(
                 "couldn't resume task %s assigned partitions %s, task partitions %s",
                 task_id,
-                sorted(partitions),
-                sorted(task.input_partitions),
+                listed(partitions),
+                listed(task.input_partitions),
             )
             return False
         del self.suspended[task_id]
@@ -218,7 +216,7 @@ class AssignedTasks(Generic[T]):
                     task.task_id,
                 )
                 self.remove_zombie(task, error)
-            except Exception as error:  # noqa: BLE001  the other tasks come first; raised at the end
+            except Exception as error:
                 self.log.exception(
                     "Failed to %s %s %s due to the following error:", name, self.task_type_name, task.task_id
                 )
@@ -246,12 +244,14 @@ class AssignedTasks(Generic[T]):
         return None
 
     def close(self, clean: bool) -> None:
-        """Close the tasks in all states and forget them. Raises the first error of a clean close that failed dirty too."""
+        """Close the tasks in all states and forget them. Raises the first error of a clean close that failed dirty
+        too.
+        """
         first = FirstError()
         for task in self.all_tasks().values():
             try:
                 task.close(clean)
-            except Exception as error:  # noqa: BLE001  the other tasks come first; raised at the end
+            except Exception as error:
                 self.log.exception(
                     "Failed while closing %s %s due to the following error:", self.task_type_name, task.task_id
                 )
@@ -291,8 +291,3 @@ class AssignedTasks(Generic[T]):
 
     def _describe(self, tasks: Mapping[TaskId, T], indent: str, name: str) -> str:
         return f"{indent}{name}\n" + "".join(task.describe(f"{indent}\t\t") for _, task in sorted(tasks.items()))
-
-
-def ids(tasks: Iterable[TaskId]) -> str:
-    """Return task ids as log lines show them: [0_0, 0_1]."""
-    return f"[{', '.join(map(str, sorted(tasks)))}]"

@@ -4,17 +4,17 @@ At-least-once: flush the stores (caches send on, changelogs and outputs are prod
 stores to disk with their changelogs' end offsets -> consumed offsets through the group. A crash between any two of them
 repeats work and loses nothing.
 
-Exactly-once (v2): flush the stores -> records and consumed offsets in one transaction -> stores to disk. A crash before the
-transaction is committed leaves the stores as they were after the last one; a crash after it leaves them behind their
-changelog, from which they catch up.
+Exactly-once (v2): flush the stores -> records and consumed offsets in one transaction -> stores to disk. A crash before
+the transaction is committed leaves the stores as they were after the last one; a crash after it leaves them behind
+their changelog, from which they catch up.
 
-Why a changelog's *end offset* may be stored with the data. The task is the changelog partition's only writer and all its
-records are acknowledged, so everything up to the end is in the store, or older than what it was restored from. A former
-owner that died may still have had records in flight, which arrive behind the end that the new owner restored to. The new
-owner has reprocessed, or will, the very input that they came from, because no offset of it was committed; it writes the
-keys again behind them. So they are skipped rightly under at-least-once. With exactly-once they belong to a transaction
-that the broker aborts. Kafka Streams' checkpoint, the last own offset, skips them in the same way. And an end read too
-early is harmless: restoring puts the same values again.
+Why a changelog's *end offset* may be stored with the data. The task is the changelog partition's only writer and all
+its records are acknowledged, so everything up to the end is in the store, or older than what it was restored from. A
+former owner that died may still have had records in flight, which arrive behind the end that the new owner restored to.
+The new owner has reprocessed, or will, the very input that they came from, because no offset of it was committed; it
+writes the keys again behind them. So they are skipped rightly under at-least-once. With exactly-once they belong to a
+transaction that the broker aborts. Kafka Streams' checkpoint, the last own offset, skips them in the same way. And an
+end read too early is harmless: restoring puts the same values again.
 """
 
 from __future__ import annotations
@@ -66,9 +66,7 @@ class Commit(ABC):
 
     def commit_stores(self) -> None:
         """Write the stores of all tasks to disk."""
-        written = {
-            p for t in self.tasks for p in t.changelog_partitions - t.state_manager.source_changelogs
-        }
+        written = {p for t in self.tasks for p in t.changelog_partitions - t.state_manager.source_changelogs}
         ends = self._end_offsets(written)
         for task in self.tasks:
             own = {partition: ends[partition] for partition in task.changelog_partitions & ends.keys()}

@@ -1,6 +1,7 @@
 """What a stream thread and its supervisor say to each other. Plain values: they are pickled through a pipe.
 
-The stream thread sees only ThreadControl; supervisor/worker_process.py implements it over a duplex pipe, tests in memory.
+The stream thread sees only ThreadControl; supervisor/worker_process.py implements it over a duplex pipe, tests in
+memory.
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
+class ShutDownApplication:
+    """Command: ask all members of the group, on all hosts, to shut down (KIP-671); this thread is one of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Query:
     """Command: read a state store; the answer is a QueryResult with the same id."""
 
@@ -36,7 +42,7 @@ class Query:
     arguments: tuple[Any, ...] = ()
 
 
-Command = Shutdown | Pause | Resume | Query
+Command = Shutdown | Pause | Resume | ShutDownApplication | Query
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +94,12 @@ class Failed:
     traceback: str
 
 
-Report = StateChanged | Status | QueryResult | Failed
+@dataclass(frozen=True, slots=True)
+class ApplicationShutdownRequested:
+    """Report: a member of the group asked the whole application to shut down; this thread is doing so."""
+
+
+Report = StateChanged | Status | QueryResult | Failed | ApplicationShutdownRequested
 
 
 class ThreadControl(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from typing import Any
 
 #: Kafka logs some lines at TRACE; Python's logging has no such level.
@@ -30,3 +30,8 @@ class PrefixedLogger(logging.LoggerAdapter[logging.Logger]):
     def trace(self, msg: str, *args: object) -> None:
         """Log a line at TRACE."""
         self.log(TRACE, msg, *args)
+
+
+def listed(things: Iterable[Any]) -> str:
+    """Return task ids or partitions as Kafka Streams' log lines show them: ``[0_0, 0_1]``."""
+    return f"[{', '.join(map(str, sorted(things)))}]"

@@ -1,4 +1,4 @@
-"""A consumer of assigned partitions: which it reads, from where, and how far. The main and the restore consumer are one.
+"""A consumer of assigned partitions: which it reads, from where, how far. The main and the restore consumer are such.
 
 confluent-kafka's Consumer with assign() only: membership.GroupMember decides what is assigned. Offsets are always
 explicit, because the group's committed offsets are read through the membership.
@@ -38,8 +38,6 @@ _INVALID_OFFSET = (
 _PARTITION_EOF = KafkaError._PARTITION_EOF
 
 _error_of = methodcaller("error")
-_topic_of = methodcaller("topic")
-_partition_of = methodcaller("partition")
 
 #: A batch by partition. A message is a confluent_kafka.Message, or in a simulation a RawRecord.
 Records = dict[TopicPartition, list[Message]]
@@ -63,8 +61,9 @@ class PartitionConsumer:
     def __init__(self, consumer: Any, log: PrefixedLogger) -> None:
         self._consumer = consumer
         self._log = log
-        self._positions: dict[TopicPartition, int | None] = {}  # next offset; None: nothing was read yet
+        self._positions: dict[TopicPartition, int] = {}  # offset of the next record
         self._ends: dict[TopicPartition, int] = {}  # offset of the last end-of-partition event
+        self._topics: set[str] = set()  # ever assigned: a message of a topic that left may still be on its way
         self._paused: set[TopicPartition] = set()
         self._invalid: dict[TopicPartition, str] = {}
 
@@ -79,8 +78,15 @@ class PartitionConsumer:
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Read these partitions too, from these offsets; OFFSET_BEGINNING and OFFSET_END are allowed."""
         if offsets:
-            self._consumer.incremental_assign(_with_offsets(offsets))
-            self._positions |= {partition: offset if offset >= 0 else None for partition, offset in offsets.items()}
+            # librdkafka would wait for 500 ms before it asks where the beginning is.
+            known = {p: offset if offset >= 0 else self._resolve(p, offset) for p, offset in offsets.items()}
+            self._consumer.incremental_assign([_one(partition, offset) for partition, offset in known.items()])
+            self._positions |= known
+            self._topics.update(partition.topic for partition in known)
+
+    def _resolve(self, partition: TopicPartition, offset: int) -> int:
+        low, high = self.watermarks(partition)
+        return low if offset == OFFSET_BEGINNING else high
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         """Read these partitions no longer; those that are not assigned are ignored."""
@@ -126,12 +132,14 @@ class PartitionConsumer:
             invalid, self._invalid = self._invalid, {}
             raise InvalidOffsetError(invalid, "; ".join(sorted(set(invalid.values()))))
         messages = self._consume(max_records, timeout_seconds)
+        if not messages:
+            return {}
         if any(map(_error_of, messages)):
             events = [message for message in messages if message.error() is not None]
             messages = [message for message in messages if message.error() is None]
             for event in events:
                 self._handle(event)
-        records = by_partition(messages)
+        records = by_partition(messages, self._topics)
         for partition in records.keys() - self._positions.keys():
             del records[partition]  # fetched before it was unassigned
         for partition, run in records.items():
@@ -161,8 +169,8 @@ class PartitionConsumer:
             self._invalid[partition] = error.str()
         elif error.code() in _UNKNOWN_TOPIC:
             raise MissingSourceTopicError(
-                f"The topic {partition.topic} does not exist, or has no partition {partition.partition}: {error.str()}. "
-                "Create it, or correct its name in the topology, and start again."
+                f"The topic {partition.topic} does not exist, or has no partition {partition.partition}: "
+                f"{error.str()}. Create it, or correct its name in the topology, and start again."
             )
         elif error.retriable():
             self._log.warning("Reading %s: %s; trying again", partition, error.str())
@@ -170,22 +178,29 @@ class PartitionConsumer:
             raise StreamsError(f"{partition} cannot be read: {error.str()} ({error.name()})")
 
     def position(self, partition: TopicPartition) -> int | None:
-        """Return the offset behind all that was returned or skipped, None if nothing was read yet."""
+        """Return the offset behind all that was returned or skipped, None if the partition is not assigned."""
         position = self._positions.get(partition)
-        end = self._ends.get(partition)
-        if end is None:
-            return position
-        return end if position is None else max(position, end)
+        return None if position is None else max(position, self._ends.get(partition, position))
 
     def lag(self, partition: TopicPartition) -> int | None:
         """Return how many records are behind the position, None as long as the broker has not answered."""
-        position, end = self._positions.get(partition), self._ends.get(partition)
-        if end is not None and (position is None or position <= end):
-            return 0
+        position = self._positions.get(partition)
         if position is None:
             return None
+        if position <= self._ends.get(partition, -1):
+            return 0
         high = self._consumer.get_watermark_offsets(_one(partition), cached=True)[1]
         return max(high - position, 1) if high >= 0 else None
+
+    def partitions_of(self, topic: str) -> list[TopicPartition]:
+        """Ask the broker for the partitions of a topic; raises MissingSourceTopicError if there is no such topic."""
+        try:
+            metadata = self._consumer.list_topics(topic, WATERMARK_TIMEOUT_SECONDS).topics.get(topic)
+        except KafkaException as exception:
+            raise BrokerUnavailableError(f"The partitions of {topic} could not be read: {exception}") from exception
+        if metadata is None or metadata.error is not None or not metadata.partitions:
+            raise MissingSourceTopicError(f"The topic {topic} does not exist. Create it and start again.")
+        return [TopicPartition(topic, partition) for partition in sorted(metadata.partitions)]
 
     def watermarks(self, partition: TopicPartition) -> tuple[int, int]:
         """Ask the broker for the first and the end offset; with read_committed the end is the last stable offset.
@@ -213,17 +228,22 @@ class PartitionConsumer:
         self._consumer.close()
 
 
-def by_partition(messages: list[Any]) -> Records:
-    """Group messages by partition; messages of one partition come in runs, which are found at the speed of C."""
-    records: Records = {}
-    for partition, of_partition in groupby(messages, _partition_of):
-        for topic, run in groupby(of_partition, _topic_of):
-            key = TopicPartition(topic, partition)
-            if key in records:
-                records[key].extend(run)
-            else:
-                records[key] = list(run)
-    return records
+def by_partition(messages: list[Any], topics: Collection[str]) -> Records:
+    """Group messages of these topics by partition, each in its order. With one topic that is done at the speed of C."""
+    if len(topics) == 1 and messages:
+        (topic,) = topics
+        partition_of = type(messages[0]).partition
+        runs = groupby(sorted(messages, key=partition_of), partition_of)  # a stable sort of long runs is linear
+        return {TopicPartition(topic, partition): list(run) for partition, run in runs}
+    found: dict[tuple[str, int], list[Any]] = {}
+    for message in messages:
+        key = (message.topic(), message.partition())
+        same = found.get(key)
+        if same is None:
+            found[key] = [message]
+        else:
+            same.append(message)
+    return {TopicPartition(*key): same for key, same in found.items()}
 
 
 def _one(partition: TopicPartition, offset: int | None = None) -> confluent_kafka.TopicPartition:
@@ -234,7 +254,3 @@ def _one(partition: TopicPartition, offset: int | None = None) -> confluent_kafk
 
 def _plain(partitions: Collection[TopicPartition]) -> list[confluent_kafka.TopicPartition]:
     return [_one(partition) for partition in partitions]
-
-
-def _with_offsets(offsets: Mapping[TopicPartition, int]) -> list[confluent_kafka.TopicPartition]:
-    return [_one(partition, offset) for partition, offset in offsets.items()]

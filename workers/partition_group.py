@@ -40,10 +40,11 @@ class Source(Protocol):
 class RecordQueue:
     """The buffered records of one partition, in the order in which they were read.
 
-    alone: there is no other partition to compare with, so that no record's timestamp is looked at before it is processed.
+    alone: there is no other partition to compare with, so that no record's timestamp is looked at before it is
+    processed.
     """
 
-    __slots__ = ("_alone", "_next", "_records", "_source", "_stamped", "_timestamps", "_time", "partition")
+    __slots__ = ("_alone", "_next", "_records", "_source", "_stamped", "_time", "_timestamps", "partition")
 
     def __init__(self, partition: TopicPartition, source: Source, alone: bool) -> None:
         self.partition = partition
@@ -128,14 +129,14 @@ class Processed(NamedTuple):
     """How many records of which partition were processed."""
 
     partition: TopicPartition
-    count: int
+    records: int
 
 
 class PartitionGroup:
     """The queues of one task.
 
-    sources: where records go, by topic. lag: see LagProvider. enforced(): called each time records are processed although
-    a partition that could hold older ones is empty.
+    sources: where records go, by topic. lag: see LagProvider. enforced(): called each time records are processed
+    although a partition that could hold older ones is empty.
     """
 
     def __init__(

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from penstock.statestore.checkpoint import CHECKPOINT_FILE_NAME, OffsetCheckpoint
 from penstock.statestore.state_directory import StateDirectory
-from penstock.topology.errors import ProcessorStateError, StreamsError
+from penstock.topology.errors import ProcessorStateError, StreamsError, TaskCorruptedError
 from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.records import Message, TaskId, TopicPartition
 
@@ -19,7 +20,9 @@ from .topic_names import TopicNames
 
 
 class ProcessorStateManager:
-    """stores: open stores by name, in Kafka Streams' order. changelogs: the logged stores' names by changelog partition."""
+    """stores: open stores by name, in Kafka Streams' order. changelogs: the logged stores' names by changelog
+    partition.
+    """
 
     def __init__(
         self,
@@ -60,8 +63,16 @@ class ProcessorStateManager:
         self._locked = True
         directory = self._state_directory.get_or_create_directory_for_task(self._task_id)
         for name, builder in self._topology.stores.items():
-            self.stores[name] = build(builder, directory)
-            self._log.debug("Opened store %s, committed changelog offset %s", name, self.stores[name].committed_offset())
+            self.stores[name] = self._build(build, builder, directory)
+            self._log.debug(
+                "Opened store %s, committed changelog offset %s", name, self.stores[name].committed_offset()
+            )
+
+    def _build(self, build: Callable[[Any, Any], Any], builder: Any, directory: Any) -> Any:
+        try:
+            return build(builder, directory)
+        except TaskCorruptedError as error:
+            raise TaskCorruptedError(str(error), [self._task_id]) from error
 
     def changelog_offsets(self) -> dict[TopicPartition, int | None]:
         """Return up to which offset each changelog is in its store, None for not at all."""
@@ -99,6 +110,21 @@ class ProcessorStateManager:
         by_store = {self.changelogs[partition]: offset for partition, offset in offsets.items()}
         for name, store in self.stores.items():
             store.commit(by_store.get(name))
+
+    def write_checkpoint(self) -> None:
+        """Note the changelog offsets in a file, for whoever plans where tasks go while this one is closed.
+
+        Only a hint: stores know their own offsets, and are opened to ask them when the task is here again.
+        """
+        if self.stores:
+            offsets = {p: offset for p, offset in self.changelog_offsets().items() if offset is not None}
+            directory = self._state_directory.directory_for_task(self._task_id)
+            OffsetCheckpoint(directory / CHECKPOINT_FILE_NAME).write(offsets)
+
+    def persist(self) -> None:
+        """Make what was committed survive a SIGKILL."""
+        for store in self.stores.values():
+            store.persist()
 
     def close(self) -> None:
         """Close all stores and give the directory back. Closing twice does nothing."""

@@ -1,7 +1,7 @@
 """What the group's decisions do to a stream thread (Kafka Streams: StreamsRebalanceListener).
 
-The listener changes states and tells the TaskManager. It opens no store and reads no changelog: the loop does, a bounded
-piece at a time.
+The listener changes states and tells the TaskManager. It opens no store and reads no changelog: the loop does, a
+bounded piece at a time.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from collections.abc import Callable, Collection
 from penstock.topology.errors import MissingSourceTopicError, TaskAssignmentError
 from penstock.topology.records import TaskId, TopicPartition
 
-from .assigned_tasks import ids
 from .assignment.subscription_info import AssignorError
 from .clock import Clock
-from .log_context import PrefixedLogger
+from .log_context import PrefixedLogger, listed
 from .state_machine import StateMachine
 from .stream_thread_state import StreamThreadState
 from .task_manager import TaskManager
@@ -45,6 +44,7 @@ class RebalanceListener:
         """
         if error is AssignorError.SHUTDOWN_REQUESTED:
             self._log.error("A Penstock client in this application is requesting to shutdown the application")
+            self._states.transition_to(StreamThreadState.PENDING_SHUTDOWN)
             self._shutdown_to_error()
             return
         if error is AssignorError.INCOMPLETE_SOURCE_TOPIC_METADATA:
@@ -66,9 +66,9 @@ class RebalanceListener:
             "Current state %s: revoked partitions %s because of consumer rebalance.\n"
             "\tcurrently assigned active tasks: %s\n\tcurrently assigned standby tasks: %s\n",
             self._states.state.name,
-            sorted(partitions),
-            ids(self._task_manager.active_task_ids()),
-            ids(self._task_manager.standby_task_ids()),
+            listed(partitions),
+            listed(self._task_manager.active_task_ids()),
+            listed(self._task_manager.standby_task_ids()),
         )
         self._states.transition_to(StreamThreadState.PARTITIONS_REVOKED)
         start_ms = self._clock.monotonic_ms()
@@ -83,9 +83,9 @@ class RebalanceListener:
             "at state %s: partitions %s lost due to missed rebalance.\n"
             "\tlost active tasks: %s\n\tlost assigned standby tasks: %s\n",
             self._states.state.name,
-            sorted(partitions),
-            ids(self._task_manager.active_task_ids()),
-            ids(self._task_manager.standby_task_ids()),
+            listed(partitions),
+            listed(self._task_manager.active_task_ids()),
+            listed(self._task_manager.standby_task_ids()),
         )
         start_ms = self._clock.monotonic_ms()
         try:

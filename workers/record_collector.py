@@ -42,9 +42,9 @@ def make_send(producer: StreamsProducer) -> Send:
         while True:
             try:
                 if headers:
-                    produce(topic, value, key, to, None, at, list(headers))
+                    produce(topic, value, key, to, timestamp=at, headers=list(headers))
                 else:
-                    produce(topic, value, key, to, None, at)
+                    produce(topic, value, key, to, timestamp=at)
                 return
             except BufferError:
                 wait_for_room()

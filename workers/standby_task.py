@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from penstock.statestore.stores import build_store
+from penstock.topology.errors import StreamsError
+from penstock.topology.task_context import Cancellable
 
 from .task import Task, TaskState
 
@@ -29,3 +34,27 @@ class StandbyTask(Task):
         if self.state is not TaskState.SUSPENDED:
             self.log.info("Suspended from %s", self.state.name)
             self._transition_to(TaskState.SUSPENDED)
+
+    # What TaskContext has beyond a Task: stores are made to ask for none of it while they restore.
+
+    def request_commit(self) -> None:
+        """Do nothing: what a standby task restores is committed batch by batch."""
+
+    def send(self, topic: str, *_: Any) -> None:
+        """Refuse."""
+        raise self._does_not("write", topic)
+
+    def partition_count(self, topic: str) -> int:
+        """Refuse."""
+        raise self._does_not("write", topic)
+
+    def schedule(self, interval_ms: int, punctuation: Any, callback: Callable[[int], None]) -> Cancellable:
+        """Refuse."""
+        raise self._does_not("schedule", "punctuations")
+
+    def record_dropped(self, node: str, reason: str) -> None:
+        """Count a row that a store did not take, e.g. because it has expired."""
+        self.environment.metrics.dropped_records.record(1, self.environment.time.now_ms)
+
+    def _does_not(self, what: str, to: str) -> StreamsError:
+        return StreamsError(f"{self.log.prefix}a standby task does not {what} {to}")

@@ -1,7 +1,7 @@
 """Reads changelogs into stores: until they are up to date for active tasks, for ever for standby tasks.
 
-Kafka Streams: StoreChangelogReader. One restore consumer for all tasks of the thread; each call reads for a bounded time, so
-that the tasks that run already keep running.
+Kafka Streams: StoreChangelogReader. One restore consumer for all tasks of the thread; each call reads for a bounded
+time, so that the tasks that run already keep running.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.topology.records import Message, TaskId, TopicPartition
 from .clock import Clock
 from .log_context import PrefixedLogger
 from .membership.membership import OffsetAndMetadata
-from .partition_consumer import OFFSET_BEGINNING, InvalidOffsetError, PartitionConsumer
+from .partition_consumer import InvalidOffsetError, PartitionConsumer
 from .processor_state_manager import ProcessorStateManager
 from .state_machine import StateMachine, Transitions
 from .state_restore_listener import StateRestoreListener
@@ -227,7 +227,7 @@ class StoreChangelogReader:
             if changelog.start >= end:
                 self._complete(changelog)
                 return
-        self._consumer.assign({partition: OFFSET_BEGINNING if stored is None else stored})
+        self._consumer.assign({partition: changelog.start})
 
     def _corrupted(self, partitions: Collection[TopicPartition], reason: str) -> TaskCorruptedError:
         tasks = {self._changelogs[p].task_id for p in partitions if p in self._changelogs}
@@ -281,9 +281,7 @@ class StoreChangelogReader:
                 f"{{{c.partition}: position={c.position}, end={c.limit}, totalRestored={c.total_restored}}}"
                 for c in sorted(active, key=lambda c: c.partition)
             )
-            self._log.info(
-                "Restoration in progress for %s partitions, %.0f records/s. %s", len(active), rate, details
-            )
+            self._log.info("Restoration in progress for %s partitions, %.0f records/s. %s", len(active), rate, details)
 
     def clear(self) -> None:
         """Forget all changelogs."""

@@ -85,39 +85,46 @@ class StreamTask(Task):
     def initialize_topology(self) -> None:
         """Compile the sub-topology, start its processors, and begin to read the input at the committed offsets."""
         committed = self._clients.membership.committed(self.input_partitions)
-        compiled = compile_topology(self.topology, self)
-        self._compiled = compiled
+        times = self._initialize_processor_metadata(committed)
+        self._compiled = compile_topology(self.topology, self)
         self._group = PartitionGroup(
             self.input_partitions,
-            compiled.sources,
+            self._compiled.sources,
             self._clients.consumer.lag,
             lambda: self.environment.metrics.enforced_processing.record(1, self.environment.time.now_ms),
             self.config["max.task.idle.ms"],
             self.log,
         )
-        self._initialize_task_time(committed)
-        compiled.init()
+        for partition, time_ms in times.items():
+            self._group.set_partition_time(partition, time_ms)
+        self._compiled.init()
         self._transition_to(TaskState.RUNNING)
         self._read_from(committed)
         self.log.info("Restored and ready to run")
 
-    def _initialize_task_time(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
+    def _initialize_processor_metadata(
+        self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]
+    ) -> dict[TopicPartition, int]:
+        """Take over the times that were committed: the operators find theirs. Returns each partition's (ms)."""
+        times = {}
         for partition, offset in committed.items():
             if offset is None:
                 self.log.debug("No committed offset for partition %s, therefore no timestamp can be found", partition)
                 continue
             metadata = TopicPartitionMetadata.decode(offset.metadata)
-            self._partition_group.set_partition_time(partition, metadata.partition_time)
-            self.stream_time_ms = max(self.stream_time_ms, metadata.partition_time)
+            times[partition] = metadata.partition_time
             for key, value in metadata.processor_metadata.items():
                 self.processor_metadata[key] = max(value, self.processor_metadata.get(key, value))
+        self.stream_time_ms = max((self.stream_time_ms, *times.values()))
         self._committed_metadata = dict(self.processor_metadata)
+        return times
 
     def _read_from(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
-        self._committed = {partition: at.offset for partition, at in committed.items() if at is not None}
-        new = self.input_partitions - self._committed.keys()
-        offsets = self._committed | {partition: self._clients.start_offset(partition) for partition in sorted(new)}
-        self._clients.consumer.assign(offsets)
+        start = self._clients.start_offset
+        consumer = self._clients.consumer
+        consumer.assign({p: start(p) if at is None else at.offset for p, at in sorted(committed.items())})
+        # Where nothing is committed yet, the start need not be either: nothing has come of it.
+        self._committed = {p: offset for p in committed if (offset := consumer.position(p)) is not None}
 
     def suspend(self) -> None:
         """Stop reading and processing, and close the users' processors; what is buffered will be read again."""
@@ -165,7 +172,7 @@ class StreamTask(Task):
             processed = group.process_next(left)
             if processed is None:
                 break
-            left -= processed.count
+            left -= processed.records
         if left < max_records:
             self._commit_needed = True
         return max_records - left
@@ -243,7 +250,9 @@ class StreamTask(Task):
 
     def post_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Note that these offsets are committed."""
-        self._committed |= {partition: at.offset for partition, at in offsets.items() if partition in self.input_partitions}
+        self._committed |= {
+            partition: at.offset for partition, at in offsets.items() if partition in self.input_partitions
+        }
         self._committed_metadata = dict(self.processor_metadata)
         self._commit_needed = self._commit_requested = False
 

@@ -1,7 +1,7 @@
 """A stream thread's part in its group: joins with what it owns, hands the group's decisions to the RebalanceListener.
 
-Cooperative: who is assigned keeps running what it keeps. Tasks that move are committed and closed by their old owner, which
-then joins once more; only that follow-up rebalance gives them to the new owner.
+Cooperative: who is assigned keeps running what it keeps. Tasks that move are committed and closed by their old owner,
+which then joins once more; only that follow-up rebalance gives them to the new owner.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PrepareTopics = Callable[[], None]
 
 
 class StreamsGroup:
-    """commit: what the thread does before it joins again in a rebalance."""
+    """One member of the group, on the side of the stream thread."""
 
     def __init__(
         self,
@@ -32,16 +32,16 @@ class StreamsGroup:
         prepare_topics: PrepareTopics,
         task_manager: TaskManager,
         listener: RebalanceListener,
-        commit: Callable[[], None],
         clock: Clock,
         log: PrefixedLogger,
     ) -> None:
         self.listener = listener
+        #: Set when the thread shuts down: it then answers no rebalance any more.
+        self.closing = False
         self._membership = membership
         self._assignor = assignor
         self._prepare_topics = prepare_topics
         self._task_manager = task_manager
-        self._commit = commit
         self._clock = clock
         self._log = log
         self._next_rebalance_ms: int | None = None
@@ -60,11 +60,12 @@ class StreamsGroup:
     def poll(self) -> None:
         """Act on what happened in the group; also the sign of life that keeps this thread a member.
 
-        Raises TaskMigratedError, MissingSourceTopicError, TaskAssignmentError, or the error of a membership that is over.
+        Raises TaskMigratedError, MissingSourceTopicError, TaskAssignmentError, or the error of a membership that is
+        over.
         """
         for event in self._membership.poll():
             self._handle(event)
-        if self._membership.join_pending:
+        if self._membership.join_pending or self.closing:
             return
         if self._rejoin is not None:
             self._join(self._rejoin)
@@ -93,7 +94,7 @@ class StreamsGroup:
     def _handle(self, event: Event) -> None:
         match event:
             case Rebalance():
-                self._commit()
+                self._task_manager.commit_all()
                 self.enforce_rebalance("the group rebalances")
             case Assigned():
                 self._on_assigned(self._assignor.on_assignment(event.user_data))

@@ -1,7 +1,7 @@
 """The producer of a stream thread and its transaction (Kafka Streams: StreamsProducer).
 
-A record that could not be written is learned of later, from librdkafka's report. The first such error is kept and raised
-by every send, flush and commit from then on: no offset behind a lost record is ever committed, whoever catches the error.
+A record that could not be written is learned of later, from librdkafka's report. The first such error is kept and
+raised by every send, flush and commit from then on: no offset behind a lost record is ever committed.
 """
 
 from __future__ import annotations
@@ -119,14 +119,14 @@ class StreamsProducer:
     def begin_transaction(self) -> None:
         """Start the transaction unless it is open; without exactly-once nothing happens."""
         if self.transactional and not self.in_transaction:
-            self._guard("begin a transaction", self._producer.begin_transaction)
+            self._guard("begin a transaction", lambda _timeout: self._producer.begin_transaction())
             self.in_transaction = True
 
     def commit_transaction(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group_metadata: bytes) -> None:
         """Commit all records of the transaction and these consumed offsets together.
 
-        group_metadata: the member's generation, by which the broker refuses a zombie (KIP-447). Raises TaskMigratedError
-        if it does, StreamsError for anything else; the transaction then has to be aborted.
+        group_metadata: the member's generation, by which the broker refuses a zombie (KIP-447). Raises
+        TaskMigratedError if it does, StreamsError for anything else; the transaction then has to be aborted.
         """
         self.begin_transaction()
         committed = [
@@ -189,5 +189,7 @@ class StreamsProducer:
             self._log.error("%s. The exception handler chose to CONTINUE processing in spite of this error.", text)
         else:
             self.errors.append(
-                FailedProcessingError(f"{text}. No offset is committed; what was read since the last commit is read again.")
+                FailedProcessingError(
+                    f"{text}. No offset is committed; what was read since the last commit is read again."
+                )
             )

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Protocol
 
 from penstock.statestore.state_directory import StateDirectory
 from penstock.statestore.thread_cache import ThreadCache
+from penstock.topology.errors import StreamsError
 from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.records import Headers, Message, TaskId, TopicPartition
 
@@ -158,8 +159,12 @@ class Task(ABC):
         if self.state is _S.CLOSED:
             self.log.trace("Skip closing since state is %s", self.state.name)
             return
-        self._attempt(clean, "suspend", self.suspend)
+        if self.state is not _S.SUSPENDED:
+            self._attempt(clean, "suspend", self.suspend)
         self._attempt(clean, "changelog reader unregistration", lambda: self.environment.changelogs.unregister(self))
+        if clean:
+            self.state_manager.persist()
+            self.state_manager.write_checkpoint()
         self._attempt(clean, "state manager close", self.state_manager.close)
         self._transition_to(_S.CLOSED)
         self.environment.metrics.task_closed.record(1, self.environment.time.now_ms)
@@ -197,11 +202,8 @@ class Task(ABC):
         """Return the full name of an internal topic; user topics stay as they are."""
         return self.environment.topics.full(name)
 
-    def request_commit(self) -> None:
-        """Ask for a commit; a standby task has nothing that could wait for one."""
-
     def log_change(
         self, store_name: str, key: bytes, value: bytes | None, timestamp: int | None, headers: Headers = None
     ) -> None:
         """Write to a changelog; only active tasks do, with a function that takes this one's place."""
-        raise NotImplementedError(f"{self.log.prefix}does not write to the changelog of {store_name}")
+        raise StreamsError(f"{self.log.prefix}does not write to the changelog of {store_name}")

@@ -11,7 +11,7 @@ from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.records import TaskId, TopicPartition
 
 from .assigned_tasks import T
-from .log_context import PrefixedLogger
+from .log_context import PrefixedLogger, listed
 from .standby_task import StandbyTask
 from .stream_task import StreamTask, TaskClients
 from .task import TaskEnvironment
@@ -37,12 +37,13 @@ class AbstractTaskCreator(ABC, Generic[T]):
             topology = self._topologies.get(task_id.subtopology)
             if topology is None:
                 raise TopologyError(
-                    f"Task {task_id} is assigned, but this process's topology has no sub-topology {task_id.subtopology}. "
-                    "All processes of an application must run the same topology; deploy the same version everywhere."
+                    f"Task {task_id} is assigned, but this process's topology has no sub-topology "
+                    f"{task_id.subtopology}. All processes of an application must run the same topology; deploy the "
+                    "same version everywhere."
                 )
             task = self.create_task(task_id, partitions, topology)
             if task is not None:
-                self.log.trace("Created task %s with assigned partitions %s", task_id, sorted(partitions))
+                self.log.trace("Created task %s with assigned partitions %s", task_id, listed(partitions))
                 self.environment.metrics.task_created.record(1, self.environment.time.now_ms)
                 created.append(task)
         return created
@@ -82,6 +83,8 @@ class StandbyTaskCreator(AbstractTaskCreator[StandbyTask]):
     ) -> StandbyTask | None:
         """Return a standby task, None for a sub-topology without a changelog to follow."""
         if not topology.changelog_topics:
-            self.log.trace("Skipped standby task %s with assigned partitions %s since it has no changelog", task_id, partitions)
+            self.log.trace(
+                "Skipped standby task %s with assigned partitions %s since it has no changelog", task_id, partitions
+            )
             return None
         return StandbyTask(task_id, partitions, topology, self.environment)

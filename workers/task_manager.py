@@ -8,21 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from penstock.statestore.checkpoint import CHECKPOINT_FILE_NAME, OffsetCheckpoint
 from penstock.statestore.state_directory import StateDirectory
-from penstock.topology.errors import StreamsError
+from penstock.topology.errors import LockError, StreamsError
 from penstock.topology.records import TaskId, TopicPartition
 
 from .assigned_standby_tasks import AssignedStandbyTasks
 from .assigned_streams_tasks import AssignedStreamsTasks
-from .assigned_tasks import AssignedTasks, FirstError, T, ids
+from .assigned_tasks import AssignedTasks, FirstError, T
+from .assignment.subscription_info import LATEST_OFFSET, UNKNOWN_OFFSET_SUM
 from .committer import Committer
-from .log_context import PrefixedLogger
+from .log_context import PrefixedLogger, listed
 from .membership.membership import GroupMembership, RetriableCommitError
 from .partition_consumer import PartitionConsumer, Records
 from .standby_task import StandbyTask
 from .store_changelog_reader import StoreChangelogReader
 from .stream_task import StreamTask
 from .streams_producer import StreamsProducer
+from .task import Task, TaskState
 from .task_creator import AbstractTaskCreator, StandbyTaskCreator, TaskCreator
 
 #: Which partitions each task reads.
@@ -86,18 +89,20 @@ class TaskManager:
     def create_tasks(self, assignment: Collection[TopicPartition]) -> None:
         """Close suspended tasks that have moved away, resume the others, and register new ones.
 
-        assignment: all input partitions of this thread. Nothing is opened here: that is update_new_and_restoring_tasks'.
+        assignment: all input partitions of this thread. Nothing is opened here: that is
+        update_new_and_restoring_tasks'.
         """
         if self.consumer is None:
             raise StreamsError(
-                f"{self._log.prefix}consumer has not been initialized while adding stream tasks. This should not happen."
+                f"{self._log.prefix}consumer has not been initialized while adding stream tasks. "
+                "This should not happen."
             )
         self.standby.close_non_assigned_suspended_tasks(self.assigned_standby_tasks)
         self.active.close_non_assigned_suspended_tasks(self.assigned_active_tasks)
         self._add_stream_tasks(assignment)
         self._add_standby_tasks()
         new = self.active.uninitialized_partitions()
-        self._log.trace("Pausing partitions: %s", sorted(new))
+        self._log.trace("Pausing partitions: %s", listed(new))
         self.consumer.pause(new)
 
     def _add_stream_tasks(self, assignment: Collection[TopicPartition]) -> None:
@@ -111,8 +116,8 @@ class TaskManager:
                 self._log.warning(
                     "Task %s owned partitions %s are not contained in the assignment %s",
                     task_id,
-                    sorted(partitions),
-                    sorted(assignment),
+                    listed(partitions),
+                    listed(assignment),
                 )
             elif task_id not in owned and not self.active.maybe_resume_suspended_task(task_id, partitions):
                 new[task_id] = partitions
@@ -163,7 +168,7 @@ class TaskManager:
         except RetriableCommitError as error:
             self._log.warning(
                 "Tasks %s could not be committed before they leave; their last records will be processed again: %s",
-                ids(active),
+                listed(active),
                 error,
             )
         except Exception as error:  # noqa: BLE001  the tasks have to be suspended all the same
@@ -208,10 +213,15 @@ class TaskManager:
         if not self.active.all_tasks_running() or self.consumer is None:
             return False
         assignment = self.consumer.assignment()
-        self._log.trace("Resuming partitions %s", sorted(assignment))
+        self._log.trace("Resuming partitions %s", listed(assignment))
         self.consumer.resume(assignment)
         self._full.clear()
         return self.standby.all_tasks_running()
+
+    def waits_for_locks(self) -> bool:
+        """Return whether tasks that another process here has not given up yet are all that is not running."""
+        waiting = self.active.created or self.standby.created
+        return bool(waiting) and not self._changelog_reader.restoring_active()
 
     def needs_initialization_or_restoration(self) -> bool:
         """Return whether a task is not running yet."""
@@ -247,7 +257,12 @@ class TaskManager:
         """Pause partitions with more than limit records buffered, resume those that have room again."""
         if self.consumer is None:
             return
-        full = {p for task in self.active.running.values() if task.num_buffered() > limit for p in task.full_partitions(limit)}
+        full = {
+            p
+            for task in self.active.running.values()
+            if task.num_buffered() > limit
+            for p in task.full_partitions(limit)
+        }
         self.consumer.pause(full - self._full)
         self.consumer.resume(self._full - full)
         self._full = full
@@ -309,10 +324,30 @@ class TaskManager:
         """Return the active tasks that ran before the last suspension."""
         return set(self.active.previous_active_tasks)
 
+    def task_offset_sums(self) -> dict[TaskId, int]:
+        """Return how far the state of each task on this machine is, for the leader's plans (KIP-441).
+
+        Of tasks that another process here has locked, that process tells.
+        """
+        tasks = self.standby.all_tasks() | self.active.all_tasks()
+        sums = {task_id: offset_sum(task) for task_id, task in tasks.items() if task.state is not TaskState.CREATED}
+        for task_id in set(self._state_directory.tasks_on_disk()) - sums.keys():
+            try:
+                self._state_directory.lock(task_id)
+            except LockError:
+                continue
+            try:
+                checkpoint = self._state_directory.directory_for_task(task_id) / CHECKPOINT_FILE_NAME
+                offsets = OffsetCheckpoint(checkpoint).read()
+                sums[task_id] = sum(offsets.values()) if offsets else UNKNOWN_OFFSET_SUM
+            finally:
+                self._state_directory.unlock(task_id)
+        return sums
+
     def describe(self, indent: str = "") -> str:
         """Return a description of several lines (Kafka Streams: toString)."""
         inner = f"{indent}\t\t"
-        hosts = "".join(f"{inner}{host}: {sorted(p)}\n" for host, p in sorted(self.partitions_by_host.items()))
+        hosts = "".join(f"{inner}{host}: {listed(p)}\n" for host, p in sorted(self.partitions_by_host.items()))
         return (
             f"{indent}TaskManager\n{indent}\tMetadataState:\n{hosts}"
             f"{indent}\tActive tasks:\n{self.active.describe(inner)}"
@@ -326,10 +361,10 @@ class TaskManager:
         first = FirstError()
         self._log.debug(
             "Shutting down all active tasks %s, standby tasks %s, suspended tasks %s, and suspended standby tasks %s",
-            ids(self.active.running),
-            ids(self.standby.running),
-            ids(self.active.suspended),
-            ids(self.standby.suspended),
+            listed(self.active.running),
+            listed(self.standby.running),
+            listed(self.active.suspended),
+            listed(self.standby.suspended),
         )
         if clean:
             try:
@@ -347,6 +382,13 @@ class TaskManager:
         first.reraise()
 
 
+def offset_sum(task: Task) -> int:
+    """Return the sum of a task's changelog offsets, LATEST_OFFSET if it is active and runs."""
+    if task.kind == StreamTask.kind and task.state is TaskState.RUNNING:
+        return LATEST_OFFSET
+    return sum(offset or 0 for offset in task.state_manager.changelog_offsets().values())
+
+
 def moved(tasks: Iterable[StreamTask | StandbyTask], assigned: TaskPartitions) -> set[TaskId]:
     """Return the ids of tasks that are not assigned, or with other partitions."""
     return {task.task_id for task in tasks if set(assigned.get(task.task_id, ())) != task.input_partitions}
@@ -354,5 +396,5 @@ def moved(tasks: Iterable[StreamTask | StandbyTask], assigned: TaskPartitions) -
 
 def shown(tasks: TaskPartitions) -> str:
     """Return tasks with their partitions for a log line: {0_0=[in-0]}."""
-    texts = (f"{task_id}=[{', '.join(map(str, sorted(partitions)))}]" for task_id, partitions in sorted(tasks.items()))
+    texts = (f"{task_id}={listed(partitions)}" for task_id, partitions in sorted(tasks.items()))
     return f"{{{', '.join(texts)}}}"

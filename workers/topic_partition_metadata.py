@@ -26,7 +26,9 @@ _LONG = struct.Struct(">q")
 
 @dataclass(frozen=True, slots=True)
 class TopicPartitionMetadata:
-    """partition_time: highest timestamp (ms) read from the partition. processor_metadata: by key, e.g. a store's name."""
+    """partition_time: highest timestamp (ms) read from the partition. processor_metadata: by key, e.g. a store's
+    name.
+    """
 
     partition_time: int = UNKNOWN
     processor_metadata: Mapping[str, int] = field(default_factory=dict)

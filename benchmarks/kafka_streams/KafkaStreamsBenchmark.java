@@ -19,7 +19,6 @@ import org.apache.kafka.streams.kstream.KStream;
 import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.kstream.TimeWindows;
-import org.apache.kafka.streams.kstream.WindowedSerdes;
 import org.apache.kafka.streams.state.KeyValueStore;
 import org.apache.kafka.streams.state.WindowStore;
 
@@ -72,14 +71,12 @@ public class KafkaStreamsBenchmark {
     }
 
     private static void windowedCount(StreamsBuilder builder, String input, String output) {
-        Duration size = Duration.ofSeconds(10);
         builder.stream(input, Consumed.with(Serdes.String(), Serdes.ByteArray()))
             .groupByKey()
-            .windowedBy(TimeWindows.ofSizeWithNoGrace(size))
+            .windowedBy(TimeWindows.ofSizeWithNoGrace(Duration.ofSeconds(10)))
             .count(Materialized.<String, Long, WindowStore<Bytes, byte[]>>as("counts"))
             .toStream()
-            .to(output, Produced.with(
-                WindowedSerdes.timeWindowedSerdeFrom(String.class, size.toMillis()), Serdes.Long()));
+            .to(output, Produced.valueSerde(Serdes.Long()));
     }
 
     private static void mapFilter(StreamsBuilder builder, String input, String output) {

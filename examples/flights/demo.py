@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
+import re
 import shutil
 import signal
 import sys
@@ -32,6 +34,7 @@ CONFIG_FILE = Path(__file__).with_name("penstock.toml")
 GROUP_INPUTS = (topics.FLIGHTS, topics.WEATHER, topics.PLANES)
 REFRESH_SECONDS = 0.25
 LINE_EVERY = 12  # refreshes between status lines where there is no terminal
+PROCESS_ID = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # a UUID in names of clients: noise to a reader
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 
 console = Console(highlight=False)
@@ -72,14 +75,15 @@ def cluster(fresh: bool) -> Iterator[tuple[str, Path]]:
     broker = DevBroker("demo")
     given = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
     directory = broker.directory.parent.parent / "demo"
-    if fresh:
-        broker.stop()  # of an earlier run that was killed
-        broker.delete_data()
-        shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True, exist_ok=True)
-    if given:
-        yield given, directory
-    else:
+    with _only_one(directory / "lock"):
+        if fresh:
+            broker.stop()  # of an earlier run that was killed
+            broker.delete_data()
+            shutil.rmtree(directory / "state", ignore_errors=True)
+        if given:
+            yield given, directory
+            return
         with console.status(f"Starting Kafka {broker.kafka_version} …"):
             broker.start()
         try:
@@ -87,6 +91,17 @@ def cluster(fresh: bool) -> Iterator[tuple[str, Path]]:
             yield broker.bootstrap_servers, directory
         finally:
             broker.stop()
+
+
+@contextmanager
+def _only_one(file: Path) -> Iterator[None]:
+    """Refuse a second demo of the same user: it would start over under the feet of the first."""
+    with file.open("a") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PenstockError(f"the demo runs already: it holds {file}") from None
+        yield
 
 
 @dataclass
@@ -125,11 +140,11 @@ class Demo:
             streams.set_state_listener(lambda new, _: ended.set() if new.has_completed_shutdown else None)
             with streams:
                 streams.start()
-                self._watch(streams, ended, until_finished=True)
-                self.show_answers()
-                if follow:
-                    console.print("Following: Ctrl-C ends it")
-                    self._watch(streams, ended, until_finished=False)
+                if self._watch(streams, ended, until_finished=True):
+                    self.show_answers()
+                    if follow:
+                        console.print("Following: Ctrl-C ends it")
+                        self._watch(streams, ended, until_finished=False)
             if streams.exit_code:
                 raise PenstockError(f"the application ended with {streams.exit_code.name}: see {log_file}")
 
@@ -141,7 +156,8 @@ class Demo:
         }
         return load_config(CONFIG_FILE, os.environ).with_overrides(own, "the demo")
 
-    def _watch(self, streams: KafkaStreams, ended: threading.Event, until_finished: bool) -> None:
+    def _watch(self, streams: KafkaStreams, ended: threading.Event, until_finished: bool) -> bool:
+        """Show what happens; return True once everything is processed, False if the application ends before."""
         application_id = streams.config["application.id"]
         reader = ProgressReader(self.bootstrap_servers, application_id, GROUP_INPUTS)
         with Live(console=console, auto_refresh=False, transient=not until_finished) as live:
@@ -154,7 +170,8 @@ class Demo:
                     console.print(status_line(state, threads, progress))
                 refreshes += 1
                 if until_finished and progress.finished:
-                    return
+                    return True
+        return False
 
     def show_answers(self) -> None:
         """Print the four answers."""
@@ -176,8 +193,8 @@ class _Transitions(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """See logging.Handler."""
         message = record.getMessage()
-        if "State transition from" in message:
-            console.print(message, style="dim", markup=False)
+        if "State transition from" in message and message.startswith(("stream-client", "stream-thread")):
+            console.print(PROCESS_ID.sub("", message), style="dim", markup=False)
 
 
 @contextmanager

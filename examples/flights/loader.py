@@ -35,9 +35,13 @@ def flights() -> Iterator[Keyed]:
 
 
 def weather() -> Iterator[Keyed]:
-    """Yield the weather in the order of its hours, keyed by airport and hour."""
+    """Yield the weather in the order of its hours, keyed by airport and hour.
+
+    Each report is dated a minute before its hour. A join sees the rows of a table that are older than the record; a
+    report of the same millisecond as a departure on the hour could come before or after it.
+    """
     for row in sorted(dataset.weather(), key=lambda row: row["hour"]):
-        yield f"{row['origin']}@{row['hour']}", row, dataset.epoch_ms(row["hour"])
+        yield f"{row['origin']}@{row['hour']}", row, dataset.epoch_ms(row["hour"]) - dataset.MINUTE_MS
 
 
 def planes() -> Iterator[Keyed]:
@@ -92,7 +96,8 @@ def load(bootstrap_servers: str) -> int:
             failures.append(error)
 
     for topic, source in SOURCES.items():
-        records = track(source(), f"Loading {topic}", dataset.ROWS[topic], console=console, transient=True)
+        what, rows = f"Loading {topic}", dataset.ROWS[topic]
+        records = track(source(), what, rows, console=console, transient=True, disable=not console.is_terminal)
         for key, value, timestamp in records:
             _produce(producer, topic, key, orjson.dumps(value), timestamp, delivered)
     if producer.flush(FLUSH_TIMEOUT_SECONDS) or failures:

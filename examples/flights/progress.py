@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 REQUEST_TIMEOUT_SECONDS = 10.0
+#: What a broker answers for a topic that is not quite there yet.
+JUST_CREATED = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +27,8 @@ class Progress:
     @property
     def finished(self) -> bool:
         """True if everything is processed and committed; then all answers are written too."""
-        return all(self.committed.get(topic, 0) >= available for topic, available in self.available.items())
+        done = (self.committed.get(topic, 0) >= available for topic, available in self.available.items())
+        return bool(self.available) and all(done)
 
 
 class ProgressReader:
@@ -39,7 +46,12 @@ class ProgressReader:
         that equal numbers in this order leave nothing on the way, in no topic.
         """
         committed = self._committed()
-        return Progress(committed, self._available())
+        try:
+            return Progress(committed, self._available())
+        except KafkaException as error:
+            if error.args[0].code() not in JUST_CREATED:
+                raise
+            return Progress(committed, {})
 
     def _committed(self) -> dict[str, int]:
         request = self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(self._group)])
@@ -52,7 +64,7 @@ class ProgressReader:
     def _available(self) -> dict[str, int]:
         topics = self._admin.list_topics(timeout=REQUEST_TIMEOUT_SECONDS).topics
         specs = {
-            TopicPartition(name, number): OffsetSpec.latest()
+            TopicPartition(name, number): OffsetSpec.latest()  # type: ignore[no-untyped-call]
             for name, topic in topics.items()
             if name in self._inputs or self._is_repartition_topic(name)
             for number in topic.partitions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,3 +68,12 @@ def application(conductor: Conductor) -> Iterator[MakeApplication]:
         one.supervisor.signal(2)
         one.supervisor.signal(2)
         assert one.supervisor.join(PATIENCE)
+
+
+@pytest.fixture
+def systemd(tmp_path: Path) -> Iterator[socket.socket]:
+    """What stands in for systemd: a real socket of its kind."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(tmp_path / "notify"))
+        receiver.settimeout(10)
+        yield receiver

@@ -7,6 +7,7 @@ import logging
 import queue
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,27 @@ from penstock.supervisor.supervisor import Supervisor
 
 #: Longer than anything here takes; a test that waits this long has failed.
 PATIENCE = 20.0
+
+
+class ManualClock:
+    """A clock that stands until the test moves it: how long a process takes to start plays no part then."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
+    def wall_clock_ms(self) -> int:
+        return self.now_ms
+
+
+def until(check: Callable[[], object]) -> None:
+    """Wait for what only a report of a process can bring about."""
+    deadline, pace = time.monotonic() + PATIENCE, threading.Event()
+    while not check():
+        assert time.monotonic() < deadline
+        pace.wait(0.01)
 
 
 class WorkerOnStage:
@@ -115,6 +137,9 @@ class LogLines(logging.Handler):
                 f"{text!r} was not logged; what was: " + "\n".join(self._lines)
             )
             return next(line for line in self._lines if text in line)
+
+    def has(self, text: str) -> bool:
+        return text in self.text
 
     @property
     def text(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import signal
@@ -16,27 +17,33 @@ from typing import Any
 import psutil
 import pytest
 import worker_targets
-from stage import PATIENCE, Conductor
+from stage import PATIENCE, Conductor, until
 
 from penstock.supervisor.application_state import ApplicationState as State
 from penstock.supervisor.exit_codes import ExitCode
-from penstock.supervisor.instance_directory import ApplicationLockedError
 from penstock.supervisor.kafka_streams import KafkaStreams
 from penstock.supervisor.topology_source import TopologyLoadError, TopologySource
-from penstock.topology.errors import ConfigError, InvalidStateStoreError, StreamsError, TopologyError
+from penstock.supervisor.uncaught_exception import shut_down_client
+from penstock.topology.errors import ConfigError, InvalidStateStoreError, LockError, StreamsError, TopologyError
 from penstock.topology.streams_builder import StreamsBuilder
 
 #: What a user writes; run by a fresh interpreter.
 PROGRAM = """\
-import logging, sys
+import logging, os, sys
 from penstock.supervisor.kafka_streams import KafkaStreams
 import worker_targets
 
 config = {config!r}
 
+def broken_pipe():
+    reading, writing = os.pipe()
+    os.close(reading)
+    return writing
+
 {guard}:
     logging.basicConfig(level="INFO", stream=sys.stderr)
-    sys.exit(KafkaStreams("my_app:topology", config, worker_target=worker_targets.puppet).run())
+    streams = KafkaStreams("my_app:topology", config, worker_target=worker_targets.puppet)
+    {end}
 """
 
 MakeStreams = Callable[..., KafkaStreams]
@@ -72,13 +79,14 @@ def program(config: dict[str, Any], tmp_path: Path) -> Iterator[Callable[..., su
     """Start the program of a user in a process group of its own."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(guard: str = 'if __name__ == "__main__"') -> subprocess.Popen[str]:
+    def start(guard: str = 'if __name__ == "__main__"', end: str = "sys.exit(streams.run())") -> subprocess.Popen[str]:
         script = tmp_path / "user_program.py"
-        script.write_text(PROGRAM.format(config=config, guard=guard))
+        script.write_text(PROGRAM.format(config=config, guard=guard, end=end))
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.getcwd()])}
         process = subprocess.Popen(
             [sys.executable, str(script)],
             env=environment,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -149,6 +157,29 @@ def test_signals_add_and_remove_and_describe(program: Any, conductor: Conductor)
     assert "me-StreamThread-1: process" in output
 
 
+def test_a_program_that_ends_closes_what_it_started(program: Any, conductor: Conductor) -> None:
+    process = program(end="streams.start(); input()")
+    (one,) = conductor.running(1)
+    process.stdin.write("\n")
+    process.stdin.flush()
+    assert one.hear() == {"command": "shutdown", "leave_group": False}
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+    assert "State transition from PENDING_SHUTDOWN to NOT_RUNNING" in output
+
+
+def test_processing_goes_on_when_nobody_reads_stdout_any_more(program: Any, conductor: Conductor) -> None:
+    process = program(end="os.dup2(broken_pipe(), 1); sys.exit(streams.run())")
+    (one,) = conductor.running(1)
+    one.order("print", stdout="into the void", stderr="")
+    one.order("log", level=logging.ERROR, message="still here", arguments=[])
+    while "still here" not in (line := process.stdout.readline()):
+        assert line, "the program has ended"
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == ExitCode.OK, output
+
+
 @pytest.mark.parametrize("how", ["idle", "hangs in C"])
 def test_processes_do_not_outlive_a_killed_supervisor(program: Any, conductor: Conductor, how: str) -> None:
     process = program()
@@ -216,16 +247,17 @@ def test_handlers_are_set_before_the_start_only(streams: MakeStreams, conductor:
     app = streams()
     app.start()
     conductor.running(1)
-    for change in (app.set_state_listener, app.set_uncaught_exception_handler):
-        with pytest.raises(StreamsError, match="before calling start"):
-            change(lambda *_: None)
+    with pytest.raises(StreamsError, match="Can only set the state listener before calling start"):
+        app.set_state_listener(None)
+    with pytest.raises(StreamsError, match="Can only set the uncaught exception handler before calling start"):
+        app.set_uncaught_exception_handler(shut_down_client)
 
 
 def test_a_second_application_on_this_host_is_refused(streams: MakeStreams, conductor: Conductor) -> None:
     first, second = streams(), streams()
     first.start()
     conductor.running(1)
-    with pytest.raises(ApplicationLockedError, match=f"Process {os.getpid()} on this host already runs"):
+    with pytest.raises(LockError, match=f"another instance of this application runs.*held by process {os.getpid()}"):
         second.start()
     assert second.state is State.CREATED
     first.close()
@@ -253,15 +285,28 @@ def test_status_metrics_and_queries(streams: MakeStreams, conductor: Conductor) 
     conductor.running(2)
     assert [thread.name for thread in app.status()] == ["me-StreamThread-1", "me-StreamThread-2"]
     assert app.metrics()["stream-metrics"]["alive-stream-threads"] == 2
-    assert app.metrics()["me-StreamThread-1"] == {"m": 1.0}
-    assert sorted(app.query("counts", "get", "key")) == [(1, ("key",)), (2, ("key",))]
+    until(lambda: app.metrics()["me-StreamThread-1"] == {"m": 1.0})
+    assert app.query("counts", "get", "key") == {"0_1": ["key"], "0_2": ["key"]}
+    assert app.store("counts").range("a", "b") == ["a", "b", "a", "b"]
     with pytest.raises(InvalidStateStoreError, match="Cannot query none: UnknownStateStoreError: no such store"):
         app.query("none", "get", "key")
+
+
+def test_a_state_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    config = {"application.id": "app", "bootstrap.servers": "nowhere:1", "state.dir": str(tmp_path / "file")}
+    with pytest.raises(ConfigError, match=r"/file.* couldn't be created: .*; check state.dir"):
+        KafkaStreams("my_app:topology", config)
 
 
 def test_required_keys_are_checked_first() -> None:
     with pytest.raises(ConfigError, match=r"missing: bootstrap\.servers"):
         KafkaStreams("my_app:topology", {"application.id": "app"})
+
+
+def test_the_supervisor_loads_no_kafka_client() -> None:
+    check = "import sys, penstock.cli; print(*{'confluent_kafka', 'kafka'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", check], capture_output=True, check=True).stdout == b"\n"
 
 
 # -- how a topology travels

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
-from typing import Any
 
 import pytest
-from stage import Conductor, LogLines, MakeApplication
+from stage import Conductor, LogLines, MakeApplication, ManualClock, until
 from worker_targets import loads_its_topology
 
 from penstock.supervisor.application_state import ApplicationState as State
 from penstock.supervisor.exit_codes import ExitCode
+from penstock.supervisor.systemd import SystemdNotifier
 from penstock.supervisor.topology_source import TopologySource
 from penstock.supervisor.uncaught_exception import StreamsUncaughtExceptionHandlerResponse as Response
 from penstock.supervisor.uncaught_exception import StreamThreadError
@@ -125,35 +127,6 @@ def test_a_crash_loop_ends_in_error(application: MakeApplication, conductor: Con
     log.wait_for("More than 2 stream threads died within 300 s: giving up")
 
 
-@pytest.mark.parametrize("how", ["hang in C", "stopped"])
-def test_a_process_that_hangs_is_aborted_then_killed_then_replaced(
-    application: MakeApplication, conductor: Conductor, log: LogLines, how: str
-) -> None:
-    application(
-        1,
-        {
-            "max.poll.interval.ms": 100,
-            "penstock.worker.stall.timeout.ms": 1000,
-            "penstock.worker.abort.grace.ms": 5_000 if how == "hang in C" else 50,
-        },
-    )
-    (one,) = conductor.running(1)
-    if how == "hang in C":
-        one.order("hang")
-        assert one.hear() == {"hangs": True}
-    else:
-        one.process.suspend()
-    log.wait_for("has given no sign of life for 1 s: aborting it")
-    assert conductor.next().slot == 1
-    if how == "hang in C":
-        log.wait_for("died: SIGABRT")
-        assert "Fatal Python error: Aborted" in log.text
-        assert "in obey" in log.text  # where it hung
-    else:
-        log.wait_for("survives SIGABRT: killing it")
-        log.wait_for("died: SIGKILL")
-
-
 def test_an_exception_shuts_the_client_down_by_default(
     application: MakeApplication, conductor: Conductor, log: LogLines
 ) -> None:
@@ -195,6 +168,65 @@ def test_an_uncaught_exception_handler_that_fails_shuts_the_client_down(
     conductor.next().order("raise", message="x")
     assert app.ends() == ExitCode.FAILED
     log.wait_for("The uncaught exception handler itself failed")
+
+
+def shut_down_application(_error: StreamThreadError) -> Response:
+    return Response.SHUTDOWN_APPLICATION
+
+
+def test_the_stream_threads_that_live_ask_the_group_to_shut_down(
+    application: MakeApplication, conductor: Conductor
+) -> None:
+    app = application(2, exception_handler=shut_down_application)
+    one, two = conductor.running(2)
+    one.order("raise", message="x")
+    assert two.hear() == {"command": "shutdownapplication"}
+    two.order("answer for the group")
+    assert two.hear()["command"] == "shutdown"
+    assert app.ends() == ExitCode.FAILED
+    assert app.supervisor.states.state is State.ERROR
+
+
+def test_a_new_process_asks_the_group_if_no_other_lives(application: MakeApplication, conductor: Conductor) -> None:
+    app = application(1, exception_handler=shut_down_application)
+    conductor.next().order("raise", message="x")
+    again = conductor.next()
+    assert again.hear() == {"command": "shutdownapplication"}
+    again.order("answer for the group")
+    assert app.ends() == ExitCode.FAILED
+
+
+def test_a_group_that_does_not_answer_is_not_waited_for(
+    application: MakeApplication, conductor: Conductor, log: LogLines
+) -> None:
+    clock = ManualClock()
+    app = application(2, exception_handler=shut_down_application, clock=clock)
+    one, two = conductor.running(2)
+    one.order("raise", message="x")
+    assert two.hear() == {"command": "shutdownapplication"}
+    clock.now_ms += 60_000
+    assert two.hear()["command"] == "shutdown"
+    assert app.ends() == ExitCode.FAILED
+    log.wait_for("The group did not answer the request")
+
+
+def test_systemd_hears_of_the_start_the_state_and_the_end(
+    application: MakeApplication, conductor: Conductor, systemd: socket.socket
+) -> None:
+    notifier = SystemdNotifier({"NOTIFY_SOCKET": systemd.getsockname(), "WATCHDOG_USEC": "100000"})
+    app = application(1, notifier=notifier)
+    heard = {systemd.recv(200).decode()}
+    while not {"READY=1", "WATCHDOG=1"} <= heard:
+        heard.add(systemd.recv(200).decode())
+    conductor.running(1)
+    while "STATUS=RUNNING: 1 stream threads, 1 tasks, 7 records behind" not in heard:
+        message = systemd.recv(200).decode()
+        assert message != "READY=1", "said twice"
+        heard.add(message)
+    app.supervisor.shut_down()
+    app.ends()
+    while "STOPPING=1" not in heard:
+        heard.add(systemd.recv(200).decode())
 
 
 @pytest.mark.parametrize(
@@ -256,18 +288,6 @@ def test_a_second_signal_kills(application: MakeApplication, conductor: Conducto
     assert app.ends() == ExitCode.FORCED
     assert app.supervisor.states.state is State.NOT_RUNNING
     log.wait_for("Received SIGTERM again: killing all stream threads")
-
-
-def test_who_does_not_close_in_time_is_ended_by_force(
-    application: MakeApplication, conductor: Conductor, log: LogLines
-) -> None:
-    app = application(2, {"penstock.shutdown.timeout.ms": 100})
-    one, _two = conductor.running(2)
-    one.order("be deaf")
-    assert one.hear() == {"deaf": True}
-    app.supervisor.shut_down()
-    assert app.ends() == ExitCode.SHUTDOWN_TIMEOUT
-    assert f"{one.name}, process {one.pid}, did not close in time: aborting it" in log.text
 
 
 def test_a_death_during_the_shutdown_shows_in_the_exit_code(application: MakeApplication, conductor: Conductor) -> None:
@@ -345,11 +365,7 @@ def test_the_status_tells_what_each_thread_does(application: MakeApplication, co
     one.order("process", records=50)
     one.order("go", states=["RUNNING"])
 
-    def status() -> Any:
-        return app.supervisor.thread_status()[0]
-
-    while status().records_processed < 50:  # each call waits for a turn of the loop
-        pass
+    until(lambda: app.supervisor.thread_status()[0].records_processed == 50)
     (thread,) = app.supervisor.thread_status()
     assert (thread.name, thread.pid, thread.state, thread.lag) == (one.name, one.pid, "RUNNING", 7)
     assert [task.task_id for task in thread.tasks] == ["0_1"]
@@ -371,17 +387,30 @@ def test_sigusr1_dumps_a_description(application: MakeApplication, conductor: Co
 def test_a_query_is_answered_by_all_stream_threads(application: MakeApplication, conductor: Conductor) -> None:
     app = application(2)
     conductor.running(2)
-    answers = app.supervisor.query("counts", "get", ("key",)).result(10)
-    assert sorted(answer.value for answer in answers) == [(1, ("key",)), (2, ("key",))]
+    answers = app.supervisor.query("counts", "get", ("key",), timeout=10)
+    assert sorted(map(str, (answer.value for answer in answers))) == ["{'0_1': ['key']}", "{'0_2': ['key']}"]
 
 
 def test_a_query_does_not_wait_for_a_process_that_dies(application: MakeApplication, conductor: Conductor) -> None:
     app = application(2)
     one, two = conductor.running(2)
     one.process.suspend()
-    answers = app.supervisor.query("counts", "get", ("key",))
-    one.process.kill()
-    assert [answer.value for answer in answers.result(10)] == [(two.slot, ("key",))]
+    with ThreadPoolExecutor(1) as pool:
+        answers = pool.submit(app.supervisor.query, "counts", "get", ("key",), timeout=10)
+        assert two.hear() == {"query": "counts"}
+        one.process.kill()
+        assert [answer.value for answer in answers.result()] == [{f"0_{two.slot}": ["key"]}]
+
+
+def test_a_query_gives_up_on_a_process_that_does_not_answer(application: MakeApplication, conductor: Conductor) -> None:
+    app = application(1)
+    (one,) = conductor.running(1)
+    one.process.suspend()
+    with pytest.raises(TimeoutError):
+        app.supervisor.query("counts", "get", ("key",), timeout=0.05)
+    one.process.resume()
+    assert one.hear() == {"query": "counts"}
+    assert len(app.supervisor.query("counts", "get", ("key",), timeout=10)) == 1  # the late answer disturbs nothing
 
 
 def test_a_listener_that_fails_is_logged_and_ends_nothing(

@@ -1,8 +1,7 @@
-"""The parts of the supervisor that need no process: states, policy, pipes, systemd, exit codes, the state directory."""
+"""The parts of the supervisor that need no process: states, policy, pipes, systemd, exit codes, queries."""
 
 from __future__ import annotations
 
-import json
 import logging
 import multiprocessing
 import os
@@ -24,11 +23,12 @@ from penstock.supervisor.application_state import (
 )
 from penstock.supervisor.channel import Channel
 from penstock.supervisor.exit_codes import ExitCode, WorkerExitCode
-from penstock.supervisor.instance_directory import PROCESS_FILE, ApplicationLockedError, InstanceDirectory
+from penstock.supervisor.queryable_store import QueryableStore
 from penstock.supervisor.restart_policy import RestartLimits, RestartPolicy
 from penstock.supervisor.systemd import SystemdNotifier
 from penstock.supervisor.worker_output import LineReader
-from penstock.topology.errors import ConfigError, StreamsError
+from penstock.topology.errors import StreamsError
+from penstock.topology.records import ValueAndTimestamp
 from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.stream_thread_state import StreamThreadState as Thread
 
@@ -181,15 +181,6 @@ def test_lines_are_written_whole_however_they_arrive(text: str, size: int) -> No
 # -- systemd
 
 
-@pytest.fixture
-def systemd(tmp_path: Path) -> Iterator[socket.socket]:
-    """What stands in for systemd: a real socket of its kind."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
-        receiver.bind(str(tmp_path / "notify"))
-        receiver.settimeout(10)
-        yield receiver
-
-
 def test_systemd_is_told(systemd: socket.socket) -> None:
     notifier = SystemdNotifier({"NOTIFY_SOCKET": systemd.getsockname(), "WATCHDOG_USEC": "2000000"})
     notifier.ready()
@@ -255,36 +246,26 @@ def test_the_exit_codes_do_not_change() -> None:
     }
 
 
-# -- instance_directory
+# -- queryable_store
 
 
-def test_the_process_id_stays_and_is_kafka_streams_file(tmp_path: Path) -> None:
-    first = InstanceDirectory(str(tmp_path), "app").process_id
-    assert InstanceDirectory(str(tmp_path), "app").process_id == first
-    assert json.loads((tmp_path / "app" / PROCESS_FILE).read_text()) == {"processId": first}
-    assert InstanceDirectory(str(tmp_path), "other").process_id != first
-
-
-def test_a_second_supervisor_is_told_who_has_the_lock(tmp_path: Path) -> None:
-    first, second = (InstanceDirectory(str(tmp_path), "app") for _ in range(2))
-    first.lock()
-    with pytest.raises(
-        ApplicationLockedError, match=f"Process {os.getpid()} on this host already runs application.id=app"
-    ):
-        second.lock()
-    first.unlock()
-    second.lock()
-    second.unlock()
-
-
-def test_a_state_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"state.dir=.*/file cannot be used"):
-        InstanceDirectory(str(tmp_path / "file"), "app")
-
-
-def test_a_damaged_process_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "app").mkdir()
-    (tmp_path / "app" / PROCESS_FILE).write_text("{}")
-    with pytest.raises(ConfigError, match="is damaged: delete it"):
-        InstanceDirectory(str(tmp_path), "app")
+@pytest.mark.parametrize(
+    ("method", "arguments", "by_task", "expected"),
+    [
+        ("get", ("k",), {"0_0": None, "0_1": [1, 2]}, [1, 2]),
+        ("get", ("k",), {"0_0": None}, None),
+        ("all", (), {"0_1": [("b", 2)], "0_0": [("a", 1), ("c", 3)]}, [("a", 1), ("c", 3), ("b", 2)]),
+        ("fetch", ("k", 5), {"0_0": None, "0_1": 7}, 7),
+        ("fetch", ("k",), {"0_0": [], "0_1": [("w", 1)]}, [("w", 1)]),
+        ("approximate_num_entries", (), {"0_0": 2, "0_1": 3}, 5),
+        ("get", ("k",), {"0_0": ValueAndTimestamp([1], 5)}, [1]),
+        ("all", (), {"0_0": [("a", ValueAndTimestamp(1, 5))]}, [("a", 1)]),
+    ],
+)
+def test_the_tasks_of_a_store_are_read_as_one(
+    method: str, arguments: tuple[object, ...], by_task: dict[str, object], expected: object
+) -> None:
+    asked = []
+    store = QueryableStore(lambda *question: asked.append(question) or by_task)  # type: ignore[func-returns-value]
+    assert getattr(store, method)(*arguments) == expected
+    assert asked == [(method, arguments)]

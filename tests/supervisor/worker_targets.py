@@ -18,11 +18,13 @@ from typing import Any
 from penstock.supervisor.worker_process import WorkerSpec
 from penstock.topology.errors import ConfigError
 from penstock.workers.control import (
+    ApplicationShutdownRequested,
     Pause,
     Query,
     QueryResult,
     Resume,
     Shutdown,
+    ShutDownApplication,
     StateChanged,
     Status,
     TaskStatus,
@@ -71,11 +73,12 @@ class Puppet:
                 if not self.deaf:
                     self.go("PENDING_SHUTDOWN")
                     self.go("DEAD")
-            case Pause() | Resume():
+            case Pause() | Resume() | ShutDownApplication():
                 self.tell(command=type(command).__name__.lower())
             case Query(id=number, store=store, arguments=arguments):
+                self.tell(query=store)
                 error = None if store == "counts" else "UnknownStateStoreError: no such store"
-                self.control.report(QueryResult(number, (self.spec.slot, arguments), error))
+                self.control.report(QueryResult(number, {f"0_{self.spec.slot}": list(arguments)}, error))
 
     def obey(self, order: dict[str, Any]) -> None:
         match order["do"]:
@@ -86,6 +89,8 @@ class Puppet:
                 raise ValueError(order["message"])
             case "refuse":
                 raise ConfigError(order["message"])
+            case "answer for the group":
+                self.control.report(ApplicationShutdownRequested())
             case "exit":
                 os._exit(order["code"])
             case "return":

@@ -154,6 +154,19 @@ def test_stateless_tasks_are_balanced_and_stay(threads: list[int], count: int) -
     assert [each.active_tasks for each in second.values()] == [each.active_tasks for each in placed.values()]
 
 
+@pytest.mark.parametrize("assignor", ASSIGNORS[:2], ids=lambda assignor: type(assignor).__name__)
+def test_tasks_above_the_fair_share_stay_where_they_are(assignor: TaskAssignor) -> None:
+    """Kafka Streams lets them change places in each rebalance."""
+    stateless = {TaskId(0, partition) for partition in range(11)}
+    small = {TaskId(0, 0), TaskId(0, 1)}
+    clients = [
+        client(1, 5, previous_active_tasks=stateless - small),
+        client(2, 1, previous_active_tasks=set(small)),
+    ]
+    placed, _ = run(clients, (), stateless, assignor)
+    assert placed[UUID(int=2)].active_tasks == small
+
+
 @pytest.mark.parametrize("assignor", ASSIGNORS, ids=lambda assignor: type(assignor).__name__)
 @given(
     threads=st.lists(st.integers(1, 4), min_size=1, max_size=6), count=st.integers(0, 40), standbys=st.integers(0, 2)
@@ -224,6 +237,10 @@ def test_a_copy_of_unknown_extent_counts_as_none() -> None:
     unknown = client(9, offset_sums=dict.fromkeys(stateful, UNKNOWN_OFFSET_SUM))
     placed, probing = run([client(1), unknown], stateful)
     assert placed[UUID(int=1)].active_tasks == stateful
+    assert not probing
+    unknown = client(1, offset_sums=dict.fromkeys(stateful, UNKNOWN_OFFSET_SUM))
+    placed, probing = run([unknown, client(9)], stateful)
+    assert placed[UUID(int=1)].active_tasks == stateful  # nor as less than none
     assert not probing
 
 
@@ -344,3 +361,12 @@ def test_a_thousand_tasks_for_a_hundred_members_take_well_under_two_seconds(
             f"{fresh:.2f} s new, {shrunk:.2f} s after losing a quarter"
         )
     assert fresh + shrunk < 2.0
+
+
+@pytest.mark.parametrize("assignor", ASSIGNORS, ids=lambda assignor: type(assignor).__name__)
+def test_standbys_without_a_place_are_said_once_for_all_tasks(
+    assignor: TaskAssignor, caplog: pytest.LogCaptureFixture
+) -> None:
+    run([client(1), client(2)], tasks("0_0 0_1"), assignor=assignor, num_standby_replicas=3)
+    (record,) = caplog.records
+    assert "Unable to assign 2 of 3 standby tasks for tasks [0_0, 0_1]" in record.getMessage()

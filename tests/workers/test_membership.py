@@ -15,8 +15,10 @@ from penstock.topology.errors import StreamsError, TaskAssignmentError
 from penstock.topology.records import TopicPartition
 from penstock.workers.clock import SystemClock
 from penstock.workers.membership import requests
+from penstock.workers.membership.classic_protocol import ClassicProtocol
 from penstock.workers.membership.group_member import GroupMember
 from penstock.workers.membership.kafka_connection import GroupConnection
+from penstock.workers.membership.member_state import MemberState
 from penstock.workers.membership.membership import (
     Assign,
     Assigned,
@@ -213,6 +215,22 @@ def test_joining_twice_at_a_time_is_refused(group: Group) -> None:
     assert not driver.member.join_pending
 
 
+def test_a_rebalance_that_a_join_already_answers_is_not_told(group: Group) -> None:
+    first, second = group.add(), group.add()
+    group.settle()
+    told, generation = first.count(Rebalance), first.assigned.generation
+    second.join()
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    protocol = first.member._protocol
+    assert isinstance(protocol, ClassicProtocol)
+    while protocol.state is not MemberState.REBALANCE:  # the event waits to be polled
+        assert time.monotonic() < deadline
+        time.sleep(PAUSE_SECONDS)
+    first.join()
+    group.run_until(lambda: first.assigned.generation > generation)
+    assert first.count(Rebalance) == told
+
+
 def test_a_member_that_leaves_is_replaced_long_before_its_session_ends(group: Group) -> None:
     first, second = group.add(), group.add()
     group.settle()
@@ -390,9 +408,17 @@ def test_closing_while_a_join_is_pending_leaves_too(group: Group) -> None:
     assert first.assigned.active == frozenset(group.partitions)
 
 
-def test_the_io_thread_keeps_quiet_about_what_is_normal(group: Group, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        group.add()
+def test_a_life_without_trouble_leaves_no_trouble_in_the_log(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):
+            group.add()
         group.settle()
-        group.drivers[0].close()
-    assert caplog.records == []
+        for driver in group.drivers:
+            driver.rejoins = False  # so that the next one's join is pending when it closes
+        late = group.add()
+        group.run_until(lambda: late.member.member_id)
+        for driver in group.drivers:
+            driver.close()
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "unavailable" not in caplog.text
+    assert "FATAL" not in caplog.text

@@ -170,9 +170,14 @@ def test_while_the_group_rebalances_a_member_may_commit_until_it_joins(members: 
     wait_for(member, Rebalance)
     member.commit({first: OffsetAndMetadata(3)})
     member.join([members.topic], b"again")
+    wait_for(newcomer, Assigned)
+    wait_for(member, Assigned)
+    members.join()
+    wait_for(member, Rebalance)
+    member.join([members.topic], b"once more")  # is not answered: the newcomer does not join again
     with pytest.raises(RetriableCommitError, match="rebalancing"):
         member.commit({first: OffsetAndMetadata(4)})
-    wait_for(newcomer, Assigned)
+    newcomer.join([members.topic], b"too")
     wait_for(member, Assigned)
     member.commit({first: OffsetAndMetadata(5)})
     assert member.committed([first]) == {first: (5, "")}
@@ -193,6 +198,12 @@ def test_metadata_that_is_too_large_is_refused_for_good(members: Members, first:
     with pytest.raises(StreamsError, match="100000 bytes"):  # longer than a string of the protocol may be
         member.commit({first: OffsetAndMetadata(3, "x" * 100_000)})
     member.commit({first: OffsetAndMetadata(3, "x")})
+
+
+def test_a_commit_that_cannot_succeed_says_what_the_broker_answered(members: Members) -> None:
+    member = members.joined()
+    with pytest.raises(RetriableCommitError, match=r"not accepted within 5000 ms .*UnknownTopicOrPartition"):
+        member.commit({TopicPartition("no-such-topic", 0): OffsetAndMetadata(3)})
 
 
 @pytest.mark.parametrize("instance_id", [None, "slot-0"])

@@ -112,6 +112,10 @@ class SubscriptionWrapperSerde(Serde[SubscriptionWrapper]):
         """See Serde.with_default."""
         return SubscriptionWrapperSerde(self.primary_key_topic, _or_default(self.primary_key_serde, default))
 
+    def open_part(self) -> str | None:
+        """See Serde.open_part."""
+        return "primary key" if self.primary_key_serde is None else self.primary_key_serde.open_part()
+
     def serialize(self, topic: str, value: SubscriptionWrapper | None) -> bytes | None:
         """See Serde.serialize."""
         if value is None:
@@ -146,6 +150,10 @@ class SubscriptionResponseWrapperSerde(Serde[SubscriptionResponseWrapper]):
     def with_default(self, default: Serde[Any] | None) -> SubscriptionResponseWrapperSerde:
         """See Serde.with_default."""
         return SubscriptionResponseWrapperSerde(_or_default(self.foreign_value_serde, default))
+
+    def open_part(self) -> str | None:
+        """See Serde.open_part."""
+        return "value of the right table" if self.foreign_value_serde is None else self.foreign_value_serde.open_part()
 
     def serialize(self, topic: str, value: SubscriptionResponseWrapper | None) -> bytes | None:
         """See Serde.serialize."""

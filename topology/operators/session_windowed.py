@@ -90,7 +90,7 @@ class KStreamSessionWindowAggregate(WindowedAggregator):
         """Return what replaces the merged sessions: (session, value, aggregate, merged, timestamp, headers) -> None."""
         task, forward, aggregator = node.task, node.forward, self.aggregator
         store = node.store(self.store_name)
-        put, remove = store.put, store.remove
+        put, remove = store.put_owned, store.remove
         forwards = not self.on_close and self._forwards_itself(node, store)
         send_old = self.send_old_values
 
@@ -105,6 +105,8 @@ class KStreamSessionWindowAggregate(WindowedAggregator):
                     if forwards:
                         forward(old_session, Change(None, old if send_old else None), old_session[2], None)
             new = aggregator(session[0], value, aggregate)
+            if new is value:
+                new = private_copy(value)  # others have this record's value too, and the store keeps the aggregate
             task.timestamp = timestamp
             task.headers = headers
             put(session, new)
@@ -115,9 +117,11 @@ class KStreamSessionWindowAggregate(WindowedAggregator):
 
     def _forwards_itself(self, node: NodeContext, store: Any) -> bool:
         forward = node.forward
+        # In the format with headers, results have those of the stored aggregate: none, the aggregation puts it without.
+        stored_headers = store.builder.headers_format
 
         def flushed(session: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
-            forward(session, Change(new, old), session[2], headers)
+            forward(session, Change(new, old), session[2], None if stored_headers else headers)
 
         node.owns(flushed)
         return not store.set_flush_listener(flushed, self.send_old_values)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
+from ..errors import StreamsError
 from ..records import Change, Headers, ValueAndTimestamp, Windowed
 from ..task_context import Process
 from .aggregate import Aggregator, Initializer
@@ -118,6 +119,11 @@ class _SlidingWindowProcessor:
         record = _Input(key, value, timestamp, headers, close_time)
         if timestamp + self.difference < close_time:
             self.node.dropped("expired window")
+        elif self.difference == 0:
+            raise StreamsError(
+                f"Window end must be greater than window start ({self.node.name}): sliding windows need a time "
+                "difference of at least 1 ms"
+            )
         elif timestamp < self.difference:
             self.process_early(record)
         else:

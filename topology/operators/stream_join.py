@@ -227,7 +227,7 @@ class _NonJoinedRecords:
         Looking for them costs a scan: it is left out where there cannot be any, and throttled by the wall clock.
         """
         tracker = self.tracker
-        if tracker.min_time + self.after + self.grace >= tracker.stream_time:
+        if self._all_open(tracker):
             return
         now = self.task.wall_clock_ms()
         if now < tracker.next_time_to_emit:
@@ -235,6 +235,16 @@ class _NonJoinedRecords:
         tracker.next_time_to_emit = now + self.interval_ms
         tracker.min_time = NO_RECORD
         self._emit_closed(headers)
+
+    def _all_open(self, tracker: TimeTracker) -> bool:
+        """Return whether even the oldest record's window is open.
+
+        Where no record waits, Kafka Streams' sum overflows to a time long past: it finds nothing to emit, but the
+        interval until the next search begins.
+        """
+        if tracker.min_time == NO_RECORD:
+            return self.after + self.grace <= 0
+        return tracker.min_time + self.after + self.grace >= tracker.stream_time
 
     def _emit_closed(self, headers: Headers) -> None:
         tracker, stream_time = self.tracker, self.tracker.stream_time

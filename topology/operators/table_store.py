@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+from ..errors import InvalidStateStoreError
 from ..records import Change, Headers, ValueAndTimestamp
 from ..serdes import copy_json
 from ..store_interfaces import StoreKind
@@ -19,6 +20,8 @@ NOT_PUT = -(2**63)
 #: The timestamp of a row whose own is not known (Kafka: ConsumerRecord.NO_TIMESTAMP).
 NO_TIMESTAMP = -1
 
+_TABLE_KINDS = (StoreKind.TIMESTAMPED_KEY_VALUE, StoreKind.VERSIONED_KEY_VALUE)
+
 _IMMUTABLE = frozenset((type(None), bool, int, float, str, bytes))
 
 
@@ -26,10 +29,12 @@ class TableStore:
     """The key-value store of a table, in one task.
 
     get(key) -> row or None; get_for_update(key): the same, but the value may be changed and put back;
-    put(key, value, timestamp) -> IS_LATEST, NOT_PUT or another code; get_as_of is None unless the store is versioned.
+    put(key, value, timestamp) -> IS_LATEST, NOT_PUT or another code; put_row(key, row or None): the same in fewer
+    calls, for a row that the caller leaves to the store, None if the store is versioned; get_as_of is None unless it
+    is.
     """
 
-    __slots__ = ("get", "get_as_of", "get_for_update", "put", "store")
+    __slots__ = ("get", "get_as_of", "get_for_update", "put", "put_row", "store")
 
     get: Getter
     get_for_update: Getter
@@ -37,8 +42,14 @@ class TableStore:
 
     def __init__(self, node: NodeContext, store_name: str) -> None:
         store = node.store(store_name)
+        if store.builder.kind not in _TABLE_KINDS:
+            raise InvalidStateStoreError(
+                f"A table's store must be a timestamped or versioned key-value store, but {store_name} is a "
+                f"{store.builder.kind.value} store (windowed aggregations of cogrouped streams cannot be joined or read)"
+            )
         self.store = store
         self.get_as_of: GetterAsOf | None = None
+        self.put_row: Callable[[Any, ValueAndTimestamp | None], None] | None = None
         if store.builder.kind is StoreKind.VERSIONED_KEY_VALUE:
             self.get = self.get_for_update = _get_versioned(store)
             self.get_as_of = _get_versioned_as_of(store)
@@ -47,6 +58,7 @@ class TableStore:
             self.get = store.get
             self.get_for_update = store.get_for_update
             self.put = _put_timestamped(store)
+            self.put_row = store.put_owned
 
 
 def _put_timestamped(store: Any) -> Callable[[Any, Any, int], int]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from ..errors import TopologyError
 from ..records import Change, Headers, ValueAndTimestamp, Window, Windowed
 from ..task_context import Process
-from .aggregate import Aggregator, Initializer
+from .aggregate import Aggregator, Initializer, new_row
 from .operator import NodeContext, Operator
 from .table_store import forwards_itself, private_copy
 from .value_getters import KTableValueGetter, KTableValueGetterSupplier
@@ -134,7 +134,7 @@ class KStreamWindowAggregate(WindowedAggregator):
         task, forward = node.task, node.forward
         initializer, aggregator = self.initializer, self.aggregator
         store = node.store(self.store_name)
-        fetch, put = store.fetch_for_update, store.put
+        fetch, put = store.fetch_for_update, store.put_owned
         forwards = not self.on_close and forwards_itself(node, store, self.send_old_values)
         send_old = self.send_old_values and forwards
 
@@ -148,9 +148,11 @@ class KStreamWindowAggregate(WindowedAggregator):
                     newest = timestamp
             sent_old = private_copy(old) if send_old else None
             new = aggregator(key, value, old)
+            if new is value:
+                new = private_copy(value)  # others have this record's value too, and the store keeps the aggregate
             task.timestamp = timestamp
             task.headers = headers
-            put(key, None if new is None else ValueAndTimestamp(new, newest), start)
+            put(key, None if new is None else new_row(ValueAndTimestamp, (new, newest)), start)
             if forwards:
                 forward(Windowed(key, start, end), Change(new, sent_old), newest, headers)
 

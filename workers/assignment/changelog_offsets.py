@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Protocol
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # no __all__ there
 
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
+
+#: The leader has not answered yet when a topic was just made, or is being elected.
+_NOT_YET = frozenset(
+    (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART)
+)
+_RETRY_SECONDS = 0.05
+
+Offsets = dict[TopicPartition, int]
 
 
 class ChangelogOffsets(Protocol):
@@ -25,38 +34,60 @@ class ChangelogOffsets(Protocol):
 
 
 class AdminChangelogOffsets:
-    """ChangelogOffsets by an admin client. timeout_ms: for one question; the group waits for it, so keep it short."""
+    """ChangelogOffsets by an admin client.
 
-    def __init__(self, admin: AdminClient, group_id: str, timeout_ms: int) -> None:
+    timeout_ms: for one question. The group waits meanwhile and this member sends no heartbeats, so two such times must
+    be well below ``session.timeout.ms``.
+    """
+
+    def __init__(
+        self,
+        admin: AdminClient,
+        group_id: str,
+        timeout_ms: int = 10_000,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._admin = admin
         self._group_id = group_id
         self._seconds = timeout_ms / 1000
+        self._clock = clock
+        self._sleep = sleep
 
-    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """See ChangelogOffsets."""
-        asked = {RdTopicPartition(*partition): OffsetSpec.latest() for partition in partitions}  # type: ignore[no-untyped-call]
-        if not asked:
-            return {}
-        try:
-            futures = self._admin.list_offsets(asked, request_timeout=self._seconds)
-            return {
-                TopicPartition(found.topic, found.partition): future.result(self._seconds).offset
-                for found, future in futures.items()
-            }
-        except (KafkaException, FutureTimeoutError) as error:
-            raise StreamsError(
-                f"The end offsets of {len(asked)} changelog partitions are not known: {error}."
-            ) from error
-
-    def committed_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> Offsets:
         """See ChangelogOffsets."""
         if not partitions:
             return {}
-        asked = [RdTopicPartition(*partition) for partition in sorted(partitions)]
-        request = ConsumerGroupTopicPartitions(self._group_id, asked)
-        try:
-            futures = self._admin.list_consumer_group_offsets([request], request_timeout=self._seconds)
-            found = futures[self._group_id].result(self._seconds).topic_partitions
-        except (KafkaException, FutureTimeoutError) as error:
-            raise StreamsError(f"The committed offsets of source changelogs are not known: {error}.") from error
-        return {TopicPartition(p.topic, p.partition): max(p.offset, 0) for p in found}
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+        def ask(seconds: float) -> Offsets:
+            asked = {RdTopicPartition(*partition): latest for partition in partitions}
+            futures = self._admin.list_offsets(asked, request_timeout=seconds)
+            return {TopicPartition(p.topic, p.partition): f.result(seconds).offset for p, f in futures.items()}
+
+        return self._until_deadline(ask, f"The end offsets of {len(partitions)} changelog partitions")
+
+    def committed_offsets(self, partitions: Collection[TopicPartition]) -> Offsets:
+        """See ChangelogOffsets."""
+        if not partitions:
+            return {}
+
+        def ask(seconds: float) -> Offsets:
+            asked = [RdTopicPartition(*partition) for partition in sorted(partitions)]
+            request = ConsumerGroupTopicPartitions(self._group_id, asked)
+            futures = self._admin.list_consumer_group_offsets([request], request_timeout=seconds)
+            found = futures[self._group_id].result(seconds).topic_partitions
+            return {TopicPartition(p.topic, p.partition): max(p.offset, 0) for p in found}
+
+        return self._until_deadline(ask, f"The committed offsets of {len(partitions)} source changelogs")
+
+    def _until_deadline(self, ask: Callable[[float], Offsets], what: str) -> Offsets:
+        deadline = self._clock() + self._seconds
+        while True:
+            try:
+                return ask(max(deadline - self._clock(), _RETRY_SECONDS))
+            except (KafkaException, FutureTimeoutError) as error:
+                again = isinstance(error, KafkaException) and error.args[0].code() in _NOT_YET
+                if not again or self._clock() >= deadline:
+                    raise StreamsError(f"{what} are not known: {error}.") from error
+            self._sleep(_RETRY_SECONDS)

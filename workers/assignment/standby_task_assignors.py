@@ -37,28 +37,36 @@ class DefaultStandbyTaskAssignor:
 
     def assign(self, clients: Clients, stateful_tasks: Collection[TaskId], configs: AssignmentConfigs) -> None:
         """See StandbyTaskAssignor."""
-        for task in sorted(stateful_tasks):
-            _assign_to_least_loaded(clients, task, configs.num_standby_replicas, configs)
+        _assign_to_least_loaded(clients, dict.fromkeys(sorted(stateful_tasks), configs.num_standby_replicas), configs)
 
     def is_allowed_task_movement(self, source: ClientState, destination: ClientState) -> bool:
         """Allow all."""
         return True
 
 
-def _assign_to_least_loaded(clients: Clients, task: TaskId, count: int, configs: AssignmentConfigs) -> None:
-    for placed in range(count):
-        client = least_loaded(clients.values(), lambda client: not client.has_assigned_task(task))
-        if client is None:
-            log.warning(
-                "Unable to assign %d of %d standby tasks for task [%s]. There is not enough available capacity. You "
-                "should increase the number of application instances to maintain the requested number of standby "
-                "replicas.",
-                count - placed,
-                configs.num_standby_replicas,
-                task,
-            )
-            return
-        client.assign_standby(task)
+def _assign_to_least_loaded(clients: Clients, wanted: Mapping[TaskId, int], configs: AssignmentConfigs) -> None:
+    """Place so many standby tasks of each task."""
+    missing: dict[TaskId, int] = {}
+    for task, count in wanted.items():
+        for placed in range(count):
+            client = least_loaded(clients.values(), lambda client: not client.has_assigned_task(task))  # noqa: B023
+            if client is None:
+                missing[task] = count - placed
+                break
+            client.assign_standby(task)
+    warn_of_missing_standbys(missing, configs)
+
+
+def warn_of_missing_standbys(missing: Mapping[TaskId, int], configs: AssignmentConfigs) -> None:
+    """Log, once for all tasks, that some have fewer standby tasks than configured."""
+    if missing:
+        log.warning(
+            "Unable to assign %d of %d standby tasks for tasks [%s]. There is not enough available capacity. You "
+            "should increase the number of application instances to maintain the requested number of standby replicas.",
+            max(missing.values()),
+            configs.num_standby_replicas,
+            ", ".join(map(str, sorted(missing))),
+        )
 
 
 class ClientTagAwareStandbyTaskAssignor:
@@ -74,9 +82,18 @@ class ClientTagAwareStandbyTaskAssignor:
         active_clients = {task: client for client in clients.values() for task in client.active_tasks}
         for task in sorted(stateful_tasks):
             placed = self._assign_to_different_tags(clients, tags, task, active_clients[task], configs)
-            remaining[task] = configs.num_standby_replicas - placed
-        for task, count in remaining.items():
-            _assign_to_least_loaded(clients, task, count, configs)
+            if placed < configs.num_standby_replicas:
+                remaining[task] = configs.num_standby_replicas - placed
+        if remaining:
+            log.warning(
+                "Rack aware standby task assignment was not able to assign all of %d standby tasks for the active "
+                "tasks [%s] with the rack aware assignment tags %s. It falls back to the least loaded clients. "
+                "Consider launching application instances on different tag dimensions.",
+                configs.num_standby_replicas,
+                ", ".join(map(str, remaining)),
+                ", ".join(configs.rack_aware_assignment_tags),
+            )
+        _assign_to_least_loaded(clients, remaining, configs)
 
     def _assign_to_different_tags(
         self, clients: Clients, tags: _Tags, task: TaskId, active_client: ClientState, configs: AssignmentConfigs
@@ -91,16 +108,6 @@ class ClientTagAwareStandbyTaskAssignor:
                 lambda client: not client.has_assigned_task(task) and used.isdisjoint(tags.of(client)),
             )
             if client is None:
-                log.warning(
-                    "Rack aware standby task assignment was not able to assign %d of %d standby tasks for the active "
-                    "task [%s] with the rack aware assignment tags %s. It falls back to the least loaded clients. "
-                    "Consider launching application instances on different tag dimensions than %s.",
-                    configs.num_standby_replicas - placed,
-                    configs.num_standby_replicas,
-                    task,
-                    configs.rack_aware_assignment_tags,
-                    dict(active_client.client_tags),
-                )
                 return placed
             client.assign_standby(task)
             last_used = client

@@ -6,7 +6,6 @@ go through clients and tasks in their order, so that any leader decides the same
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection
 from itertools import cycle
@@ -17,10 +16,8 @@ from penstock.topology.errors import TaskAssignmentError
 from penstock.topology.records import TaskId
 
 from .client_state import AssignmentConfigs, Clients, ClientState
-from .standby_task_assignors import create_standby_task_assignor
+from .standby_task_assignors import create_standby_task_assignor, warn_of_missing_standbys
 from .task_movement import TaskMovements
-
-log = logging.getLogger(__name__)
 
 
 class TaskAssignor(Protocol):
@@ -69,12 +66,14 @@ def _assign_stateless(clients: Clients, tasks: set[TaskId]) -> None:
     Kafka Streams deals them out anew each time; here that would cost the moved ones two rounds of the group.
     """
     active = sum(len(client.active_tasks) for client in clients.values()) + len(tasks)
-    tasks_per_thread = active // sum(client.capacity for client in clients.values())
+    tasks_per_thread, extra = divmod(active, sum(client.capacity for client in clients.values()))
     owners = {task: client for client in clients.values() for task in client.previous_active_tasks & tasks}
-    for task, owner in sorted(owners.items(), key=lambda item: item[0]):
-        if _has_unfulfilled_quota(owner, tasks_per_thread):
-            owner.assign_active(task)
-            tasks.discard(task)
+    for quota, count in ((tasks_per_thread, len(tasks)), (tasks_per_thread + 1, extra)):
+        for task in sorted(owners.keys() & tasks):
+            if count and _has_unfulfilled_quota(owners[task], quota):
+                owners[task].assign_active(task)
+                tasks.discard(task)
+                count -= 1
     for task in sorted(tasks):
         min(clients.values(), key=lambda client: client.active_task_load).assign_active(task)
 
@@ -149,8 +148,11 @@ class StickyTaskAssignor:
         """See TaskAssignor; never needs a probing rebalance."""
         assignment = _StickyAssignment(clients, all_tasks, self._must_preserve_active)
         assignment.assign_active()
+        missing = {}
         for task in sorted(stateful_tasks):
-            assignment.assign_standby(task, configs.num_standby_replicas)
+            if count := configs.num_standby_replicas - assignment.assign_standby(task, configs.num_standby_replicas):
+                missing[task] = count
+        warn_of_missing_standbys(missing, configs)
         return False
 
 
@@ -185,37 +187,39 @@ class _StickyAssignment:
                 self._previous_standby[task].append(client)
 
     def assign_active(self) -> None:
-        tasks_per_thread = len(self._all_tasks) // sum(client.capacity for client in self._clients.values())
-        rest = []
-        for task in sorted(self._all_tasks):
+        capacity = sum(client.capacity for client in self._clients.values())
+        tasks_per_thread, extra = divmod(len(self._all_tasks), capacity)
+        rest = dict.fromkeys(sorted(self._all_tasks))
+
+        def give(task: TaskId, client: ClientState) -> None:
+            self._give(task, client, active=True)
+            del rest[task]
+
+        for task in list(rest):
             previous = self._previous_active.get(task)
             if previous and (self._must_preserve_active or _has_unfulfilled_quota(previous, tasks_per_thread)):
-                self._give(task, previous, active=True)
-            else:
-                rest.append(task)
+                give(task, previous)
         for task in list(rest):
             seen_by = (c for c in self._previous_standby[task] if _has_unfulfilled_quota(c, tasks_per_thread))
-            client = next(seen_by, None)
-            if client is not None:
-                self._give(task, client, active=True)
-                rest.remove(task)
-        for task in rest:
-            self._give(task, self._find_client(task, list(self._clients.values())), active=True)
+            if client := next(seen_by, None):
+                give(task, client)
+        # Kafka Streams lets those above the quota change places in each rebalance; each such move costs two rounds.
+        for task in list(rest):
+            previous = self._previous_active.get(task)
+            if previous and extra and _has_unfulfilled_quota(previous, tasks_per_thread + 1):
+                give(task, previous)
+                extra -= 1
+        for task in list(rest):
+            give(task, self._find_client(task, list(self._clients.values())))
 
-    def assign_standby(self, task: TaskId, count: int) -> None:
+    def assign_standby(self, task: TaskId, count: int) -> int:
+        """Return how many of so many standby tasks found a place."""
         for placed in range(count):
             free = [client for client in self._clients.values() if not client.has_assigned_task(task)]
             if not free:
-                log.warning(
-                    "Unable to assign %d of %d standby tasks for task [%s]. There is not enough available capacity. "
-                    "You should increase the number of application instances to maintain the requested number of "
-                    "standby replicas.",
-                    count - placed,
-                    count,
-                    task,
-                )
-                return
+                return placed
             self._give(task, self._find_client(task, free), active=False)
+        return count
 
     def _give(self, task: TaskId, client: ClientState, active: bool) -> None:
         self._pairs.add(task, client)

@@ -6,36 +6,22 @@ is the other side, called by the stream thread; the two share the events and the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import kafka.errors as kafka_errors
 
-from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskMigratedError
-from penstock.topology.records import TopicPartition
+from penstock.topology.errors import StreamsError
 
-from ..log_context import PrefixedLogger
 from . import requests
-from .group_coordinator import RETRIABLE, GroupCoordinator
-from .kafka_connection import GroupConnection
+from .group_coordinator import RETRIABLE
+from .group_protocol import LEAVE_TIMEOUT_MS, GroupProtocol, ProtocolParts
 from .member_state import MEMBER_STATES, MemberState, member_states
-from .membership import (
-    Assign,
-    Event,
-    Fatal,
-    FencedInstanceIdError,
-    Lost,
-    OffsetAndMetadata,
-    Rebalance,
-    RetriableCommitError,
-)
-from .offsets import GroupOffsets
-from .requests import GroupMemberConfig, Identity
+from .membership import Assign, Event, Fatal, FencedInstanceIdError, Lost, Rebalance
+from .requests import Identity
 
 #: The group has gone on without this member.
 _THROWN_OUT = (kafka_errors.UnknownMemberIdError, kafka_errors.IllegalGenerationError)
-#: LeaveGroup is a courtesy: after this many ms the session timeout has to do.
-LEAVE_TIMEOUT_MS = 3_000
 
 #: What a reader can do about errors that end a membership.
 _ADVICE: Mapping[type[Exception], str] = {
@@ -53,34 +39,23 @@ _ADVICE: Mapping[type[Exception], str] = {
 }
 
 
-class ClassicProtocol:
-    """One member. All coroutines run on the IO thread.
+class ClassicProtocol(GroupProtocol):
+    """One member. All coroutines run on the IO thread. assign: the leader's decision."""
 
-    assign: the leader's decision; emit: takes an event; ms_since_poll: how long ago the stream thread polled.
-    """
+    offset_commit_version = 8  # a later one does not tell a stale generation from a group that is gone
+    refused_commits = (kafka_errors.RebalanceInProgressError, *_THROWN_OUT)
 
-    def __init__(
-        self,
-        config: GroupMemberConfig,
-        connection: GroupConnection,
-        coordinator: GroupCoordinator,
-        offsets: GroupOffsets,
-        assign: Assign,
-        emit: Callable[[Event], None],
-        ms_since_poll: Callable[[], int],
-        log: PrefixedLogger,
-    ) -> None:
-        self._config = config
-        self._connection = connection
-        self._coordinator = coordinator
-        self._offsets = offsets
+    def __init__(self, parts: ProtocolParts, assign: Assign) -> None:
+        super().__init__(parts)
         self._assign = assign
-        self._emit = emit
-        self._ms_since_poll = ms_since_poll
-        self._log = log
-        self._machine = member_states(log)
+        self._machine = member_states(parts.log)
         self._losses = 0
-        self.identity = Identity()
+        self._identity = Identity()
+
+    @property
+    def identity(self) -> Identity:
+        """Who the member is to its coordinator."""
+        return self._identity
 
     @property
     def state(self) -> MemberState:
@@ -112,7 +87,7 @@ class ClassicProtocol:
             assignments = self._lead(joined) if joined.leader == joined.member_id and not joined.skip_assignment else {}
             assigned = await self._sync_group(assignments)
         except (kafka_errors.RebalanceInProgressError, *RETRIABLE) as error:
-            self._log.info("Joining again: %s", error)
+            self._log.debug("Joining again: %s", error)
             return False
         except _THROWN_OUT as error:
             return self._thrown_out(error)
@@ -125,11 +100,11 @@ class ClassicProtocol:
         request = requests.join_group(self._config, self.identity.member_id, envelope, reason)
         response = await self._coordinator.membership(request, timeout_ms)
         if response.error_code == kafka_errors.MemberIdRequiredError.errno:  # the first of two steps, KIP-394
-            self.identity = self.identity._replace(member_id=response.member_id)
+            self._identity = self.identity._replace(member_id=response.member_id)
             request = requests.join_group(self._config, response.member_id, envelope, reason)
             response = await self._coordinator.membership(request, timeout_ms)
         self._coordinator.check(response.error_code)
-        self.identity = Identity(response.generation_id, response.member_id)
+        self._identity = Identity(response.generation_id, response.member_id)
         return response
 
     def _lead(self, joined: Any) -> dict[str, bytes]:
@@ -150,7 +125,7 @@ class ClassicProtocol:
         if self.identity.generation >= 0:  # it may hold tasks
             self._lose(error)
             return True
-        self.identity = Identity()  # a member id that was never used has expired; nothing is lost with it
+        self._identity = Identity()  # a member id that was never used has expired; nothing is lost with it
         return False
 
     # Staying
@@ -167,8 +142,8 @@ class ClassicProtocol:
 
     async def _heartbeat(self) -> bool:
         """Return False to try again soon."""
-        if self._ms_since_poll() > self._config.max_poll_interval_ms:
-            await self._give_up_slow_thread()
+        if reason := self.too_slow():
+            await self._give_up_slow_thread(reason)
             return True
         identity = self.identity
         timeout_ms = min(self._config.request_timeout_ms, self._config.session_timeout_ms)
@@ -184,12 +159,8 @@ class ClassicProtocol:
             return False
         return True
 
-    async def _give_up_slow_thread(self) -> None:
-        """Leave, so that others take over (KIP-62). A static member keeps its place until the session ends."""
-        reason = (
-            f"the stream thread has not polled for {self._ms_since_poll()} ms, longer than max.poll.interval.ms="
-            f"{self._config.max_poll_interval_ms}; process fewer records at a time or raise it"
-        )
+    async def _give_up_slow_thread(self, reason: str) -> None:
+        """Leave, so that others take over. A static member keeps its place until the session ends."""
         self._log.warning("%s", reason)
         if self._config.instance_id is None:
             await self.leave(reason)
@@ -205,7 +176,7 @@ class ClassicProtocol:
 
     def _lose(self, why: Exception | str) -> None:
         keep = isinstance(why, kafka_errors.IllegalGenerationError)  # the broker still knows the member id
-        self.identity = Identity(member_id=self.identity.member_id if keep else "")
+        self._identity = Identity(member_id=self.identity.member_id if keep else "")
         self._losses += 1
         self._machine.transition_to(MemberState.LOST)
         self._emit(Lost(why if isinstance(why, str) else f"the coordinator answered {type(why).__name__}"))
@@ -214,10 +185,11 @@ class ClassicProtocol:
         """End the membership for good and say so."""
         if self.state is not MemberState.FATAL:
             self._machine.transition_to(MemberState.FATAL)
-            self.identity = Identity()
-            self._emit(Fatal(self._translate(error)))
+            self._identity = Identity()
+            self._emit(Fatal(self.translate(error)))
 
-    def _translate(self, error: Exception) -> StreamsError:
+    def translate(self, error: Exception) -> StreamsError:
+        """Return what a reader can do something with."""
         if isinstance(error, StreamsError):
             return error
         group, instance = self._config.group_id, self._config.instance_id
@@ -246,53 +218,22 @@ class ClassicProtocol:
         except (StreamsError, kafka_errors.KafkaError, *RETRIABLE) as error:
             self._log.warning("Leaving the group failed (%r); others wait for the session timeout", error)
 
+    async def end(self, leave: bool) -> None:
+        """Leave if told so."""
+        if leave:
+            await self.leave("the stream thread was closed")
+
     # Offsets
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit; see GroupMembership.commit for what is raised."""
-        self._require_member()
-        identity = self.identity
-        try:
-            await self._offsets.commit(identity, offsets)
-        except kafka_errors.RebalanceInProgressError as error:
+    def on_refused_commit(self, identity: Identity, error: Exception) -> None:
+        """Take note of a commit that the group's rebalance has overtaken."""
+        if isinstance(error, kafka_errors.RebalanceInProgressError):
             self._rebalance()
-            raise self._retriable("the group is rebalancing") from error
-        except _THROWN_OUT as error:
-            if identity == self.identity and self.state in MEMBER_STATES:
-                self._lose(error)
-            self._require_member()
-            raise self._retriable("the group has rebalanced meanwhile") from error
-        except kafka_errors.FencedInstanceIdError as error:
-            self.fail(error)
-            raise self._translate(error) from error
-        except RETRIABLE as error:
-            raise self._retriable(f"no answer within {self._config.api_timeout_ms} ms ({error})") from error
-        except kafka_errors.KafkaError as error:
-            raise self._translate(error) from error
+        elif identity == self.identity and self.state in MEMBER_STATES:
+            self._lose(error)
 
-    def _require_member(self) -> None:
-        """Raise unless the group counts on this member.
-
-        Without a generation the broker would take the commit for one of a program that needs no group.
-        """
-        if self.identity.generation < 0:
-            raise TaskMigratedError(f"Not a member of group {self._config.group_id}; its tasks may belong to others.")
+    def require_member(self) -> None:
+        """Raise also while joining: in the middle of a rebalance the group takes no commit."""
+        super().require_member()
         if self.state is MemberState.JOINING:
-            raise self._retriable("the group is rebalancing")
-
-    def _retriable(self, why: str) -> RetriableCommitError:
-        return RetriableCommitError(
-            f"Offsets of group {self._config.group_id} were not committed: {why}. Commit again later."
-        )
-
-    async def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return committed offsets; see GroupMembership.committed."""
-        try:
-            return await self._offsets.fetch(partitions)
-        except RETRIABLE as error:
-            raise BrokerUnavailableError(
-                f"The committed offsets of group {self._config.group_id} could not be read within "
-                f"{self._config.api_timeout_ms} ms (default.api.timeout.ms): {error}. Check the brokers."
-            ) from error
-        except kafka_errors.KafkaError as error:
-            raise self._translate(error) from error
+            raise self.retriable("the group is rebalancing")

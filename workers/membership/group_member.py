@@ -1,34 +1,21 @@
-"""A member of a classic group, as the stream thread calls it; classic_protocol.py is what runs behind it."""
+"""A member of a classic group: its leader, one of the members, assigns the tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
-from queue import SimpleQueue
-from typing import Any, TypeVar
-
-from penstock.topology.errors import StreamsError, TaskMigratedError
-from penstock.topology.records import TopicPartition
+from collections.abc import Mapping
+from typing import Any
 
 from ..clock import Clock
-from ..log_context import PrefixedLogger
-from .classic_protocol import LEAVE_TIMEOUT_MS, ClassicProtocol
-from .group_coordinator import GroupCoordinator
-from .group_metadata import encode_group_metadata
-from .kafka_connection import GroupConnection
-from .membership import Assign, Assigned, Event, Fatal, Lost, OffsetAndMetadata, Rebalance
-from .offsets import GroupOffsets
+from .classic_protocol import ClassicProtocol
+from .membership import Assign
+from .protocol_member import ProtocolMember
 from .requests import GroupMemberConfig
 
-T = TypeVar("T")
 
+class GroupMember(ProtocolMember):
+    """Implements GroupMembership with the classic protocol (JoinGroup and SyncGroup).
 
-class GroupMember:
-    """Implements GroupMembership with the classic protocol; see there for what each call does.
-
-    connection_config: kafka-python's keyword arguments; assign: the leader's decision, the only code of others that the
-    IO thread runs. Nothing is sent before the first join, commit or fetch.
+    assign: the leader's decision, the only code of others that the IO thread runs.
     """
 
     def __init__(
@@ -38,109 +25,4 @@ class GroupMember:
         assign: Assign,
         clock: Clock,
     ) -> None:
-        self._config = config
-        self._clock = clock
-        self._log = PrefixedLogger(__name__, f"group-member [{config.group_id}/{config.instance_id or 'dynamic'}] ")
-        self._events: SimpleQueue[Event] = SimpleQueue()
-        self._last_poll_ms = clock.monotonic_ms()
-        self._losses_seen = 0
-        self._join_pending = False
-        self._dead = False
-        self._closed = False
-        self._connection = GroupConnection(connection_config)
-        coordinator = GroupCoordinator(config, self._connection, clock, self._log)
-        self._protocol = ClassicProtocol(
-            config,
-            self._connection,
-            coordinator,
-            GroupOffsets(config, coordinator, clock),
-            assign,
-            self._events.put,
-            lambda: clock.monotonic_ms() - self._last_poll_ms,
-            self._log,
-        )
-        self._connection.submit(self._protocol.heartbeat_loop)
-
-    def poll(self) -> list[Event]:
-        """Return the events since the last call; the sign of life for max.poll.interval.ms."""
-        self._last_poll_ms = self._clock.monotonic_ms()
-        events: list[Event] = []
-        while not self._events.empty():
-            event = self._events.get()
-            if not (self._join_pending and isinstance(event, Rebalance)):  # the join under way is the answer to it
-                events.append(event)
-            if isinstance(event, Assigned | Lost | Fatal):
-                self._join_pending = False
-            self._losses_seen += isinstance(event, Lost)
-            self._dead |= isinstance(event, Fatal)
-        return events or self._io_thread_death()
-
-    def _io_thread_death(self) -> list[Event]:
-        failure = self._connection.failure
-        if failure is None or self._dead:
-            return []
-        self._dead = True
-        return [Fatal(StreamsError(f"The IO thread of group {self._config.group_id} died of {failure!r}."))]
-
-    @property
-    def join_pending(self) -> bool:
-        """True from join until poll has returned how it ended."""
-        return self._join_pending
-
-    @property
-    def member_id(self) -> str:
-        """The broker's name of this member, empty before it has one."""
-        return self._protocol.identity.member_id
-
-    def join(self, topics: Collection[str], user_data: bytes, reason: str = "") -> None:
-        """Join, or make the group rebalance."""
-        if self._dead:
-            raise StreamsError(f"The membership in group {self._config.group_id} has failed for good; make a new one.")
-        if self._join_pending:
-            raise StreamsError(f"A join of group {self._config.group_id} is pending already; wait for its event.")
-        self._join_pending = True
-        self._connection.submit(self._protocol.join, topics, user_data, reason, self._losses_seen)
-
-    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit and wait."""
-        self._wait(self.commit_async(offsets))
-
-    def commit_async(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Future[None]:
-        """Commit without waiting."""
-        return self._connection.submit(self._protocol.commit, dict(offsets))
-
-    def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return the committed offsets."""
-        return self._wait(self._connection.submit(self._protocol.committed, list(partitions)))
-
-    def _wait(self, future: Future[T]) -> T:
-        # Every operation has its own deadline on the IO thread; this one is for an IO thread that hangs or died.
-        seconds = (self._config.api_timeout_ms + self._config.request_timeout_ms) / 1000
-        try:
-            return future.result(seconds)
-        except FutureTimeoutError as error:
-            failure = self._connection.failure
-            raise StreamsError(
-                f"The IO thread of group {self._config.group_id} has not answered for {seconds:.0f} s"
-                + (f"; it died of {failure!r}." if failure else ".")
-            ) from error
-
-    def group_metadata(self) -> bytes:
-        """Return the member's identity for a producer's transaction."""
-        identity = self._protocol.identity
-        if identity.generation < 0:
-            raise TaskMigratedError(f"Not a member of group {self._config.group_id}; its tasks may belong to others.")
-        return encode_group_metadata(self._config.group_id, identity, self._config.instance_id)
-
-    def close(self, leave: bool) -> None:
-        """End the membership and the connections; a second call does nothing."""
-        if self._closed:
-            return
-        self._closed = True
-        if leave and self._connection.failure is None:
-            left = self._connection.submit(self._protocol.leave, "the stream thread was closed")
-            try:
-                left.result(2 * LEAVE_TIMEOUT_MS / 1000)
-            except FutureTimeoutError:
-                self._log.warning("Leaving the group took too long; others wait for the session timeout")
-        self._connection.close()
+        super().__init__(config, connection_config, clock, lambda parts: ClassicProtocol(parts, assign))

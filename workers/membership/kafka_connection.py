@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import kafka
 import kafka.errors as kafka_errors
 from kafka.cluster import ClusterMetadata
+from kafka.future import Future as KafkaFuture
 from kafka.net.connection import KafkaConnection
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
@@ -64,6 +65,7 @@ class GroupConnection:
         self._manager = KafkaConnectionManager(self._net, **{**_DEFAULTS, **config})
         require_names({self._net: ("_io_thread", "_exception"), self._manager: ("cluster",)})
         self._last_failure = "not connected"
+        self._closing = False
         self._net.start()
 
     def submit(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> Future[T]:
@@ -83,7 +85,12 @@ class GroupConnection:
 
     async def sleep(self, seconds: float) -> None:
         """Pause this coroutine."""
-        await self._net.sleep(seconds)
+        try:
+            await self._net.sleep(seconds)
+        except RuntimeError:  # the loop takes no timers any more
+            if not self._closing:
+                raise
+            await _cancellation()
 
     async def find_coordinator(self, group_id: str) -> tuple[str, str]:
         """Ask one of the bootstrap servers for the group's coordinator; return two connections' names to it.
@@ -112,6 +119,8 @@ class GroupConnection:
         except kafka_errors.NodeNotReadyError as error:  # still backing off from an earlier failure
             raise UnreachableError(self._last_failure) from error
         except (kafka_errors.KafkaError, OSError, RuntimeError) as error:
+            if self._closing:
+                await _cancellation()
             # RuntimeError: the transport was closed between our look and the write
             self._last_failure = str(error) or type(error).__name__
             raise UnreachableError(self._last_failure) from error
@@ -131,6 +140,7 @@ class GroupConnection:
         self._net.close()
 
     async def _close_connections(self) -> None:
+        self._closing = True
         self._manager.close()
 
 
@@ -141,6 +151,11 @@ _FINAL = (
     kafka_errors.AuthorizationError,
     kafka_errors.UnsupportedVersionError,
 )
+
+
+async def _cancellation() -> None:
+    """Wait for the end that close() prepares for all coroutines: nobody waits for their results any more."""
+    await KafkaFuture()
 
 
 def raise_for_code(code: int) -> None:

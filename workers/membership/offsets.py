@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import kafka.errors as kafka_errors
 
@@ -22,6 +22,8 @@ from .requests import (
     offset_fetch,
 )
 
+T = TypeVar("T")
+
 
 class GroupOffsets:
     """The offsets of one group."""
@@ -31,18 +33,23 @@ class GroupOffsets:
         self._coordinator = coordinator
         self._clock = clock
 
-    async def commit(self, identity: Identity, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit; raises kafka-python's error, the last retriable one when the time is up, or StreamsError."""
+    async def commit(
+        self, identity: Identity, offsets: Mapping[TopicPartition, OffsetAndMetadata], version_max: int
+    ) -> None:
+        """Commit; version_max: of the request.
+
+        Raises kafka-python's error, the last retriable one when the time is up, or StreamsError.
+        """
 
         def check(response: Any) -> None:
             failed = offset_commit_errors(response)
             self._coordinator.check(0 if not failed else _worst(failed))
 
-        await self._until_deadline(lambda: offset_commit(self._config, identity, offsets), check)
+        await self.until_deadline(lambda: offset_commit(self._config, identity, offsets, version_max), check)
 
     async def fetch(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return the committed offsets; raises as ``commit`` does."""
-        found = await self._until_deadline(lambda: offset_fetch(self._config, partitions), self._fetched)
+        found = await self.until_deadline(lambda: offset_fetch(self._config, partitions), self._fetched)
         missing = set(partitions) - found.keys()
         if missing:
             raise StreamsError(f"The answer for group {self._config.group_id} says nothing of {sorted(missing)}.")
@@ -53,14 +60,15 @@ class GroupOffsets:
         self._coordinator.check(code)
         return offsets
 
-    async def _until_deadline(self, request: Callable[[], Any], result: Callable[[Any], Any]) -> Any:
+    async def until_deadline(self, request: Callable[[], Any], result: Callable[[Any], T]) -> T:
+        """Send a request until result(response) raises nothing retriable; raises as ``commit`` does."""
         deadline = self._clock.monotonic_ms() + self._config.api_timeout_ms
         while True:
             timeout_ms = min(self._config.request_timeout_ms, deadline - self._clock.monotonic_ms())
             try:
                 return result(await self._coordinator.offsets(request(), timeout_ms))
-            except RETRIABLE:
-                if self._clock.monotonic_ms() >= deadline:
+            except RETRIABLE:  # raised, with what was wrong, when there is no time for another try
+                if self._clock.monotonic_ms() + self._config.retry_backoff_ms >= deadline:
                     raise
             await self._coordinator.pause()
 

@@ -28,8 +28,7 @@ from .membership import Assigned, MemberAssignment, MemberSubscription, OffsetAn
 PROTOCOL_TYPE = "consumer"
 #: Kafka Streams' name of its assignor.
 PROTOCOL_NAME = "stream"
-#: The last versions that name topics by name and take a classic generation.
-_OFFSET_COMMIT_VERSION_MAX = 8
+#: The last version that needs no member: the offsets are read without one.
 _OFFSET_FETCH_VERSION_MAX = 8
 _STRING_BYTES_MAX = 32_767  # the broker drops the connection over a longer one
 _REASON_CHARACTERS_MAX = 255  # KIP-800
@@ -117,7 +116,10 @@ def leave_group_errors(response: Any) -> list[int]:
 
 
 def offset_commit(
-    config: GroupMemberConfig, identity: Identity, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    config: GroupMemberConfig,
+    identity: Identity,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    version_max: int,
 ) -> Any:
     """Return the OffsetCommit request; raises StreamsError for a text that no broker reads."""
     topic_type = OffsetCommitRequest.OffsetCommitRequestTopic
@@ -137,7 +139,7 @@ def offset_commit(
             )
         )
     return OffsetCommitRequest(
-        max_version=_OFFSET_COMMIT_VERSION_MAX,
+        max_version=version_max,
         group_id=config.group_id,
         generation_id_or_member_epoch=identity.generation,
         member_id=identity.member_id,

@@ -1,0 +1,88 @@
+"""Offsets in a text file, for stores that cannot keep their own (Kafka Streams: OffsetCheckpoint, ``.checkpoint``).
+
+The format is Kafka Streams' version 0: the version, the number of entries, and for each a line ``topic partition
+offset``.
+Our own stores keep their offset beside their rows; a store that a user brings along may not.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from penstock.topology.errors import ProcessorStateError
+from penstock.topology.records import TopicPartition
+
+CHECKPOINT_FILE_NAME = ".checkpoint"
+VERSION = 0
+#: Stands for "there is state, but its offset is not known" (Kafka: OFFSET_UNKNOWN).
+OFFSET_UNKNOWN = -4
+
+
+class OffsetCheckpoint:
+    """One checkpoint file. The file is replaced as a whole: a crash leaves the old one or the new one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Replace the file's offsets; without any the file is removed.
+
+        Raises ValueError for a negative offset other than OFFSET_UNKNOWN, ProcessorStateError if the disk is full or
+        fails; the old file then stays.
+        """
+        for partition, offset in offsets.items():
+            if offset < 0 and offset != OFFSET_UNKNOWN:
+                raise ValueError(f"Attempted to write the negative offset {offset} of {partition} to {self.path}")
+        if not offsets:
+            self.delete()
+            return
+        lines = [str(VERSION), str(len(offsets)), *(f"{p.topic} {p.partition} {at}" for p, at in offsets.items())]
+        write_atomically(self.path, "\n".join(lines) + "\n")
+
+    def read(self) -> dict[TopicPartition, int]:
+        """Return the file's offsets, none if there is no file; raises ProcessorStateError if it is damaged."""
+        try:
+            lines = self.path.read_text().splitlines()
+        except FileNotFoundError:
+            return {}
+        try:
+            return _parse(lines)
+        except (ValueError, IndexError) as error:
+            raise ProcessorStateError(
+                f"The checkpoint file {self.path} is damaged: {error}; delete the task's directory to restore it"
+            ) from error
+
+    def delete(self) -> None:
+        """Remove the file if it is there."""
+        self.path.unlink(missing_ok=True)
+
+
+def _parse(lines: list[str]) -> dict[TopicPartition, int]:
+    if int(lines[0]) != VERSION:
+        raise ValueError(f"unknown version {lines[0]}")
+    offsets = {}
+    for line in lines[2:]:
+        topic, partition, offset = line.split()
+        offsets[TopicPartition(topic, int(partition))] = int(offset)
+    if len(offsets) != int(lines[1]):
+        raise ValueError(f"expected {lines[1]} entries but found {len(offsets)}")
+    return {partition: offset for partition, offset in offsets.items() if offset >= 0 or offset == OFFSET_UNKNOWN}
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file's text, so that a crash leaves the old text or the new one.
+
+    Raises ProcessorStateError if the disk is full or the directory is not writable.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise ProcessorStateError(f"Cannot write {path}: {error}; check the disk and its permissions") from error

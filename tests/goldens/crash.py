@@ -1,0 +1,189 @@
+"""A driver that commits when it is told to, and that can crash: what was not committed is gone.
+
+A crash takes all processes' memory. What remains are the topics, up to the last commit (later records belong to a
+transaction that is aborted), and the stores on disk, if the machine is still there. ``Committed`` is exactly that; a
+new driver that is given it restores its stores from the changelogs, as a stream thread does, and goes on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock._driver_task import DriverTask, ProducedRecord
+from penstock.statestore.thread_cache import ThreadCache
+from penstock.testing import TopologyTestDriver, _message
+from penstock.topology.compiled import CompiledSource
+from penstock.topology.records import RawRecord
+from penstock.topology.store_interfaces import StoreKind
+from penstock.topology.subtopologies import build_whole_topology
+from penstock.topology.topology import Topology
+
+#: Stores whose changelog topics are compacted: of each key, only the last record need be there.
+COMPACTED = frozenset(StoreKind) - {StoreKind.VERSIONED_KEY_VALUE}
+
+Log = list[ProducedRecord]
+
+
+@dataclass(slots=True)
+class Committed:
+    """What a commit leaves behind: topics by name, times, and how far the task has come."""
+
+    produced: dict[str, Log] = field(default_factory=dict)
+    consumed: dict[str, Log] = field(default_factory=dict)
+    partition_times: dict[str, int] = field(default_factory=dict)
+    stream_time_ms: int = -1
+    wall_clock_ms: int = 0
+    processor_metadata: dict[str, int] = field(default_factory=dict)
+
+
+class CrashingTask(DriverTask):
+    """Commits only with commit_now(); begins where committed says."""
+
+    def __init__(self, committed: Committed, compacts: bool, *arguments: Any) -> None:
+        self._committed = committed
+        self._compacts = compacts
+        super().__init__(*arguments)
+
+    def commit(self) -> None:
+        """Do nothing: a stream thread does not commit after each record."""
+
+    def commit_now(self) -> None:
+        super().commit()
+
+    def restore(self) -> None:
+        committed = self._committed
+        self.processor_metadata.update(committed.processor_metadata)
+        self.stream_time_ms = committed.stream_time_ms
+        for name, topic in self.topology.changelog_topics.items():
+            is_source = topic in self.topology.source_topics
+            log = committed.consumed.get(topic, []) if is_source else committed.produced.get(self.internal_topic(topic), [])
+            store = self.stores[name]
+            start = store.committed_offset() or 0
+            messages = [_message(record, offset) for offset, record in enumerate(log)][start:]
+            if self._compacts and store.builder.kind in COMPACTED and not store.builder.retain_duplicates:
+                messages = compacted(messages)
+            middle = len(messages) // 2
+            for batch in (messages[:middle], messages[middle:]):
+                if batch:
+                    store.restore(batch, batch[-1].offset() + 1)
+            self._changelog_ends[name] = len(log)
+
+    def crash(self) -> None:
+        """Give the handles back; nothing is flushed or committed."""
+        for store in self.stores.values():
+            store.close()
+
+
+def compacted(messages: Sequence[RawRecord]) -> list[RawRecord]:
+    """Return the last message of each key, tombstones included."""
+    last = {message.key(): message.offset() for message in messages}
+    return [message for message in messages if last[message.key()] == message.offset()]
+
+
+class CrashingDriver(TopologyTestDriver):
+    """A TopologyTestDriver that begins with what was committed; commit() and crash() are the test's own decisions.
+
+    directory: where stores are kept, None for in memory. compacts: restore from compacted changelogs.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        config: Mapping[str, Any],
+        directory: Path | None,
+        committed: Committed | None = None,
+        compacts: bool = False,
+    ) -> None:
+        self._state = directory
+        self._committed = committed or Committed()
+        self._compacts = compacts
+        self._consumed: dict[str, Log] = {topic: list(log) for topic, log in self._committed.consumed.items()}
+        super().__init__(topology, config, self._committed.wall_clock_ms)
+        self._outputs = {topic: deque(log) for topic, log in self._committed.produced.items()}
+        for topic, source in self._task.compiled.sources.items():
+            source.partition_time_ms = self._committed.partition_times.get(topic, -1)
+            for _ in self._consumed.get(topic, ()):
+                self._queues.next_offset(source)
+
+    @property
+    def task(self) -> CrashingTask:
+        assert isinstance(self._task, CrashingTask)
+        return self._task
+
+    def _make_global_task(self, topology: Topology) -> DriverTask | None:
+        """Global stores are restored by reading their topics from the beginning."""
+        task = super()._make_global_task(topology)
+        for topic, source in (task.compiled.sources if task else {}).items():
+            for offset, record in enumerate(self._consumed.get(topic, ())):
+                source.process(_message(record, offset))
+            self._global_offsets[topic] = len(self._consumed.get(topic, ()))
+        if task is not None:
+            task.commit()
+        return task
+
+    def _make_task(self, topology: Topology) -> DriverTask:
+        built = build_whole_topology(topology.internal_builder, self._config)
+        cache = ThreadCache(self._config["statestore.cache.max.bytes"])
+        global_stores = {} if self._global_task is None else self._global_task.stores
+        return CrashingTask(
+            self._committed, self._compacts, built, self._config, self._clock, self._state, cache, global_stores
+        )
+
+    def _enqueue(self, source: CompiledSource, record: ProducedRecord) -> None:
+        self._consumed.setdefault(record.topic, []).append(record)
+        super()._enqueue(source, record)
+
+    def _process_global(self, source: CompiledSource, record: ProducedRecord) -> None:
+        self._consumed.setdefault(record.topic, []).append(record)
+        super()._process_global(source, record)
+
+    def commit(self) -> Committed:
+        """Flush, process what that has sent to internal topics, and so on until all is quiet; return what is left."""
+        self.task.commit_now()
+        while self.task.produced:
+            self._complete_all_processable_work()
+            self.task.commit_now()
+        return Committed(
+            self.topics(),
+            {topic: list(log) for topic, log in self._consumed.items()},
+            {topic: source.partition_time_ms for topic, source in self._task.compiled.sources.items()},
+            self.task.stream_time_ms,
+            self._clock.now_ms,
+            dict(self.task.processor_metadata),
+        )
+
+    def topics(self) -> dict[str, Log]:
+        """Return all that was produced, by topic, by this driver and those before it."""
+        return {topic: list(log) for topic, log in self._outputs.items()}
+
+    def crash(self) -> None:
+        """End without flushing or committing anything."""
+        self._closed = True
+        self.task.crash()
+        if self._global_task is not None:
+            for store in self._global_task.stores.values():
+                store.close()
+        self._directory.cleanup()
+
+
+def rows(driver: TopologyTestDriver) -> dict[str, Any]:
+    """Return what can be read from each store."""
+    return {name: _rows(store) for name, store in driver.get_all_state_stores().items()}
+
+
+def _rows(store: Any) -> Any:
+    kind = store.builder.kind
+    if kind in (StoreKind.SUPPRESS_BUFFER, StoreKind.JOIN_BUFFER):
+        return store.num_records(), store.buffer_size(), store.min_timestamp()
+    if kind is StoreKind.VERSIONED_KEY_VALUE:
+        return [store.rows.get(key) for key, _ in store.rows.scan(None, None) if key.startswith(b"\xfe")]
+    if kind in (StoreKind.WINDOW, StoreKind.TIMESTAMPED_WINDOW):
+        # A cache shows rows that have expired below it, as Kafka Streams' does.
+        return [(key, row) for key, row in store.all() if key.start >= store.segments.visible_from]
+    if kind is StoreKind.SESSION:
+        return [(key, row) for key, row in store.all() if key.end >= store.segments.visible_from]
+    return list(store.all())

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock import Serdes, StreamsError
+from penstock.topology.compiled import compile_topology, fuse
+from penstock.topology.murmur3 import hash128
+from penstock.topology.records import RawRecord
+
+Options = dict[str, Any]
+
+
+def record(value: bytes | None, timestamp: int, offset: int = 0) -> RawRecord:
+    return RawRecord("in", 0, offset, timestamp, b"k", value)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 5])
+def test_fused_children_are_called_in_order(count: int) -> None:
+    seen: list[tuple[int, Any]] = []
+    children: list[Any] = [lambda *record, n=n: seen.append((n, record)) for n in range(count)]
+    fused = fuse(children)
+    fused("k", "v", 1, None)
+    assert seen == [(n, ("k", "v", 1, None)) for n in range(count)]
+    assert count != 1 or fused is children[0], "one child is called directly"
+
+
+def test_a_batch_runs_record_by_record_and_moves_stream_time(compiled: Any, text: Options) -> None:
+    seen: list[Any] = []
+    task: Any = None
+
+    def see(key: str, value: str) -> None:
+        seen.append((key, value, task.timestamp, task.stream_time_ms, task.message.offset(), task.headers))
+
+    task = compiled(lambda builder: builder.stream("in", **text).foreach(see))
+    task.compiled.sources["in"].process_batch([record(b"a", 5, 0), record(None, 3, 1), record(b"c", 9, 2)])
+    assert seen == [("k", "a", 5, 5, 0, None), ("k", None, 3, 5, 1, None), ("k", "c", 9, 9, 2, None)]
+
+
+def test_a_batch_goes_on_after_a_record_that_is_skipped(compiled: Any, numbers: Options) -> None:
+    seen: list[int] = []
+    config = {"deserialization.exception.handler": "continue"}
+    task = compiled(lambda builder: builder.stream("in", **numbers).foreach(lambda k, v: seen.append(v)), config)
+    good = Serdes.int64().serialize("", 7)
+    task.compiled.sources["in"].process_batch([record(good, 1), record(b"x", 2), record(b"y", 3), record(good, 4)])
+    assert seen == [7, 7]
+    assert task.stream_time_ms == 4
+    assert sum(task.dropped.values()) == 2
+
+
+def test_a_batch_stops_at_a_record_that_fails(compiled: Any, text: Options) -> None:
+    seen: list[str] = []
+
+    def see(key: str, value: str) -> None:
+        seen.append(value)
+        if value == "b":
+            raise ValueError(value)
+
+    task = compiled(lambda builder: builder.stream("in", **text).foreach(see))
+    with pytest.raises(StreamsError, match="offset=1"):
+        task.compiled.sources["in"].process_batch([record(b"a", 1, 0), record(b"b", 1, 1), record(b"c", 1, 2)])
+    assert seen == ["a", "b"]
+
+
+@pytest.mark.parametrize("extractor", [None, "FailOnInvalidTimestamp"])
+def test_a_negative_timestamp_is_an_error_by_default(compiled: Any, text: Options, extractor: str | None) -> None:
+    config = {} if extractor is None else {"default.timestamp.extractor": extractor}
+    task = compiled(lambda builder: builder.stream("in", **text).to("out", **text), config)
+    source = task.compiled.sources["in"]
+    for process in (source.process, source.stamp):
+        with pytest.raises(StreamsError, match="negative"):
+            process(record(b"v", -1))
+
+
+def test_an_extractor_gets_key_value_and_partition_time(compiled: Any, text: Options) -> None:
+    seen: list[Any] = []
+
+    def extract(message: Any, key: str, value: str, partition_time: int) -> int:
+        seen.append((message.offset(), key, value, partition_time))
+        return int(value)
+
+    task = compiled(lambda builder: builder.stream("in", timestamp_extractor=extract, **text).to("out", **text))
+    source = task.compiled.sources["in"]
+    assert source.extracts_timestamps
+    source.process_batch([record(b"7", 0, 0), record(b"-1", 0, 1), record(b"5", 0, 2)])
+    source.process(record(b"9", 0, 3))
+    assert seen == [(0, "k", "7", -1), (1, "k", "-1", 7), (2, "k", "5", 7), (3, "k", "9", 7)]
+    assert [r.timestamp for r in task.take_produced()] == [7, 5, 9]
+    assert sum(task.dropped.values()) == 1, "a negative result drops the record"
+
+
+def test_an_extractor_that_fails_is_named(compiled: Any, text: Options) -> None:
+    def extract(*_: Any) -> int:
+        raise KeyError("time")
+
+    task = compiled(lambda builder: builder.stream("in", timestamp_extractor=extract, **text).to("out", **text))
+    with pytest.raises(StreamsError, match=r"TimestampExtractor.*in-0 at offset 4"):
+        task.compiled.sources["in"].process(record(b"v", 0, 4))
+
+
+def test_stamping_deserializes_once(compiled: Any, text: Options) -> None:
+    task = compiled(lambda builder: builder.stream("in", **text).to("out", **text))
+    source = task.compiled.sources["in"]
+    stamped = source.stamp(record(b"v", 3))
+    assert (stamped.timestamp, stamped.key, stamped.value) == (3, "k", "v")
+    assert not source.extracts_timestamps
+    source.process_stamped(stamped)
+    assert [(r.topic, r.value) for r in task.take_produced()] == [("out", b"v")]
+
+
+def test_a_topic_function_chooses_the_topic(compiled: Any, text: Options) -> None:
+    seen: list[Any] = []
+
+    def topic_of(key: str, value: str, metadata: Any) -> str:
+        seen.append(metadata)
+        return value
+
+    task = compiled(lambda builder: builder.stream("in", **text).to(topic_of, **text))
+    source = task.compiled.sources["in"]
+    source.process_batch([record(b"one", 1, 5), record(b"two", 1, 6)])
+    assert [r.topic for r in task.take_produced()] == ["one", "two"]
+    assert seen == [("in", 0, 5), ("in", 0, 6)]
+    with pytest.raises(StreamsError, match="must return a topic's name, not None"):
+        source.process(record(None, 1))
+
+
+def test_a_partitioner_chooses_partitions(compiled: Any, text: Options) -> None:
+    chosen = {"none": None, "one": 1, "two": [0, 2], "drop": []}
+    task = compiled(
+        lambda builder: builder.stream("in", **text).to(
+            "out", partitioner=lambda topic, key, value, count: chosen[value], **text
+        )
+    )
+    sent: list[Any] = []
+    task.send = lambda *arguments: sent.append((arguments[2], arguments[5:]))
+    source = compile_topology(task.topology, task).sources["in"]
+    source.process_batch([record(name.encode(), 1) for name in chosen])
+    assert sent == [(b"none", (None,)), (b"one", (1,)), (b"two", (0,)), (b"two", (2,))]
+    assert sum(task.dropped.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", "9d2764a018e329428c3cf3b035938518"),
+        (b"p", "2b4bac628cbf2a48a01360ec5bf45be9"),
+        (b"0123456789abcdef", "1a6e941ec6a76967d7d82808f505d6b1"),
+        (b"0123456789abcdefX", "c31e5ea436db745dd00872afcf95362c"),
+        (bytes(number * 7 % 256 for number in range(40)), "7dd1d8cab45189807cf48fe149a8aa85"),
+    ],
+)
+def test_the_hash_is_that_of_kafka_streams_murmur3(data: bytes, expected: str) -> None:
+    assert hash128(data).hex() == expected

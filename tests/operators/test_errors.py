@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+
+from penstock import ConfigError, Materialized, Processor, Punctuation, Serdes, StreamsError
+from penstock.topology.exception_handlers import ErrorHandlerContext, ProducerRecord, Response, Result
+
+Options = dict[str, Any]
+CONTINUE = {"processing.exception.handler": "continue"}
+DEAD = {"errors.dead.letter.queue.topic.name": "dead"}
+
+
+def fails(value: Any) -> Any:
+    raise ValueError(f"bad {value}")
+
+
+def test_the_error_names_operator_topic_partition_offset_and_key(start: Any, text: Options) -> None:
+    def declare(builder: Any) -> None:
+        stream = builder.stream("in", **text)
+        stream.map_values(str.upper, name="good").to("out", **text)
+        stream.map_values(fails, name="bad").to("out2", **text)
+
+    flow = start(declare)
+    with pytest.raises(StreamsError) as caught:
+        flow.pipe("in", "k", "v")
+    for part in ("processor=bad", "topic=in", "partition=0", "offset=0", "key='k'", "ValueError: bad v", "taskId=0_0"):
+        assert part in str(caught.value)
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_of_two_operators_with_the_same_function_the_deeper_one_is_named(start: Any, text: Options) -> None:
+    """Both closures have the same code and the same mapper; what is in their other cells tells them apart."""
+    calls: list[str] = []
+
+    def second_time(value: str) -> str:
+        calls.append(value)
+        return fails(value) if len(calls) == 2 else value
+
+    def declare(builder: Any) -> None:
+        stream = builder.stream("in", **text)
+        for number in range(3):
+            stream = stream.map_values(second_time, name=f"step-{number}")
+        stream.to("out", **text)
+
+    with pytest.raises(StreamsError, match="processor=step-1,"):
+        start(declare).pipe("in", "k", "v")
+
+
+@pytest.mark.parametrize("cache", [0, 1_000_000])
+def test_an_error_behind_a_store_names_the_operator_behind_it(start: Any, text: Options, cache: int) -> None:
+    def declare(builder: Any) -> None:
+        table = builder.stream("in", **text).group_by_key().count(store="c")
+        table.map_values(fails, name="behind").to_stream().to("out", **text)
+
+    with pytest.raises(StreamsError, match=r"processor[= ]behind") as caught:
+        start(declare, {"statestore.cache.max.bytes": cache}).pipe("in", "k", "v")
+    assert ("Failed to flush cache of store c" in str(caught.value)) == bool(cache)
+
+
+def test_an_error_in_a_class_based_operator_is_named_too(start: Any, numbers: Options) -> None:
+    from penstock import SlidingWindows
+
+    def declare(builder: Any) -> None:
+        grouped = builder.stream("in", **numbers).group_by_key()
+        for name in ("one", "two"):
+            windowed = grouped.windowed_by(SlidingWindows(10))
+            windowed.aggregate(
+                lambda: 0, lambda k, v, a, n=name: fails(v) if n == "two" else a, name=name, store=name, **numbers
+            )
+
+    with pytest.raises(StreamsError, match="processor=two"):
+        start(declare).pipe("in", "k", 1, 100)
+
+
+def test_with_log_and_continue_only_the_failing_branch_loses_the_record(start: Any, text: Options) -> None:
+    def declare(builder: Any) -> None:
+        stream = builder.stream("in", **text)
+        stream.map_values(lambda value: fails(value) if value == "v" else value, name="bad").to("out", **text)
+        stream.to("all", **text)
+
+    flow = start(declare, CONTINUE).pipe("in", "k", "v").pipe("in", "k", "w")
+    assert [value for _, value, _ in flow.read()] == ["w"]
+    assert [value for _, value, _ in flow.read("all")] == ["v", "w"]
+    assert flow.driver.dropped_records() == {("bad", "processing error"): 1}
+
+
+@pytest.mark.parametrize("handler", ["fail", "continue"])
+def test_a_dead_letter_has_the_input_record_and_kafka_streams_headers(start: Any, text: Options, handler: str) -> None:
+    def declare(builder: Any) -> None:
+        builder.stream("in", **text).map_values(str.upper).map_values(fails, name="bad").to("out", **text)
+
+    flow = start(declare, {**DEAD, "processing.exception.handler": handler})
+    if handler == "fail":
+        with pytest.raises(StreamsError):
+            flow.pipe("in", "k", "v", 7, headers=[("mine", b"1")])
+        flow.driver.advance_wall_clock_time(0)  # captures what the failed record has sent
+    else:
+        flow.pipe("in", "k", "v", 7, headers=[("mine", b"1")])
+    [record] = flow.driver.create_output_topic("dead").read_records_to_list()
+    headers = dict(record.headers)
+    assert (record.key, record.value, record.timestamp, headers.pop("mine")) == (b"k", b"v", 7, b"1")
+    assert headers.pop("__streams.errors.stacktrace").startswith(b"Traceback")
+    assert headers == {
+        "__streams.errors.exception": b"builtins.ValueError",
+        "__streams.errors.message": b"bad V",
+        "__streams.errors.topic": b"in",
+        "__streams.errors.partition": b"0",
+        "__streams.errors.offset": b"0",
+    }
+
+
+class Recording:
+    """A user's handler, for each of the three keys."""
+
+    seen: ClassVar[list[tuple[str, str | None, int, str]]] = []
+    result: ClassVar[Any] = "continue"
+
+    def configure(self, config: Any) -> None:
+        assert config["application.id"]
+
+    def handle_error(self, context: ErrorHandlerContext, record: Any, exception: Exception) -> Any:
+        self.seen.append((context.processor_node_id, context.topic, context.offset, type(record).__name__))
+        return self.result
+
+
+@pytest.fixture
+def recording(monkeypatch: pytest.MonkeyPatch) -> type[Recording]:
+    monkeypatch.setattr(Recording, "seen", [])
+    return Recording
+
+
+@pytest.mark.parametrize("result", ["continue", Result.RESUME, Response.resume()])
+def test_a_handler_of_ones_own_decides(
+    start: Any, text: Options, recording: type[Recording], monkeypatch: pytest.MonkeyPatch, result: Any
+) -> None:
+    monkeypatch.setattr(recording, "result", result)
+    flow = start(
+        lambda builder: builder.stream("in", **text).map_values(fails, name="bad").to("out", **text),
+        {"processing.exception.handler": recording},
+    )
+    flow.pipe("in", "k", "v")
+    assert recording.seen == [("bad", "in", 0, "Record")]
+
+
+def test_a_handlers_failure_response_fails_with_the_operators_name(start: Any, text: Options) -> None:
+    sent = ProducerRecord("mine", b"k", b"v", 1)
+
+    def handler(context: Any, record: Any, exception: Exception) -> Response:
+        return Response.fail([sent])
+
+    flow = start(
+        lambda builder: builder.stream("in", **text).map_values(fails, name="bad").peek(print).to("out", **text),
+        {"processing.exception.handler": handler},
+    )
+    with pytest.raises(StreamsError, match="processor=bad"):
+        flow.pipe("in", "k", "v")
+
+
+@pytest.mark.parametrize(
+    ("handler", "message"), [(lambda *_: 1 / 0, "Fatal user code error"), (lambda *_: "what", "'what'")]
+)
+def test_a_handler_that_fails_itself_is_fatal(start: Any, text: Options, handler: Any, message: str) -> None:
+    flow = start(
+        lambda builder: builder.stream("in", **text).map_values(fails).to("out", **text),
+        {"processing.exception.handler": handler},
+    )
+    with pytest.raises(StreamsError, match=message):
+        flow.pipe("in", "k", "v")
+
+
+def test_a_handler_must_be_callable(start: Any, text: Options) -> None:
+    with pytest.raises(ConfigError, match=r"processing\.exception\.handler"):
+        start(lambda builder: builder.stream("in", **text).to("out", **text), {"processing.exception.handler": 7})
+
+
+def bytes_in(flow: Any, key: bytes | None, value: bytes | None) -> None:
+    flow.driver.create_input_topic("in", Serdes.bytes(), Serdes.bytes()).pipe_input(key, value, 5)
+
+
+def test_a_record_that_cannot_be_read_fails_with_its_place(start: Any, numbers: Options) -> None:
+    flow = start(lambda builder: builder.stream("in", **numbers).to("out", **numbers))
+    bytes_in(flow, b"k", b"12345678")
+    with pytest.raises(StreamsError, match=r"Deserialization error in in-0 at offset 1 .*log_and_continue"):
+        bytes_in(flow, b"k", b"short")
+
+
+def test_a_record_that_cannot_be_read_may_be_skipped(start: Any, numbers: Options, recording: type[Recording]) -> None:
+    for handler in ("continue", recording):
+        flow = start(
+            lambda builder: builder.stream("in", **numbers).to("out", **numbers),
+            {"deserialization.exception.handler": handler, **DEAD},
+        )
+        for value in (b"12345678", b"short", b"87654321"):
+            bytes_in(flow, b"k", value)
+        assert len(flow.read()) == 2
+        assert sum(flow.driver.dropped_records().values()) == 1
+        assert ("dead" in flow.driver.produced_topic_names()) == (handler == "continue")
+    assert recording.seen == [("KSTREAM-SOURCE-0000000000", "in", 1, "RawRecord")]
+
+
+def test_a_value_of_the_wrong_type_names_sink_and_topic(start: Any, text: Options) -> None:
+    flow = start(lambda builder: builder.stream("in", **text).map_values(len).to("out", name="sink", **text))
+    with pytest.raises(StreamsError, match="processor=sink") as caught:
+        flow.pipe("in", "k", "v")
+    assert "Unable to serialize record for topic out" in str(caught.value)
+
+
+def test_what_cannot_be_serialized_may_be_skipped(start: Any, text: Options, recording: type[Recording]) -> None:
+    flow = start(
+        lambda builder: builder.stream("in", **text).map_values(lambda v: len(v) if v == "v" else v).to("out", **text),
+        {"production.exception.handler": recording},
+    )
+    flow.pipe("in", "k", "v").pipe("in", "k", "ok")
+    assert [value for _, value, _ in flow.read()] == ["ok"]
+    assert recording.seen == [("KSTREAM-SINK-0000000002", "in", 0, "ProducerRecord")]
+
+
+@pytest.mark.parametrize("handler", ["fail", "continue"])
+def test_a_failing_punctuation_names_its_processor(start: Any, text: Options, handler: str) -> None:
+    class Tick(Processor[Any, Any, Any, Any]):
+        def init(self, context: Any) -> None:
+            context.schedule(5, Punctuation.WALL_CLOCK_TIME, fails)
+
+        def process(self, record: Any) -> None: ...
+
+    flow = start(
+        lambda builder: builder.stream("in", **text).process(Tick, name="tick"),
+        {"processing.exception.handler": handler},
+    )
+    if handler == "fail":
+        with pytest.raises(StreamsError, match="while punctuating processor 'tick': ValueError: bad 5"):
+            flow.driver.advance_wall_clock_time(5)
+    else:
+        flow.driver.advance_wall_clock_time(5)
+        assert flow.driver.dropped_records() == {("tick", "punctuation error"): 1}
+
+
+def test_a_processor_that_cannot_be_initialized_is_named(start: Any, text: Options) -> None:
+    class Broken(Processor[Any, Any, Any, Any]):
+        def init(self, context: Any) -> None:
+            fails("init")
+
+        def process(self, record: Any) -> None: ...
+
+    with pytest.raises(StreamsError, match="failed to initialize processor broken: bad init"):
+        start(lambda builder: builder.stream("in", **text).process(Broken, name="broken"))
+
+
+def test_a_missing_serde_is_found_at_the_start(start: Any, text: Options) -> None:
+    with pytest.raises(StreamsError, match="No value serde for sink lost"):
+        start(lambda builder: builder.stream("in", **text).map_values(len).to("out", name="lost"))
+
+
+def test_the_store_of_a_table_must_fit(start: Any, text: Options) -> None:
+    """Kafka Streams cannot read a windowed aggregation of cogrouped streams as a table either."""
+    from penstock import TimeWindows
+
+    def declare(builder: Any) -> None:
+        cogrouped = builder.stream("in", **text).group_by_key().cogroup(lambda k, v, a: a + v)
+        table = cogrouped.windowed_by(TimeWindows(10)).aggregate(str, store=Materialized("w", **text))
+        table.join(table, lambda one, other: one)
+
+    with pytest.raises(StreamsError, match="timestamped or versioned key-value store"):
+        start(declare)

@@ -1,0 +1,125 @@
+"""A task for stores that stand alone, and what tests of several stores share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, settings
+
+from penstock.statestore.stores import build_store
+from penstock.statestore.thread_cache import ThreadCache
+from penstock.topology.records import Headers, Message, RawRecord, TaskId
+from penstock.topology.store_interfaces import StoreBuilder
+from penstock.topology.task_context import Cancellable
+
+#: Of state machines over real stores. Not shrunk: each attempt opens databases, which takes minutes.
+STATEFUL = settings(
+    max_examples=25,
+    stateful_step_count=25,
+    deadline=None,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+
+class StoreTask:
+    """A TaskContext with the part that stores use: their changes become records of one changelog."""
+
+    application_id = "app"
+    task_id = TaskId(0, 0)
+    config: Mapping[str, Any] = {}
+
+    def __init__(self) -> None:
+        self.message: Message | None = None
+        self.timestamp = 0
+        self.headers: Headers = None
+        self.stream_time_ms = -1
+        self.processor_metadata: dict[str, int] = {}
+        self.changelog: list[RawRecord] = []
+        self.log_timestamps: list[int | None] = []
+        self.commits_requested = 0
+        self.dropped: list[str] = []
+
+    def log_change(
+        self, store_name: str, key: bytes, value: bytes | None, timestamp: int | None, headers: Headers = None
+    ) -> None:
+        at = -1 if timestamp is None else timestamp
+        kept = None if headers is None else list(headers)
+        topic = self.internal_topic(f"{store_name}-changelog")
+        self.changelog.append(RawRecord(topic, 0, len(self.changelog), at, key, value, kept))
+        self.log_timestamps.append(timestamp)
+
+    def internal_topic(self, name: str) -> str:
+        return f"{self.application_id}-{name}"
+
+    def request_commit(self) -> None:
+        self.commits_requested += 1
+
+    def record_dropped(self, node: str, reason: str) -> None:
+        self.dropped.append(node)
+
+    def wall_clock_ms(self) -> int:
+        raise NotImplementedError
+
+    def store(self, name: str) -> Any:
+        raise NotImplementedError
+
+    def send(self, *record: Any) -> None:
+        raise NotImplementedError
+
+    def partition_count(self, topic: str) -> int:
+        raise NotImplementedError
+
+    def schedule(self, interval_ms: int, punctuation: Any, callback: Callable[[int], None]) -> Cancellable:
+        raise NotImplementedError
+
+
+class OpenStore:
+    """A store with its task, as a task's state manager uses it; it can be closed and opened again.
+
+    directory None: in memory. cache_bytes 0: no cache.
+    """
+
+    def __init__(self, builder: StoreBuilder, directory: Path | None = None, cache_bytes: int = 0) -> None:
+        self.builder = builder
+        self.directory = directory
+        self.cache_bytes = cache_bytes
+        self.task = StoreTask()
+        self.committed = 0
+        self.open()
+
+    def open(self) -> None:
+        self.cache = ThreadCache(self.cache_bytes)
+        self.store = build_store(self.builder, self.task, self.directory, self.cache)
+
+    def commit(self) -> None:
+        """What a task does: flush, then commit with the end of the changelog."""
+        self.store.flush()
+        self.committed = len(self.task.changelog)
+        self.store.commit(self.committed)
+
+    def abort(self) -> None:
+        """A transaction is aborted: the changelog ends where it was committed."""
+        self.store.rollback()
+        del self.task.changelog[self.committed :]
+
+    def reopen(self) -> None:
+        """Close without a commit, open again and restore what the store does not have."""
+        self.store.close()
+        del self.task.changelog[self.committed :]
+        self.open()
+        self.restore_missing()
+
+    def restore_missing(self) -> None:
+        have = self.store.committed_offset() or 0
+        missing = self.task.changelog[have:]
+        for batch in batches(missing, 7):
+            have += len(batch)
+            self.store.restore(batch, have)
+
+
+def batches(records: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    for start in range(0, len(records), size):
+        yield records[start : start + size]

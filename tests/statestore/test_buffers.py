@@ -1,0 +1,279 @@
+"""The buffers of suppress and of joins with grace, and the store of records without a partner."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from penstock.statestore.buffer_value import BufferValue, context_size
+from penstock.statestore.list_value_store import append, entries
+from penstock.topology.errors import ProcessorStateError
+from penstock.topology.records import Change, ProcessorRecordContext, RawRecord
+from penstock.topology.serdes import Serdes
+from penstock.topology.store_interfaces import StoreBuilder, StoreKind
+
+from .support import STATEFUL, OpenStore
+
+CONTEXT = ProcessorRecordContext(5, 7, 0, "in", None)
+LONG_MAX = 2**63 - 1
+HEADERS = st.none() | st.lists(
+    st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), min_size=1, max_size=2
+)
+CONTEXTS = st.builds(
+    ProcessorRecordContext,
+    st.integers(0, 2**62),
+    st.integers(-1, 2**62),
+    st.integers(-1, 99),
+    st.none() | st.text(min_size=1, max_size=5),
+    HEADERS,
+)
+VALUES = st.none() | st.binary(max_size=4)
+
+
+def suppress_buffer(**more: Any) -> OpenStore:
+    return OpenStore(StoreBuilder("store", StoreKind.SUPPRESS_BUFFER, Serdes.string(), Serdes.int64(), **more))
+
+
+def join_buffer(grace_ms: int, directory: Path | None = None) -> OpenStore:
+    builder = StoreBuilder("store", StoreKind.JOIN_BUFFER, Serdes.string(), Serdes.int64(), grace_ms=grace_ms)
+    return OpenStore(builder, directory)
+
+
+@given(VALUES, VALUES, VALUES, CONTEXTS)
+def test_a_buffer_value_comes_back_from_its_bytes(
+    prior: bytes | None, old: bytes | None, new: bytes | None, context: ProcessorRecordContext
+) -> None:
+    value = BufferValue(prior, old, new, context)
+    data = value.serialize()
+    assert BufferValue.deserialize(data + b"12345678") == (value, len(data))
+
+
+@pytest.mark.parametrize(
+    ("value_b64", "value"),
+    [
+        (  # suppress_time_limit: no value before
+            "AAAAAAAAAAUAAAAAAAAAAQAAAAV0YWJsZQAAAAAAAAAA//////////8AAAAIAAAAAAAAAAIAAAAAAAAABQ==",
+            BufferValue(None, None, b"\0" * 7 + b"\2", ProcessorRecordContext(5, 1, 0, "table", None)),
+        ),
+        (  # suppress_shut_down_when_full: old value equal to prior
+            "AAAAAAAAAAEAAAAAAAAAAAAAAAJpbgAAAAAAAAAAAAAACAAAAAAAAAAA/////gAAAAgAAAAAAAAAAQAAAAAAAAAK",
+            BufferValue(b"\0" * 8, b"\0" * 8, b"\0" * 7 + b"\1", ProcessorRecordContext(1, 0, 0, "in", None)),
+        ),
+        (  # stream_versioned_table_with_grace: a header
+            "AAAAAAAAAA8AAAAAAAAAAAAAAAZjbGlja3MAAAAAAAAAAQAAAAFoAAAAATH//////////wAAAAgAAAAAAAAAAQAAAAAAAAAA",
+            BufferValue(None, None, b"\0" * 7 + b"\1", ProcessorRecordContext(15, 0, 0, "clicks", [("h", b"1")])),
+        ),
+    ],
+)
+def test_buffer_values_have_the_bytes_that_kafka_streams_wrote(value_b64: str, value: BufferValue) -> None:
+    data = b64decode(value_b64)
+    assert BufferValue.deserialize(data) == (value, len(data) - 8)
+    assert value.serialize() == data[:-8]
+
+
+def test_sizes_are_those_that_kafka_streams_counts() -> None:
+    assert context_size(ProcessorRecordContext(1, 2, 3, "topic", [("ab", b"xyz"), ("c", None)])) == 8 + 8 + 5 + 4 + 6
+    assert BufferValue(b"12", b"12", b"345", CONTEXT).size() == 2 + 3 + context_size(CONTEXT)
+    assert BufferValue(b"12", b"1", None, CONTEXT).size() == 2 + 1 + context_size(CONTEXT)
+
+
+class SuppressMachine(RuleBasedStateMachine):
+    """Random operations on a suppress buffer, and on a dict of (time, prior, change)."""
+
+    @initialize()
+    def set_up(self) -> None:
+        self.open = suppress_buffer()
+        self.now: dict[str, tuple[int, int | None, Change]] = {}
+        self.committed = dict(self.now)
+
+    @rule(
+        key=st.sampled_from("abc"),
+        time=st.integers(0, 9),
+        new=st.none() | st.integers(0, 3),
+        old=st.none() | st.integers(0, 3),
+    )
+    def put(self, key: str, time: int, new: int | None, old: int | None) -> None:
+        assert self.open.store.put(time, key, Change(new, old), CONTEXT)
+        time, prior, _ = self.now.get(key, (time, old, None))
+        self.now[key] = time, prior, Change(new, old)
+
+    @rule(until=st.integers(0, 9))
+    def evict(self, until: int) -> None:
+        seen: list[Any] = []
+        store = self.open.store
+        store.evict_while(lambda: store.min_timestamp() <= until, lambda *change: seen.append(change))
+        due = sorted((time, key) for key, (time, _, _) in self.now.items() if time <= until)
+        assert seen == [(key, self.now[key][2], CONTEXT) for _, key in due]
+        for _, key in due:
+            del self.now[key]
+
+    @rule()
+    def commit(self) -> None:
+        self.open.commit()
+        self.committed = dict(self.now)
+
+    @rule()
+    def abort(self) -> None:
+        self.open.abort()
+        self.now = dict(self.committed)
+
+    @rule()
+    def reopen(self) -> None:
+        self.open.reopen()
+        self.now = dict(self.committed)
+
+    @invariant()
+    def same(self) -> None:
+        if not hasattr(self, "open"):
+            return
+        store = self.open.store
+        assert store.num_records() == len(self.now)
+        assert store.min_timestamp() == min((time for time, _, _ in self.now.values()), default=LONG_MAX)
+        for key in "abc":
+            found = store.prior_value_for_buffered(key)
+            assert found == ((self.now[key][1],) if key in self.now else None)
+        sizes = [8 + 1 + self.size(prior, change) for _, prior, change in self.now.values()]
+        assert store.buffer_size() == sum(sizes)
+
+    def size(self, prior: int | None, change: Change) -> int:
+        prior_bytes, old, new = (None if n is None else n.to_bytes(8) for n in (prior, change.old, change.new))
+        return BufferValue(prior_bytes, old, new, CONTEXT).size()
+
+    def teardown(self) -> None:
+        if hasattr(self, "open"):
+            self.open.store.close()
+
+
+TestSuppressBuffers = SuppressMachine.TestCase
+TestSuppressBuffers.settings = STATEFUL
+
+
+def test_the_suppress_changelog_has_the_last_state_of_each_key_and_no_timestamps() -> None:
+    open_store = suppress_buffer()
+    store, task = open_store.store, open_store.task
+    store.put(3, "a", Change(1, None), CONTEXT)
+    store.put(9, "a", Change(2, 1), CONTEXT)
+    store.put(1, "b", Change(5, None), CONTEXT)
+    store.evict_while(lambda: store.num_records() > 1, lambda *change: None)
+    assert task.changelog == []
+    store.flush()
+    store.flush()
+    value = BufferValue(None, (1).to_bytes(8), (2).to_bytes(8), CONTEXT).serialize() + (3).to_bytes(8)
+    found = {record.key(): (record.value(), record.headers()) for record in task.changelog}
+    assert found == {b"a": (value, [("v", b"\3")]), b"b": (None, None)}
+    assert task.log_timestamps == [None, None]
+
+
+def test_a_suppress_buffer_without_logging_writes_no_changelog() -> None:
+    open_store = suppress_buffer(logging=False)
+    open_store.store.put(3, "a", Change(1, None), CONTEXT)
+    open_store.store.flush()
+    assert open_store.task.changelog == []
+
+
+def test_a_suppress_changelog_of_an_old_kafka_streams_is_refused() -> None:
+    record = RawRecord("app-store-changelog", 0, 12, 0, b"a", b"\0" * 24)
+    with pytest.raises(ProcessorStateError, match=r"offset 12 in a format of before Kafka Streams 2\.6"):
+        suppress_buffer().store.restore([record], 13)
+
+
+def join_context(timestamp: int) -> ProcessorRecordContext:
+    return CONTEXT._replace(timestamp=timestamp)
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+@pytest.mark.parametrize("between", ["nothing", "commit", "reopen", "restore"])
+def test_a_join_buffer_gives_back_records_once_their_grace_period_is_over(
+    on_disk: bool, between: str, tmp_path: Path
+) -> None:
+    open_store = join_buffer(10, tmp_path if on_disk else None)
+    seen: list[Any] = []
+
+    def put(key: str, value: int, timestamp: int) -> None:
+        assert open_store.store.put(0, key, value, join_context(timestamp))
+        open_store.store.evict_while(lambda: True, lambda *row: seen.append((*row[:2], row[2].timestamp)))
+
+    for key, value, timestamp in (("b", 1, 20), ("a", 2, 20), ("a", 3, 20), ("z", 4, 10), ("b", 5, 25)):
+        put(key, value, timestamp)
+    assert seen == [("z", 4, 10)]
+    assert open_store.store.num_records() == 4
+    if between != "nothing":
+        open_store.commit()
+    if between == "reopen":
+        open_store.reopen()
+    elif between == "restore":
+        changelog = open_store.task.changelog
+        open_store.store.close()
+        open_store = join_buffer(10, tmp_path / "other" if on_disk else None)
+        open_store.store.restore(changelog, len(changelog))
+    assert open_store.store.num_records() == 4
+    assert not open_store.store.put(0, "late", 6, join_context(14))
+    put("a", 6, 31)
+    assert seen[1:] == [("a", 2, 20), ("a", 3, 20), ("b", 1, 20)]
+    put("a", 7, 35)
+    assert seen[4:] == [("b", 5, 25)]
+    assert open_store.store.num_records() == 2
+    open_store.store.close()
+
+
+def test_the_join_buffer_changelog_has_kafka_streams_keys_and_tombstones() -> None:
+    open_store = join_buffer(0)
+    open_store.store.put(0, "a", 1, join_context(15))
+    open_store.store.evict_while(lambda: True, lambda *row: None)
+    key = b"\0" + (15).to_bytes(8) + b"a" + (1).to_bytes(4)
+    value = BufferValue(None, None, (1).to_bytes(8), join_context(15)).serialize() + bytes(8)
+    assert [(r.key(), r.value()) for r in open_store.task.changelog] == [(key, value), (key, None)]
+    assert open_store.task.log_timestamps == [None, None]
+
+
+def test_an_aborted_join_buffer_has_its_records_again() -> None:
+    open_store = join_buffer(0)
+    open_store.store.put(0, "a", 1, join_context(15))
+    open_store.commit()
+    open_store.store.evict_while(lambda: True, lambda *row: None)
+    open_store.abort()
+    seen: list[Any] = []
+    open_store.store.evict_while(lambda: True, lambda *row: seen.append(row[:2]))
+    assert seen == [("a", 1)]
+
+
+@given(st.lists(st.binary(max_size=5), min_size=1, max_size=5))
+def test_a_list_comes_back_from_its_bytes(values: list[bytes]) -> None:
+    data = None
+    for value in values:
+        data = append(data, value)
+    assert data is not None
+    assert entries(data) == values
+
+
+def test_lists_have_the_bytes_that_kafka_streams_wrote() -> None:
+    golden = b64decode("AQAAAAEAAAAJAQAAAAAAAAAB")  # stream_stream_left: one left value, the long 1
+    assert entries(golden) == [b"\1" + (1).to_bytes(8)]
+    assert append(None, b"\1" + (1).to_bytes(8)) == golden
+
+
+def test_a_list_store_adds_to_lists_and_logs_the_whole_list(tmp_path: Path) -> None:
+    open_store = OpenStore(StoreBuilder("store", StoreKind.LIST_VALUE, Serdes.string(), Serdes.int64()), tmp_path)
+    store, task = open_store.store, open_store.task
+    task.timestamp = 3
+    store.put("b", 1)
+    store.put("a", 2)
+    open_store.commit()
+    store.put("b", 3)
+    assert list(store.all()) == [("a", 2), ("b", 1), ("b", 3)]
+    assert store.get("b") == [1, 3]
+    assert entries(task.changelog[-1].value() or b"") == [(1).to_bytes(8), (3).to_bytes(8)]
+    store.put_if_absent("never", None)
+    assert len(task.changelog) == 3
+    store.put_if_absent("b", None)
+    assert (task.changelog[-1].key(), task.changelog[-1].value(), task.log_timestamps[-1]) == (b"b", None, 3)
+    open_store.commit()
+    open_store.reopen()
+    assert list(open_store.store.all()) == [("a", 2)]
+    open_store.store.close()

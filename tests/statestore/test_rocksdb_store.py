@@ -1,0 +1,242 @@
+"""What is on disk is always a committed state: across SIGKILL, damaged files and handles that are still open."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.statestore.rocksdb_store import RocksDBConfig, RocksDBResources, RocksDBStore, open_error
+from penstock.statestore.sorted_keys import CHUNK, SortedKeys
+from penstock.topology.errors import LockError, ProcessorStateError, TaskCorruptedError
+
+#: Commits for ever: in commit n all keys get the value n, the offset is n; says so after each, and flushes some.
+WRITER = """
+import sys
+from pathlib import Path
+from penstock.statestore.rocksdb_store import RocksDBConfig, RocksDBResources, RocksDBStore
+
+store = RocksDBStore(Path(sys.argv[1]), RocksDBResources(RocksDBConfig(write_buffer_bytes=1 << 16)))
+number = 0
+while True:
+    number += 1
+    for key in range(100):
+        store.put(b"key-%d" % key, b"%d" % number + b"x" * 100)
+    store.commit(number, {"mark": number})
+    if number % 7 == 0:
+        store.persist()
+        print(number, flush=True)
+    store.put(b"key-0", b"never committed")
+"""
+
+
+@pytest.mark.parametrize("acknowledged", [1, 4])
+def test_after_a_sigkill_data_and_offset_are_of_the_same_commit(acknowledged: int, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        persisted = [int(writer.stdout.readline()) for _ in range(acknowledged)][-1]
+        os.kill(writer.pid, signal.SIGKILL)
+    store = RocksDBStore(path)
+    offset = store.committed_offset()
+    assert offset is not None
+    assert offset >= persisted
+    assert store.committed_mark("mark") == offset
+    rows = list(store.scan(None, None))
+    assert len(rows) == 100
+    assert {value for _, value in rows} == {b"%d" % offset + b"x" * 100}
+    store.close()
+
+
+def damaged(path: Path, damage: str) -> None:
+    """Write a store and damage its files."""
+    store = RocksDBStore(path)
+    for number in range(1000):
+        store.put(b"%d" % number, b"x" * 100)
+    store.commit(1)
+    store.persist()
+    store.close()
+    if damage == "no CURRENT":
+        (path / "CURRENT").unlink()
+    elif damage == "garbage in CURRENT":
+        (path / "CURRENT").write_text("garbage")
+    elif damage == "no MANIFEST":
+        next(path.glob("MANIFEST-*")).unlink()
+    else:
+        os.truncate(next(path.glob("*.sst")), 100)
+
+
+@pytest.mark.parametrize("damage", ["no CURRENT", "garbage in CURRENT", "no MANIFEST", "truncated SST"])
+def test_a_damaged_store_says_that_the_task_is_corrupted(damage: str, tmp_path: Path) -> None:
+    damaged(tmp_path / "store", damage)
+    with pytest.raises(TaskCorruptedError, match=r"(?s)store .* is damaged: .* delete the task's directory"):
+        RocksDBStore(tmp_path / "store")
+
+
+def test_a_store_that_is_open_elsewhere_can_be_tried_again(tmp_path: Path) -> None:
+    first = RocksDBStore(tmp_path / "store")
+    with pytest.raises(LockError, match="open elsewhere"):
+        RocksDBStore(tmp_path / "store")
+    first.close()
+    RocksDBStore(tmp_path / "store").close()
+
+
+def test_a_place_that_cannot_be_a_directory_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ProcessorStateError, match=r"file/store.*check state\.dir"):
+        RocksDBStore(tmp_path / "file" / "store")
+    assert isinstance(open_error(tmp_path, Exception("IO error: Permission denied")), ProcessorStateError)
+
+
+#: No file may become larger than 100 kB, which to RocksDB is what a full disk is.
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from penstock.statestore.rocksdb_store import RocksDBStore
+from penstock.topology.errors import ProcessorStateError
+
+store = RocksDBStore(Path(sys.argv[1]))
+store.put(b"a", b"1")
+store.commit(1)
+store.persist()
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+for number in range(10_000):
+    store.put(b"%d" % number, b"%d" % (number * 7919) * 20)
+store.commit(2)
+for attempt in (store.persist, lambda: (store.put(b"b", b"1"), store.commit(3))):
+    try:
+        attempt()
+    except ProcessorStateError as error:
+        print(error)
+"""
+
+
+def test_a_full_disk_is_an_error_that_says_so_and_leaves_the_last_state_on_disk(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    run = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(path)], capture_output=True, text=True, timeout=60, check=True
+    )
+    flush, commit = run.stdout.splitlines()
+    assert flush.startswith(f"Cannot flush the store {path}")
+    assert flush.endswith("is the disk full?")
+    assert commit.startswith(f"Cannot write to the store {path}: IO error: ")
+    assert commit.endswith("File too large; is the disk full?")
+    store = RocksDBStore(path)
+    assert store.committed_offset() == 1
+    assert list(store.scan(None, None)) == [(b"a", b"1")]
+    store.close()
+
+
+def test_an_open_iterator_does_not_keep_a_closed_store_locked(tmp_path: Path) -> None:
+    store = RocksDBStore(tmp_path / "store")
+    store.put(b"a", b"1")
+    store.put(b"b", b"1")
+    store.commit(1)
+    started, untouched = store.scan(None, None), store.scan(None, None)
+    assert next(started) == (b"a", b"1")
+    assert store.rows(None, None) == [(b"a", b"1"), (b"b", b"1")]
+    store.close()
+    store.close()
+    again = RocksDBStore(tmp_path / "store")
+    assert list(started) == list(untouched) == []
+    assert again.get(b"a") == b"1"
+    again.close()
+
+
+def test_a_read_only_store_shows_what_was_committed(tmp_path: Path) -> None:
+    store = RocksDBStore(tmp_path / "store")
+    store.put(b"a", b"1")
+    store.commit(3)
+    store.persist()
+    store.put(b"a", b"2")
+    reader = RocksDBStore(tmp_path / "store", read_only=True)
+    assert reader.get(b"a") == b"1"
+    assert reader.committed_offset() == 3
+    reader.close()
+    store.close()
+
+
+def test_many_uncommitted_bytes_ask_for_a_commit(tmp_path: Path) -> None:
+    requests: list[int] = []
+    resources = RocksDBResources(RocksDBConfig(uncommitted_max_bytes=100_000))
+    store = RocksDBStore(tmp_path / "store", resources, lambda: requests.append(1))
+    for number in range(90):
+        store.put(b"key-%d" % number, b"x" * 900)
+    assert requests == []
+    for number in range(90, 130):
+        store.put(b"key-%d" % number, b"x" * 900)
+    assert requests
+    store.commit(1)
+    requests.clear()
+    for number in range(50):
+        store.put(b"key-%d" % number, b"x" * 900)
+    assert requests == []
+    store.close()
+
+
+def test_a_range_that_is_deleted_is_gone_after_the_commit_and_back_after_a_rollback(tmp_path: Path) -> None:
+    store = RocksDBStore(tmp_path / "store")
+    store.put(b"a1", b"1")
+    store.put(b"b1", b"1")
+    store.commit(1)
+    store.put(b"a2", b"2")
+    store.delete_range(b"a", b"b")
+    store.rollback()
+    assert store.rows(None, None) == [(b"a1", b"1"), (b"b1", b"1")]
+    store.put(b"a2", b"2")
+    store.delete_range(b"a", b"b")
+    store.put(b"a3", b"3")
+    assert store.has_uncommitted()
+    store.commit(2)
+    assert not store.has_uncommitted()
+    assert store.rows(None, None) == [(b"a3", b"3"), (b"b1", b"1")]
+    store.close()
+
+
+def test_a_commit_without_offset_keeps_the_one_before(tmp_path: Path) -> None:
+    store = RocksDBStore(tmp_path / "store")
+    assert store.committed_offset() is None
+    store.commit(5)
+    store.put(b"a", b"1")
+    store.commit(None)
+    assert store.committed_offset() == 5
+    store.close()
+
+
+BYTES = st.binary(max_size=3)
+
+
+@given(st.sets(BYTES), st.lists(st.tuples(st.booleans(), BYTES)), st.none() | BYTES, st.none() | BYTES)
+def test_sorted_keys_are_a_sorted_set(
+    keys: set[bytes], changes: list[tuple[bool, bytes]], start: bytes | None, end: bytes | None
+) -> None:
+    index = SortedKeys(keys)
+    for add, key in changes:
+        if add and key not in keys:
+            index.add(key)
+            keys.add(key)
+        elif not add and key in keys:
+            index.remove(key)
+            keys.remove(key)
+    wanted = sorted(key for key in keys if (start is None or key >= start) and (end is None or key < end))
+    assert index.between(start, end) == wanted
+
+
+def test_sorted_keys_split_into_chunks() -> None:
+    keys = [b"%06d" % (number * 7919 % 20_000) for number in range(20_000)]
+    index = SortedKeys(keys[:100])
+    for key in keys[100:]:
+        index.add(key)
+    assert max(len(chunk) for chunk in index._chunks) <= 2 * CHUNK
+    assert index.between(b"000500", b"015000") == sorted(keys)[500:15_000]
+    for key in keys:
+        index.remove(key)
+    assert index.between(None, None) == []
+    index.add(b"a")
+    assert index.between(None, None) == [b"a"]

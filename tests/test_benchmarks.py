@@ -1,0 +1,84 @@
+"""The benchmark measures right answers only: its input, what it expects, its checks, and Penstock's topologies."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks import topologies
+from benchmarks.__main__ import main
+from benchmarks.checks import Check, CountsCheck, RowsCheck, sum_of_rows
+from benchmarks.data import WINDOW_MS, Workload
+from benchmarks.scenarios import SCENARIOS, Scenario
+from penstock import Serdes
+from penstock.testing import TopologyTestDriver
+
+WORKLOAD = Workload(5_000)
+
+
+def problem(check: Check, *rows: tuple[bytes, int]) -> str | None:
+    for key, count in rows:
+        check.read(key, count.to_bytes(8))
+    return check.problem()
+
+
+def test_counts_are_checked_by_their_last_value() -> None:
+    expected = {b"a": 2, b"b": 1}
+    assert problem(CountsCheck(expected), (b"a", 1), (b"b", 1), (b"a", 2)) is None
+    assert problem(CountsCheck(expected), (b"a", 2), (b"b", 1)) is None, "a cache may leave out an update"
+    assert problem(CountsCheck(expected), (b"a", 2), (b"b", 2)) is not None
+    assert problem(CountsCheck(expected), (b"a", 2), (b"a", 1), (b"b", 1)) is not None
+    assert problem(CountsCheck(expected), (b"a", 2)) is not None
+    assert problem(CountsCheck(expected), (b"a", 2), (b"b", 1), (b"c", 1)) is not None
+
+
+def test_without_a_cache_every_update_is_checked() -> None:
+    expected = {b"a": 2, b"b": 1}
+    assert problem(CountsCheck(expected, every_update=True), (b"a", 1), (b"b", 1), (b"a", 2)) is None
+    assert problem(CountsCheck(expected, every_update=True), (b"b", 1), (b"a", 2)) is not None
+    assert problem(CountsCheck(expected, every_update=True), (b"a", 1), (b"a", 1), (b"a", 2), (b"b", 1)) is not None
+
+
+def test_rows_are_checked_byte_by_byte_in_any_order() -> None:
+    def found(*rows: tuple[bytes, bytes]) -> str | None:
+        check = RowsCheck(sum_of_rows([(b"a", b"1"), (b"a", b"1"), (b"b", b"2")]))
+        for row in rows:
+            check.read(*row)
+        return check.problem()
+
+    assert found((b"b", b"2"), (b"a", b"1"), (b"a", b"1")) is None
+    assert found((b"b", b"2"), (b"a", b"1")) is not None
+    assert found((b"b", b"2"), (b"b", b"2"), (b"a", b"1")) is not None
+    assert found((b"b", b"2"), (b"a", b"1"), (b"a1", b"")) is not None
+
+
+def test_equal_numbers_of_records_are_equal_records() -> None:
+    assert list(WORKLOAD.users()) == list(Workload(5_000).users())
+    assert WORKLOAD.counts().total() == WORKLOAD.windowed_counts().total() == 5_000
+    times = [WORKLOAD.timestamp(number) for number in range(5_000)]
+    assert all(a <= b for a, b in itertools.pairwise(times))
+    wide = Workload(3_000_000)
+    assert (wide.timestamp(2_999_999) - wide.timestamp(0)) // WINDOW_MS == 2, "three windows, each of a million"
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_penstocks_topologies_give_what_is_expected(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(topologies.INPUT_VARIABLE, "in")
+    monkeypatch.setenv(topologies.OUTPUT_VARIABLE, "out")
+    topology = getattr(topologies, scenario.topology)()
+    check = scenario.check(WORKLOAD)
+    with TopologyTestDriver(topology, {"application.id": "benchmark", **scenario.config}) as driver:
+        source = driver.create_input_topic("in", Serdes.bytes(), Serdes.bytes())
+        for key, value, timestamp in WORKLOAD.purchases():
+            source.pipe_input(key, value, timestamp)
+        for row in driver.create_output_topic("out", Serdes.bytes(), Serdes.bytes()).read_records_to_list():
+            check.read(row.key, row.value)
+    assert check.problem() is None
+
+
+def test_an_unknown_scenario_is_named() -> None:
+    result = CliRunner().invoke(main, ["--only", "count,cuont"])
+    assert result.exit_code == 2
+    assert "cuont: choose from count, count-uncached" in result.output

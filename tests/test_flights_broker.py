@@ -1,0 +1,113 @@
+"""The flights through real processes and a real Kafka: the demo as a user runs it, and a crash in the middle."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from examples.flights import dataset, loader, topics
+from examples.flights.progress import Progress, ProgressReader
+from examples.flights.verify import verify
+from penstock import KafkaStreams
+from penstock.dev_broker import DevBroker
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE_SECONDS = 300.0
+LOOK_SECONDS = 0.05
+#: Of the flights: when a worker is killed, state and offsets are there to be taken up, and much is left to do.
+KILL_AT_SHARE = 0.2
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A state folder for the demo's broker and application, as of a user who has just cloned the project."""
+    home = tmp_path_factory.mktemp("state")
+    yield home
+    DevBroker("demo", home / "penstock" / "brokers" / "demo").stop()
+
+
+def start_demo(home: Path, *options: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "XDG_STATE_HOME": str(home), "COLUMNS": "200"}
+    environment.pop("KAFKA_BOOTSTRAP_SERVERS", None)
+    command = [sys.executable, "-m", "examples.flights.demo", *options]
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def test_the_demo_answers_as_plain_python_does_and_goes_on_where_it_stopped(home: Path) -> None:
+    with start_demo(home, "--verify") as demo:
+        shown, _ = demo.communicate(timeout=PATIENCE_SECONDS)
+    assert demo.returncode == 0, shown
+    assert [line for line in shown.splitlines() if ": equal (" in line] == [
+        f"{topics.DELAYS}: equal (59704 rows)",
+        f"{topics.ROUTES}: equal (224 rows)",
+        f"{topics.MANUFACTURERS}: equal (37 rows)",
+        f"{topics.TEMPERATURES}: equal (6 rows)",
+    ]
+    assert shown.count("to DEAD") == 2
+    assert "State transition from PENDING_SHUTDOWN to NOT_RUNNING" in shown
+
+    with start_demo(home, "--keep") as demo:
+        shown, _ = demo.communicate(timeout=PATIENCE_SECONDS)
+    assert demo.returncode == 0, shown
+    assert "The data set is loaded already" in shown
+    assert "JFK-LAX" in shown
+
+
+def test_ctrl_c_stops_the_demo_in_good_order(home: Path) -> None:
+    with start_demo(home) as demo:
+        assert demo.stdout is not None
+        shown = []
+        for line in demo.stdout:
+            shown.append(line)
+            if "to RUNNING" in line:
+                demo.send_signal(signal.SIGINT)
+                break
+        shown.append(demo.communicate(timeout=PATIENCE_SECONDS)[0])
+    assert demo.returncode == 130, "".join(shown)
+    assert "Traceback" not in "".join(shown)
+    assert "State transition from PENDING_SHUTDOWN to NOT_RUNNING" in "".join(shown)
+
+
+def test_a_worker_that_is_killed_costs_no_flight_and_doubles_none(tmp_path: Path) -> None:
+    with DevBroker("crash", tmp_path / "broker") as broker:
+        address = broker.bootstrap_servers
+        loader.load(address)
+        config = {
+            "application.id": "flights-crash",
+            "bootstrap.servers": address,
+            "num.stream.threads": 2,
+            "commit.interval.ms": 200,
+            "state.dir": str(tmp_path / "state"),
+            "windowstore.changelog.additional.retention.ms": 1_577_880_000_000,
+        }
+        reader = ProgressReader(address, "flights-crash", (topics.FLIGHTS, topics.WEATHER, topics.PLANES))
+        with KafkaStreams("examples.flights.topology:build", config) as streams:
+            streams.start()
+            flights = dataset.ROWS[topics.FLIGHTS]
+            before = wait_for(reader, lambda p: p.committed.get(topics.FLIGHTS, 0) > KILL_AT_SHARE * flights)
+            assert not before.finished, "nothing was left to do when the worker was killed"
+            victim = max(streams.status(), key=lambda thread: len(thread.tasks))
+            os.kill(victim.pid, signal.SIGKILL)
+            wait_for(reader, lambda progress: progress.finished)
+            assert victim.pid not in [thread.pid for thread in streams.status()]
+        assert [str(verdict) for verdict in verify(address) if not verdict.equal] == []
+
+
+def wait_for(reader: ProgressReader, reached: Callable[[Progress], bool]) -> Progress:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        progress = reader.read()
+        if reached(progress):
+            return progress
+        assert time.monotonic() < deadline, f"stuck at {progress}"
+        time.sleep(LOOK_SECONDS)  # nothing outside the processes could wake us up

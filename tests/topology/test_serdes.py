@@ -1,0 +1,197 @@
+"""Serdes: bytes equal Kafka's, null stays null, and what the hot path is told about them is true."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock import ConfigError, Serde, Serdes, SerializationError, Windowed
+from penstock.topology.records import Change
+from penstock.topology.serdes import (
+    as_serde,
+    copy_json,
+    deserializer_for,
+    resolve_serde,
+    serializer_for,
+)
+from penstock.topology.windowed_serdes import ChangedSerde, read_varint, write_varint
+
+BYTES = [
+    (Serdes.string(), "é", b"\xc3\xa9"),
+    (Serdes.bytes(), b"\x00\xff", b"\x00\xff"),
+    (Serdes.int16(), -2, b"\xff\xfe"),
+    (Serdes.int32(), 1, b"\x00\x00\x00\x01"),
+    (Serdes.int64(), -1, b"\xff" * 8),
+    (Serdes.float32(), 1.5, struct.pack(">f", 1.5)),
+    (Serdes.float64(), -0.0, b"\x80" + bytes(7)),
+    (Serdes.json(), {"a": [1, None]}, b'{"a":[1,null]}'),
+    (Serdes.uuid(), UUID(int=1), b"00000000-0000-0000-0000-000000000001"),
+    (Serdes.time_windowed(Serdes.string(), 10), Windowed("a", 5, 15), b"a" + struct.pack(">q", 5)),
+    (Serdes.session_windowed(Serdes.string()), Windowed("a", 5, 9), b"a" + struct.pack(">qq", 9, 5)),
+]
+
+
+@pytest.mark.parametrize(("serde", "value", "data"), BYTES, ids=repr)
+def test_bytes_are_kafkas_both_ways(serde: Serde[Any], value: Any, data: bytes) -> None:
+    assert serde.serialize("topic", value) == serializer_for(serde, "topic")(value) == data
+    assert serde.deserialize("topic", data) == deserializer_for(serde, "topic")(data) == value
+
+
+@pytest.mark.parametrize(("serde", "value", "data"), BYTES, ids=repr)
+def test_null_stays_null(serde: Serde[Any], value: Any, data: bytes) -> None:
+    assert serde.serialize("topic", None) is serializer_for(serde, "topic")(None) is None
+    assert serde.deserialize("topic", None) is deserializer_for(serde, "topic")(None) is None
+
+
+@pytest.mark.parametrize(("serde", "value", "data"), BYTES, ids=repr)
+def test_only_keys_with_one_form_of_bytes_are_cacheable(serde: Serde[Any], value: Any, data: bytes) -> None:
+    assert serde.cacheable_keys == (not isinstance(value, float | dict))
+    if serde.cacheable_keys:
+        assert hash(value) == hash(serde.deserialize("topic", data))
+
+
+@pytest.mark.parametrize(
+    "serde", [Serdes.int64(), Serdes.string(), Serdes.bytes(), Serdes.time_windowed(Serdes.int32())]
+)
+def test_a_wrong_type_is_refused(serde: Serde[Any]) -> None:
+    with pytest.raises((TypeError, struct.error, SerializationError, ValueError)):
+        serde.serialize("topic", ["no", "such"])
+
+
+def test_javas_names_find_the_same_serdes() -> None:
+    assert Serdes.long() is Serdes.int64() is Serdes.of("org.apache.kafka.common.serialization.Serdes$LongSerde")
+    assert Serdes.integer() is Serdes.int32() is Serdes.of("integer")
+    assert Serdes.double() is Serdes.float64() is Serdes.of("DoubleSerde")
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r'no serde "lng".*long'):
+        Serdes.of("lng")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(JSON)
+def test_a_copy_of_json_is_equal(value: Any) -> None:
+    assert copy_json(value) == value
+    assert json.loads(json.dumps(copy_json(value))) == value
+
+
+def test_a_copy_of_json_shares_nothing() -> None:
+    value = {"a": [{"b": [1]}]}
+    copied = copy_json(value)
+    copied["a"][0]["b"].append(2)
+    assert value == {"a": [{"b": [1]}]}
+
+
+class Suffixed:
+    """A serde of a user's, whose bytes depend on the topic."""
+
+    def serialize(self, topic: str, value: list[str] | None) -> bytes | None:
+        return None if value is None else ",".join([*value, topic]).encode()
+
+    def deserialize(self, topic: str, data: bytes | None) -> list[str] | None:
+        return None if data is None else data.decode().split(",")[:-1]
+
+
+def test_a_users_serde_is_asked_with_the_topic() -> None:
+    serde = as_serde(Suffixed())
+    assert serde is not None
+    assert serializer_for(serde, "t")(["a"]) == b"a,t"
+    assert deserializer_for(serde, "t")(b"a,t") == ["a"]
+
+
+def test_nothing_is_assumed_of_a_users_serde() -> None:
+    serde = as_serde(Suffixed())
+    assert serde is not None
+    assert not serde.cacheable_keys
+    assert serde.copy is not None
+    value = ["a"]
+    assert serde.copy(value) == value
+    assert serde.copy(value) is not value
+
+
+@pytest.mark.parametrize("wrong", [Suffixed, "string", 5, object()])
+def test_what_is_no_serde_is_refused(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="serde"):
+        as_serde(wrong)
+
+
+def test_defaults_stand_in_for_what_was_not_declared() -> None:
+    config = {"default.key.serde": "string", "default.value.serde": Suffixed()}
+    assert resolve_serde(None, config, True, "x") is Serdes.string()
+    assert resolve_serde(None, config, False, "x").serialize("t", ["a"]) == b"a,t"
+    assert resolve_serde(Serdes.int64(), config, True, "x") is Serdes.int64()
+
+
+def test_a_default_reaches_the_key_inside_a_windowed_key() -> None:
+    serde = resolve_serde(Serdes.time_windowed(), {"default.key.serde": "string"}, True, "x")
+    assert serde.serialize("t", Windowed("a", 1, 2)) == b"a" + struct.pack(">q", 1)
+
+
+def test_without_serde_and_default_the_operator_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"No value serde for sink X: pass value_serde= .* default\.value\.serde"):
+        resolve_serde(None, {}, False, "sink X")
+
+
+def test_a_time_window_without_size_ends_as_late_as_can_be() -> None:
+    serde = Serdes.time_windowed(Serdes.string())
+    assert serde.deserialize("t", b"a" + struct.pack(">q", 5)) == Windowed("a", 5, 2**63 - 1)
+
+
+def test_the_topic_reaches_the_serde_inside_a_windowed_key() -> None:
+    serde = Serdes.session_windowed(Suffixed())
+    assert serde.serializer is None
+    assert serde.serialize("t", Windowed(["a"], 1, 2)) == b"a,t" + struct.pack(">qq", 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "data"),
+    [
+        (Change(None, "o"), b"o\x00"),
+        (Change("n", None), b"n\x01"),
+        (Change("n" * 70, "o"), b"\x8c\x01" + b"n" * 70 + b"o\x02"),
+    ],
+)
+def test_changes_have_kafkas_layout(change: Change, data: bytes) -> None:
+    serde = ChangedSerde(Serdes.string())
+    assert serde.serialize("t", change) == data
+    assert serde.deserialize("t", data) == change
+
+
+@pytest.mark.parametrize(
+    ("data", "change"),
+    [
+        (b"o\x00\x03", Change(None, "o", False)),
+        (b"n\x01\x04", Change("n", None, True)),
+        (b"\x02no\x00\x05", Change("n", "o", False)),
+    ],
+)
+def test_changes_of_versioned_tables_are_read(data: bytes, change: Change) -> None:
+    assert ChangedSerde(Serdes.string()).deserialize("t", data) == change
+
+
+def test_a_change_of_nothing_to_nothing_is_refused() -> None:
+    with pytest.raises(SerializationError, match="Both old and new"):
+        ChangedSerde(Serdes.string()).serialize("t", Change(None, None))
+
+
+def test_an_unknown_kind_of_change_is_refused() -> None:
+    with pytest.raises(SerializationError, match="flag 9"):
+        ChangedSerde(Serdes.string()).deserialize("t", b"x\x09")
+
+
+@given(st.integers(0, 2**31 - 1), st.binary(max_size=3))
+def test_varints_are_read_as_written(number: int, rest: bytes) -> None:
+    written = write_varint(number)
+    assert read_varint(written + rest) == (number, len(written))

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # for the modules beside the tests
+
+from memory_kafka import Cluster, ManualClock
+from thread_stage import Application, Stage
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest.fixture
+def stage(tmp_path: Path, cluster: Cluster, clock: ManualClock) -> Iterator[Stage]:
+    """Stream threads over a cluster in memory, stepped by the test; all are closed at the end."""
+    with Stage(tmp_path, cluster, clock) as made:
+        yield made
+
+
+@pytest.fixture
+def application(stage: Stage) -> Callable[..., Application]:
+    """Make an application: ``application(topology, **config)``."""
+
+    def make(topology: Any, **config: Any) -> Application:
+        return Application(stage, topology, config)
+
+    return make

@@ -1,0 +1,44 @@
+"""The application that most tests of stream threads run: it counts records by key."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from memory_kafka import Cluster
+
+from penstock.topology.records import TopicPartition
+from penstock.topology.serdes import Serdes
+from penstock.topology.streams_builder import StreamsBuilder
+from penstock.workers.membership.membership import OffsetAndMetadata
+
+IN, OUT, CHANGELOG = "in", "out", "app-counts-changelog"
+
+
+def counting(store: Any = "counts") -> Any:
+    """in -> count by key -> out."""
+    builder = StreamsBuilder()
+    stream = builder.stream(IN, key_serde=Serdes.string(), value_serde=Serdes.string())
+    counted = stream.group_by_key().count(store=store)
+    counted.to_stream().to(OUT, key_serde=Serdes.string(), value_serde=Serdes.int64())
+    return builder.build()
+
+
+def feed(cluster: Cluster, keys: str, partition: int = 0, timestamp: int = 1000) -> None:
+    """Write a record for each letter."""
+    for number, key in enumerate(keys):
+        cluster.append(IN, partition, key.encode(), b"value", timestamp + number)
+
+
+def counts(cluster: Cluster, topic: str = OUT) -> dict[str, int]:
+    """Return the newest count of each key."""
+    return {
+        (key or b"").decode(): struct.unpack(">q", value)[0]
+        for key, value in cluster.table(topic).items()
+        if value is not None
+    }
+
+
+def committed(cluster: Cluster, partition: int = 0) -> OffsetAndMetadata | None:
+    """Return what is committed for a partition of the input."""
+    return cluster.committed.get(TopicPartition(IN, partition))

@@ -1,0 +1,470 @@
+"""A Kafka cluster in memory, with the calls of confluent-kafka's clients that stream threads use.
+
+Deterministic: nothing happens but in a call, waiting moves the clock, and errors come when a test asks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as RdTopicPartition
+
+from penstock.topology.errors import StreamsError, TaskMigratedError
+from penstock.topology.records import RawRecord, TopicPartition
+from penstock.workers.membership.membership import (
+    Assign,
+    Assigned,
+    Event,
+    Lost,
+    MemberSubscription,
+    OffsetAndMetadata,
+    Rebalance,
+    RetriableCommitError,
+)
+
+
+class ManualClock:
+    """Stands still until somebody waits or a test advances it."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000
+        self.epoch_ms = 1_700_000_000_000
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
+    def wall_clock_ms(self) -> int:
+        return self.epoch_ms + self.now_ms
+
+    def advance(self, ms: int) -> None:
+        self.now_ms += ms
+
+    def sleep(self, seconds: float) -> None:
+        self.advance(int(seconds * 1000))
+
+
+class ErrorEvent(RawRecord):
+    """What a consumer returns in place of a record."""
+
+    def __init__(self, partition: TopicPartition, offset: int, code: int) -> None:
+        super().__init__(partition.topic, partition.partition, offset, -1, None, None)
+        self._error = KafkaError(code)
+
+    def error(self) -> KafkaError:  # type: ignore[override]
+        return self._error
+
+
+@dataclass
+class Log:
+    """One partition. records: by offset, None for a transaction's marker."""
+
+    records: list[RawRecord | None] = field(default_factory=list)
+    start: int = 0
+    #: Offset of the first record of a transaction that is still open.
+    open_since: int | None = None
+
+    @property
+    def end(self) -> int:
+        return len(self.records)
+
+    def readable_end(self, committed_only: bool) -> int:
+        return self.open_since if committed_only and self.open_since is not None else self.end
+
+
+class Cluster:
+    """The brokers: topics, committed offsets, one group. refuse_topics: whose produced records come back as errors."""
+
+    def __init__(self) -> None:
+        self.logs: dict[TopicPartition, Log] = {}
+        self.committed: dict[TopicPartition, OffsetAndMetadata] = {}
+        self.refuse_topics: set[str] = set()
+        self.deleted_before: dict[TopicPartition, int] = {}
+        self.group = Group(self)
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        for number in range(partitions):
+            self.logs.setdefault(TopicPartition(topic, number), Log())
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        return sorted(p for p in self.logs if p.topic == topic)
+
+    def append(
+        self,
+        topic: str,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int = 0,
+        headers: Any = None,
+    ) -> int:
+        log = self.logs[TopicPartition(topic, partition)]
+        log.records.append(RawRecord(topic, partition, log.end, timestamp, key, value, headers))
+        return log.end
+
+    def append_marker(self, topic: str, partition: int) -> None:
+        """End a transaction: a record that no consumer sees."""
+        self.logs[TopicPartition(topic, partition)].records.append(None)
+
+    def records(self, topic: str) -> list[RawRecord]:
+        """Return the records of a topic, partition by partition."""
+        return [r for p in self.partitions(topic) for r in self.logs[p].records if r is not None]
+
+    def table(self, topic: str) -> dict[bytes | None, bytes | None]:
+        """Return what a compacted topic would hold."""
+        return {record.key(): record.value() for record in self.records(topic)}
+
+
+class MemoryConsumer:
+    """confluent_kafka.Consumer, as far as PartitionConsumer calls it."""
+
+    def __init__(self, cluster: Cluster, clock: ManualClock, committed_only: bool) -> None:
+        self.cluster = cluster
+        self.clock = clock
+        self.committed_only = committed_only
+        self.positions: dict[TopicPartition, int] = {}
+        self.paused: set[TopicPartition] = set()
+        self.told_end: dict[TopicPartition, int] = {}
+        self.closed = False
+
+    def incremental_assign(self, partitions: list[RdTopicPartition]) -> None:
+        for partition in partitions:
+            key = TopicPartition(partition.topic, partition.partition)
+            assert key not in self.positions
+            self.positions[key] = partition.offset
+
+    def incremental_unassign(self, partitions: list[RdTopicPartition]) -> None:
+        for partition in partitions:
+            key = TopicPartition(partition.topic, partition.partition)
+            del self.positions[key]
+            self.paused.discard(key)
+            self.told_end.pop(key, None)
+
+    def pause(self, partitions: list[RdTopicPartition]) -> None:
+        self.paused |= {TopicPartition(p.topic, p.partition) for p in partitions}
+
+    def resume(self, partitions: list[RdTopicPartition]) -> None:
+        self.paused -= {TopicPartition(p.topic, p.partition) for p in partitions}
+
+    def consume(self, count: int, timeout: float) -> list[Any]:
+        found: list[Any] = []
+        for partition in sorted(self.positions.keys() - self.paused):
+            found += self._read(partition, count - len(found))
+        if not found:
+            self.clock.advance(int(timeout * 1000))
+        return found
+
+    def _read(self, partition: TopicPartition, count: int) -> list[Any]:
+        log = self.cluster.logs.get(partition)
+        position = self.positions[partition]
+        if count < 1:
+            return []
+        if log is None:
+            return [ErrorEvent(partition, position, KafkaError.UNKNOWN_TOPIC_OR_PART)]
+        if not log.start <= position <= log.end:
+            return [ErrorEvent(partition, position, KafkaError._AUTO_OFFSET_RESET)]
+        end = log.readable_end(self.committed_only)
+        found: list[Any] = []
+        while position < end and len(found) < count:
+            record = log.records[position]
+            position += 1
+            if record is not None:
+                found.append(record)
+        self.positions[partition] = position
+        if position >= end and self.told_end.get(partition) != position:
+            self.told_end[partition] = position
+            found.append(ErrorEvent(partition, position, KafkaError._PARTITION_EOF))
+        return found
+
+    def poll(self, timeout: float) -> Any:
+        found = self.consume(1, timeout)
+        return found[0] if found else None
+
+    def get_watermark_offsets(
+        self, partition: RdTopicPartition, timeout: float = 0, cached: bool = False
+    ) -> tuple[int, int]:
+        log = self.cluster.logs.get(TopicPartition(partition.topic, partition.partition))
+        if log is None:
+            raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION))
+        return log.start, log.readable_end(self.committed_only)
+
+    def list_topics(self, topic: str | None = None, timeout: float = 0) -> Any:
+        return list_topics(self.cluster, topic)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def list_topics(cluster: Cluster, topic: str | None) -> Any:
+    names = {p.topic for p in cluster.logs if topic in (None, p.topic)}
+    numbers = {name: {p.partition: p for p in cluster.partitions(name)} for name in names}
+    return SimpleNamespace(topics={name: SimpleNamespace(error=None, partitions=p) for name, p in numbers.items()})
+
+
+class MemoryProducer:
+    """confluent_kafka.Producer, as far as StreamsProducer calls it. queue_limit: BufferError beyond it until a poll."""
+
+    def __init__(self, cluster: Cluster, settings: Mapping[str, Any], transactional: bool) -> None:
+        self.cluster = cluster
+        self.transactional = transactional
+        self.queue: list[tuple[str, int, bytes | None, bytes | None, int, Any]] = []
+        self.queue_limit: int | None = None
+        self.written: set[TopicPartition] = set()
+        self.in_transaction = False
+        self._on_delivery: Callable[[KafkaError | None, Any], None] = settings["on_delivery"]
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        partition: int = -1,
+        on_delivery: Any = None,
+        timestamp: int = 0,
+        headers: Any = None,
+    ) -> None:
+        if self.queue_limit is not None and len(self.queue) >= self.queue_limit:
+            raise BufferError("Local: Queue full")
+        self.queue.append((topic, partition, key, value, timestamp, headers))
+
+    def poll(self, timeout: float) -> int:
+        return self._deliver()
+
+    def flush(self, timeout: float = -1) -> int:
+        self._deliver()
+        return 0
+
+    def _deliver(self) -> int:
+        sent, self.queue = self.queue, []
+        for topic, partition, key, value, timestamp, headers in sent:
+            existing = self.cluster.partitions(topic)
+            if partition < 0 and existing:
+                partition = sum(key or b"") % len(existing)
+            target = TopicPartition(topic, partition)
+            if topic in self.cluster.refuse_topics or target not in existing:
+                error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+                self._on_delivery(error, RawRecord(topic, partition, -1, timestamp, key, value))
+                continue
+            log = self.cluster.logs[target]
+            if self.transactional and target not in self.written:
+                log.open_since = log.end
+                self.written.add(target)
+            self.cluster.append(topic, partition, key, value, timestamp, headers)
+        return len(sent)
+
+    def list_topics(self, topic: str | None = None, timeout: float = 0) -> Any:
+        return list_topics(self.cluster, topic)
+
+    def init_transactions(self, timeout: float) -> None:
+        self.in_transaction = False
+
+    def begin_transaction(self) -> None:
+        assert not self.in_transaction
+        self.in_transaction = True
+
+    def send_offsets_to_transaction(self, offsets: list[RdTopicPartition], metadata: bytes, timeout: float) -> None:
+        if metadata != self.cluster.group.metadata():
+            raise KafkaException(KafkaError(KafkaError.ILLEGAL_GENERATION))
+        self._offsets = {
+            TopicPartition(p.topic, p.partition): OffsetAndMetadata(p.offset, p.metadata + "\0") for p in offsets
+        }
+
+    def commit_transaction(self, timeout: float) -> None:
+        self._deliver()
+        self._end()
+        self.cluster.committed |= self._offsets
+
+    def abort_transaction(self, timeout: float) -> None:
+        self.queue = []
+        for partition in self.written:
+            log = self.cluster.logs[partition]
+            since = log.end if log.open_since is None else log.open_since
+            log.records[since:] = [None] * (log.end - since)
+        self._end()
+
+    def _end(self) -> None:
+        self.in_transaction = False
+        for partition in self.written:
+            self.cluster.logs[partition].open_since = None
+            self.cluster.append_marker(*partition)
+        self.written.clear()
+
+
+class Group:
+    """The coordinator of the one group: everybody has to join before anybody gets an assignment."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.members: dict[str, MemoryMember] = {}
+        self.generation = 0
+
+    def metadata(self) -> bytes:
+        return b"generation %d" % self.generation
+
+    def rebalance(self, cause: MemoryMember | None) -> None:
+        for member in self.members.values():
+            if member is not cause and member.joined is not None:
+                member.joined = None
+                member.events.append(Rebalance())
+        if self.members and all(member.joined is not None for member in self.members.values()):
+            self._assign()
+
+    def joined(self) -> None:
+        if all(member.joined is not None for member in self.members.values()):
+            self._assign()
+
+    def _assign(self) -> None:
+        self.generation += 1
+        subscriptions = {name: MemberSubscription(None, member.joined or b"") for name, member in self.members.items()}
+        leader = self.members[min(self.members)]
+        for name, assignment in leader.assign(subscriptions).items():
+            member = self.members[name]
+            member.generation = self.generation
+            member.events.append(Assigned(self.generation, assignment.user_data, frozenset(assignment.active)))
+
+
+class MemoryMember:
+    """GroupMembership without a broker."""
+
+    def __init__(self, cluster: Cluster, name: str, assign: Assign) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.assign = assign
+        self.joined: bytes | None = None
+        self.events: list[Event] = []
+        self.generation = -1
+        self.refuse_commits = 0
+        self.commits: list[dict[TopicPartition, OffsetAndMetadata]] = []
+        self.left: bool | None = None
+        self._pending = False
+
+    def poll(self) -> list[Event]:
+        events, self.events = self.events, []
+        if self._pending:
+            events = [event for event in events if not isinstance(event, Rebalance)]
+        self._pending = self._pending and not any(isinstance(event, Assigned | Lost) for event in events)
+        return events
+
+    @property
+    def join_pending(self) -> bool:
+        return self._pending
+
+    def join(self, topics: Collection[str], user_data: bytes, reason: str = "") -> None:
+        if self._pending:
+            raise StreamsError("A join is pending already")
+        self._pending = True
+        group = self.cluster.group
+        answers = group.members.get(self.name) is self and self.joined is None
+        group.members[self.name] = self
+        self.joined = user_data
+        group.joined() if answers else group.rebalance(self)
+
+    def lose(self, reason: str) -> None:
+        """Throw this member out, as after a session timeout."""
+        self.cluster.group.members.pop(self.name, None)
+        self.joined, self.generation = None, -1
+        self.events.append(Lost(reason))
+        self.cluster.group.rebalance(None)
+
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        if self.generation != self.cluster.group.generation:
+            raise TaskMigratedError("Not a member any more")
+        if self.refuse_commits:
+            self.refuse_commits -= 1
+            raise RetriableCommitError("Try again")
+        self.commits.append(dict(offsets))
+        self.cluster.committed |= offsets
+
+    def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        return {partition: self.cluster.committed.get(partition) for partition in partitions}
+
+    def group_metadata(self) -> bytes:
+        if self.generation < 0:
+            raise TaskMigratedError("Not a member")
+        return b"generation %d" % self.generation
+
+    def close(self, leave: bool) -> None:
+        self.left = leave
+        if leave and self.cluster.group.members.pop(self.name, None) is not None:
+            self.cluster.group.rebalance(None)
+
+
+class MemoryAdmin:
+    """confluent_kafka.admin.AdminClient, as far as InternalTopicManager and others call it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    def list_topics(self, timeout: float = 0) -> Any:
+        return list_topics(self.cluster, None)
+
+    def describe_topics(self, topics: Any, request_timeout: float = 0) -> dict[str, Future[Any]]:
+        def describe(name: str) -> Future[Any]:
+            partitions = self.cluster.partitions(name)
+            unknown = KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+            return done(SimpleNamespace(partitions=partitions)) if partitions else failed(unknown)
+
+        return {name: describe(name) for name in topics.topic_names}
+
+    def create_topics(self, topics: Any, request_timeout: float = 0) -> dict[str, Future[Any]]:
+        for topic in topics:
+            self.cluster.create_topic(topic.topic, topic.num_partitions)
+        return {topic.topic: done(None) for topic in topics}
+
+    def list_offsets(self, asked: Mapping[RdTopicPartition, Any], request_timeout: float = 0) -> dict[Any, Future[Any]]:
+        ends = {p: self.cluster.logs[TopicPartition(p.topic, p.partition)].end for p in asked}
+        return {partition: done(SimpleNamespace(offset=end)) for partition, end in ends.items()}
+
+    def delete_records(self, partitions: list[RdTopicPartition]) -> dict[Any, Future[Any]]:
+        for partition in partitions:
+            key = TopicPartition(partition.topic, partition.partition)
+            self.cluster.deleted_before[key] = self.cluster.logs[key].start = partition.offset
+        return {partition: done(None) for partition in partitions}
+
+
+def done(value: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future
+
+
+def failed(error: Exception) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    return future
+
+
+class MemoryClientSupplier:
+    """KafkaClientSupplier over a Cluster; keeps what it has made, for tests to look at."""
+
+    def __init__(self, cluster: Cluster, clock: ManualClock, exactly_once: bool = False) -> None:
+        self.cluster = cluster
+        self.clock = clock
+        self.exactly_once = exactly_once
+        self.made: dict[str, Any] = {}
+
+    def get_consumer(self, client_id: str) -> MemoryConsumer:
+        consumer = MemoryConsumer(self.cluster, self.clock, self.exactly_once)
+        self.made[client_id] = consumer
+        return consumer
+
+    get_restore_consumer = get_global_consumer = get_consumer
+
+    def get_producer(
+        self, client_id: str, settings: Mapping[str, Any] | None = None, transactional_id: str | None = None
+    ) -> MemoryProducer:
+        producer = MemoryProducer(self.cluster, settings or {}, transactional_id is not None)
+        self.made[client_id] = producer
+        return producer
+
+    def get_admin(self, client_id: str) -> MemoryAdmin:
+        return MemoryAdmin(self.cluster)
+
+    def get_group_member(self, client_id: str, assign: Assign, instance_id: str | None = None) -> MemoryMember:
+        member = MemoryMember(self.cluster, client_id, assign)
+        self.made[client_id] = member
+        return member

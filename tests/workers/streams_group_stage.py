@@ -1,0 +1,223 @@
+"""Members of a streams group on a real broker, and what a stream thread does with their events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+
+from penstock.dev_broker import DevBroker
+from penstock.topology.records import TaskId, TopicPartition
+from penstock.topology.store_interfaces import StoreBuilder, StoreKind
+from penstock.topology.streams_config import StreamsConfig
+from penstock.workers.assignment.changelog_offsets import ChangelogOffsets
+from penstock.workers.assignment.streams_partition_assignor import Assignment, StreamsPartitionAssignor
+from penstock.workers.assignment.subscription_info import AssignorError
+from penstock.workers.assignment.topics_info import TopicsInfo
+from penstock.workers.clock import SystemClock
+from penstock.workers.log_context import PrefixedLogger
+from penstock.workers.membership.membership import Assigned, Event, Fatal, Lost, Rebalance
+from penstock.workers.membership.requests import GroupMemberConfig
+from penstock.workers.membership.streams_group_member import StreamsGroupMember
+from penstock.workers.membership.streams_topology import InternalTopic, StreamsSubtopology, StreamsTopology
+
+PARTITIONS = 4
+DEADLINE_SECONDS = 20.0
+PAUSE_SECONDS = 0.01
+HEARTBEAT_MS = 100
+SESSION_TIMEOUT_MS = 1_500
+#: By default a broker lets no streams group heartbeat this fast, nor end sessions this soon.
+QUICK_GROUPS = {
+    "group.streams.min.heartbeat.interval.ms": str(HEARTBEAT_MS),
+    "group.streams.min.session.timeout.ms": "1000",
+    "group.streams.initial.rebalance.delay.ms": "0",
+}
+
+
+@contextmanager
+def quick_groups(bootstrap_servers: str, directory: Path) -> Iterator[str]:
+    """Yield the broker of the run, or one of our own if that one's streams groups are slow."""
+    resource = ConfigResource(ResourceType.BROKER, "1")
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    config = admin.describe_configs([resource])[resource].result(DEADLINE_SECONDS)
+    with ExitStack() as stack:
+        if any(int(config[name].value) > int(value) for name, value in QUICK_GROUPS.items()):
+            broker = stack.enter_context(DevBroker("quick-groups", directory, config=QUICK_GROUPS))
+            bootstrap_servers = broker.bootstrap_servers
+        yield bootstrap_servers
+
+
+class ThreadDouble:
+    """One member and what a stream thread does with its events: opens and closes tasks, joins whenever it has to."""
+
+    def __init__(self, member: StreamsGroupMember, process_id: UUID, endpoint: str, tags: Mapping[str, str]) -> None:
+        config = StreamsConfig({"application.id": "a", "bootstrap.servers": "unused:1"})
+        settings = {**config, "application.server": endpoint}
+        log = PrefixedLogger(__name__, "")
+        offsets: ChangelogOffsets = NoOffsets()
+        self.member = member
+        self.assignor = StreamsPartitionAssignor(settings, process_id, offsets, SystemClock(), log, tags)
+        self.assignment = Assignment()
+        self.events: list[Event] = []
+        self.history: list[frozenset[TaskId]] = []
+        self.error = AssignorError.NONE
+        self.offset_sums: Mapping[TaskId, int] = {}
+        self.rejoins = True
+        self.closed = False
+
+    @property
+    def active(self) -> frozenset[TaskId]:
+        return frozenset(self.assignment.active)
+
+    @property
+    def standby(self) -> frozenset[TaskId]:
+        return frozenset(self.assignment.standby)
+
+    def join(self) -> None:
+        user_data = self.assignor.subscription(self.active, self.standby, self.offset_sums, self.error)
+        self.member.join((), user_data, "test")
+
+    def step(self) -> None:
+        wants_join = False
+        for event in self.member.poll():
+            self.events.append(event)
+            wants_join |= self._handle(event)
+        if wants_join and self.rejoins and not self.member.join_pending:
+            self.join()
+
+    def _handle(self, event: Event) -> bool:
+        if isinstance(event, Assigned):
+            self.assignment = self.assignor.on_assignment(event.user_data)
+            self.history.append(self.active)
+            return self.assignment.next_rebalance_ms == 0
+        if isinstance(event, Lost):
+            self.assignment = Assignment()
+        return isinstance(event, Rebalance | Lost)
+
+    def count(self, kind: type[Event]) -> int:
+        return sum(isinstance(event, kind) for event in self.events)
+
+    @property
+    def fatal(self) -> Exception:
+        return next(event.error for event in self.events if isinstance(event, Fatal))
+
+    def close(self, leave: bool = True) -> None:
+        if not self.closed:
+            self.closed = True
+            self.assignment = Assignment()
+            self.member.close(leave)
+
+
+class NoOffsets:
+    """ChangelogOffsets of somebody who never leads."""
+
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        raise AssertionError("asked for offsets")
+
+    committed_offsets = end_offsets
+
+
+class Group:
+    """Members of one group, which counts the records of one topic with a store; one thread polls them all."""
+
+    def __init__(self, group_id: str, bootstrap_servers: str, partitions: int = PARTITIONS) -> None:
+        self.group_id = group_id
+        self.bootstrap_servers = bootstrap_servers
+        self.admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+        self.changelog = f"{group_id}-counts-changelog"
+        self.config = GroupMemberConfig(
+            group_id, heartbeat_interval_ms=HEARTBEAT_MS, max_poll_interval_ms=30_000, api_timeout_ms=10_000
+        )
+        self.threads: list[ThreadDouble] = []
+        self.watches = True  # that no task is open in two threads
+        self.configure(
+            heartbeat_interval_ms=HEARTBEAT_MS, session_timeout_ms=SESSION_TIMEOUT_MS, assignment_interval_ms=0
+        )
+        self.topic = self.make_topic("in", partitions)  # brokers hear of it after the settings
+
+    def make_topic(self, purpose: str, partitions: int = PARTITIONS) -> str:
+        topic = f"{self.group_id}-{purpose}"
+        self.admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(DEADLINE_SECONDS)
+        return topic
+
+    def configure(self, **settings: int) -> None:
+        """Set the group's settings at the broker: ``num_standby_replicas=1`` is streams.num.standby.replicas."""
+        entries = [
+            ConfigEntry(f"streams.{name.replace('_', '.')}", str(value), incremental_operation=AlterConfigOpType.SET)
+            for name, value in settings.items()
+        ]
+        resource = ConfigResource(ResourceType.GROUP, self.group_id, incremental_configs=entries)
+        futures = self.admin.incremental_alter_configs([resource])
+        futures[resource].result(DEADLINE_SECONDS)
+
+    @property
+    def topology(self) -> StreamsTopology:
+        changelog = InternalTopic(self.changelog, config={"cleanup.policy": "compact"})
+        subtopology = StreamsSubtopology(0, (self.topic,), changelog_topics=(changelog,))
+        store = StoreBuilder("counts", StoreKind.TIMESTAMPED_KEY_VALUE)
+        info = TopicsInfo(0, frozenset({self.topic}), frozenset(), {}, {self.changelog: store}, frozenset(), ())
+        return StreamsTopology((subtopology,), {0: info})
+
+    @property
+    def tasks(self) -> frozenset[TaskId]:
+        return frozenset(TaskId(0, number) for number in range(PARTITIONS))
+
+    def add(
+        self,
+        config: GroupMemberConfig | None = None,
+        topology: StreamsTopology | None = None,
+        endpoint: str = "",
+        tags: Mapping[str, str] | None = None,
+        *,
+        join: bool = True,
+    ) -> ThreadDouble:
+        """Start a thread of a process of its own."""
+        connection: dict[str, Any] = {"bootstrap_servers": self.bootstrap_servers}
+        member = StreamsGroupMember(config or self.config, connection, topology or self.topology, SystemClock())
+        thread = ThreadDouble(member, uuid4(), endpoint, tags or {})
+        self.threads.append(thread)
+        if join:
+            thread.join()
+        return thread
+
+    @property
+    def live(self) -> list[ThreadDouble]:
+        return [thread for thread in self.threads if not thread.closed]
+
+    def run_until(self, condition: Callable[[], object], seconds: float = DEADLINE_SECONDS) -> float:
+        """Poll all members until the condition holds; return how long it took. Fails after so many seconds."""
+        started = time.monotonic()
+        while not condition():
+            assert time.monotonic() - started < seconds, [(t.active, t.standby, t.events[-5:]) for t in self.threads]
+            for thread in self.live:
+                thread.step()
+            running = [task for thread in self.live for task in thread.active]
+            if self.watches:
+                assert len(running) == len(set(running)), f"open twice: {[(t.active, t.events) for t in self.live]}"
+            time.sleep(PAUSE_SECONDS)
+        return time.monotonic() - started
+
+    def run_for(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        self.run_until(lambda: time.monotonic() >= end, seconds + 1)
+
+    def settled(self) -> bool:
+        """All tasks run, evenly."""
+        shares = [len(thread.active) for thread in self.live]
+        return sum(shares) == len(self.tasks) and max(shares) - min(shares) <= 1
+
+    def settle(self, seconds: float = DEADLINE_SECONDS) -> float:
+        return self.run_until(self.settled, seconds)
+
+    def close(self) -> None:
+        """End all members and delete the topics, the broker's too."""
+        for thread in self.threads:
+            thread.close()
+        made = [topic for topic in self.admin.list_topics(timeout=10).topics if topic.startswith(self.group_id)]
+        for future in self.admin.delete_topics(made).values():
+            future.result(DEADLINE_SECONDS)

@@ -1,0 +1,413 @@
+"""StreamsPartitionAssignor: a whole group simulated, round by round, and the single decisions of leader and member."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.topology.errors import StreamsError, TaskAssignmentError
+from penstock.topology.records import TaskId, TopicPartition
+from penstock.topology.store_interfaces import StoreBuilder, StoreKind
+from penstock.topology.streams_config import StreamsConfig
+from penstock.workers.assignment.client_state import AssignmentConfigs, Clients
+from penstock.workers.assignment.streams_partition_assignor import Assignment, StreamsPartitionAssignor
+from penstock.workers.assignment.subscription_info import LATEST_OFFSET, AssignmentInfo, AssignorError, SubscriptionInfo
+from penstock.workers.assignment.topics_info import TopicsInfo
+from penstock.workers.log_context import PrefixedLogger
+from penstock.workers.membership.membership import MemberAssignment, MemberSubscription
+
+LOG = PrefixedLogger("test", "")
+NOW_MS = 1_000_000
+END_OFFSET = 50
+ROUNDS_MAX = 60
+
+
+def topics_info(
+    subtopology: int, *sources: str, changelogs: Collection[str] = (), shared: Collection[str] = ()
+) -> TopicsInfo:
+    stores = {name: StoreBuilder(name, StoreKind.KEY_VALUE) for name in (*changelogs, *shared)}
+    return TopicsInfo(subtopology, frozenset(sources), frozenset(), {}, stores, frozenset(shared), ())
+
+
+#: Sub-topology 0 is stateful with two sources of 6 and 4 partitions, 1 is stateless with 5.
+TOPICS = {0: topics_info(0, "a", "b", changelogs=["a-changelog"]), 1: topics_info(1, "c")}
+COUNTS = {"a": 6, "b": 4, "c": 5}
+TASKS = {TaskId(0, n) for n in range(6)} | {TaskId(1, n) for n in range(5)}
+
+
+class FixedOffsets:
+    """Changelogs of one length; asked is what was asked for."""
+
+    def __init__(self, known: bool = True) -> None:
+        self.known = known
+        self.asked: dict[str, set[TopicPartition]] = {"end": set(), "committed": set()}
+
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return self._answer("end", partitions)
+
+    def committed_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return self._answer("committed", partitions)
+
+    def _answer(self, kind: str, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        if not self.known:
+            raise StreamsError("not known")
+        self.asked[kind] |= set(partitions)
+        return dict.fromkeys(partitions, END_OFFSET)
+
+
+class FixedClock:
+    """A clock that stands still."""
+
+    def monotonic_ms(self) -> int:
+        return NOW_MS
+
+    def wall_clock_ms(self) -> int:
+        return NOW_MS
+
+
+def assignor(
+    process: int = 1,
+    offsets: FixedOffsets | None = None,
+    topics: Mapping[int, TopicsInfo] = TOPICS,
+    counts: Mapping[str, int] = COUNTS,
+    latest_version: int = 1,
+    **values: object,
+) -> StreamsPartitionAssignor:
+    config = StreamsConfig({name.replace("_", "."): value for name, value in values.items()})
+    made = StreamsPartitionAssignor(
+        config, UUID(int=process), offsets or FixedOffsets(), FixedClock(), LOG, latest_version=latest_version
+    )
+    made.update_topics(topics, counts)
+    return made
+
+
+def running(tasks: Collection[TaskId]) -> dict[TaskId, int]:
+    return {task: LATEST_OFFSET for task in tasks if task.subtopology == 0}
+
+
+def rebalance(leader: StreamsPartitionAssignor, members: Mapping[str, bytes]) -> dict[str, MemberAssignment]:
+    return leader.assign({member: MemberSubscription(None, data) for member, data in members.items()})
+
+
+@dataclass
+class Thread:
+    """A simulated stream thread: what it owns, and what the disk that it shares with its client's threads holds."""
+
+    name: str
+    assignor: StreamsPartitionAssignor
+    disk: set[TaskId]
+    active: set[TaskId] = field(default_factory=set)
+    standby: set[TaskId] = field(default_factory=set)
+    wants_rebalance: bool = True
+    probing: bool = False
+
+    def subscription(self) -> bytes:
+        offsets = {**dict.fromkeys(self.disk, END_OFFSET), **running(self.active)}
+        return self.assignor.subscription(self.active, self.standby, offsets)
+
+    def take(self, part: Assignment, owned_by_others: set[TaskId]) -> None:
+        assert part.error is AssignorError.NONE
+        revoked = self.active - part.active.keys()
+        self.active -= revoked
+        new = part.active.keys() - self.active
+        assert not new & owned_by_others, f"{self.name} starts {new & owned_by_others} while another runs them"
+        self.active |= new
+        self.standby = set(part.standby)
+        self.disk |= self.standby | {task for task in self.active if task.subtopology == 0}
+        assert not self.active & self.standby
+        self.wants_rebalance = bool(revoked) or part.next_rebalance_ms == 0
+        self.probing = part.next_rebalance_ms not in (None, 0)
+
+
+class SimulatedGroup:
+    """Threads and their rebalances; each round hands out the parts in random order."""
+
+    def __init__(self, seed: int, **values: object) -> None:
+        self.random = random.Random(seed)
+        self.values = values
+        self.threads: list[Thread] = []
+        self.disks: dict[int, set[TaskId]] = defaultdict(set)
+        self.started = 0
+        self.rounds = 0
+
+    def start(self, process: int) -> None:
+        self.started += 1
+        made = assignor(process, **self.values)  # type: ignore[arg-type]
+        self.threads.append(Thread(f"m-{self.started}", made, self.disks[process]))
+
+    def kill(self, index: int) -> None:
+        del self.threads[index % len(self.threads)]
+        for thread in self.threads:
+            thread.wants_rebalance = True
+
+    def one_round(self) -> None:
+        self.rounds += 1
+        leader = self.random.choice(self.threads)
+        parts = rebalance(leader.assignor, {thread.name: thread.subscription() for thread in self.threads})
+        for thread in self.random.sample(self.threads, len(self.threads)):
+            others = {task for other in self.threads if other is not thread for task in other.active}
+            thread.take(thread.assignor.on_assignment(parts[thread.name].user_data), others)
+
+    def settle(self) -> None:
+        before = self.rounds
+        while any(thread.wants_rebalance or thread.probing for thread in self.threads):
+            self.one_round()
+            assert self.rounds - before <= ROUNDS_MAX, "the group does not settle"
+        owned = [task for thread in self.threads for task in thread.active]
+        assert sorted(owned) == sorted(TASKS)
+
+
+actions = st.lists(st.tuples(st.sampled_from(["start", "kill", "round"]), st.integers(0, 5)), max_size=12)
+
+
+@given(
+    seed=st.integers(0, 2**16),
+    what=actions,
+    standbys=st.integers(0, 2),
+    lag=st.sampled_from([0, 10_000]),
+    name=st.sampled_from(["HighAvailabilityTaskAssignor", "StickyTaskAssignor"]),
+)
+@settings(max_examples=80, deadline=None)
+def test_whatever_comes_and_goes_no_task_runs_twice_and_all_run_in_the_end(
+    seed: int, what: list[tuple[str, int]], standbys: int, lag: int, name: str
+) -> None:
+    group = SimulatedGroup(seed, num_standby_replicas=standbys, acceptable_recovery_lag=lag, task_assignor_class=name)
+    group.start(process=0)
+    for action, number in what:
+        if action == "start":
+            group.start(process=number // 2)
+        elif action == "kill" and len(group.threads) > 1:
+            group.kill(number)
+        else:
+            group.one_round()
+    group.settle()
+    rounds = group.rounds
+    group.one_round()
+    assert not any(thread.wants_rebalance for thread in group.threads), "a settled group moves tasks"
+    assert group.rounds == rounds + 1
+
+
+@given(threads=st.lists(st.integers(0, 2), min_size=1, max_size=6), seed=st.integers(0, 100))
+@settings(max_examples=40, deadline=None)
+def test_a_settled_group_is_balanced_over_all_its_threads(threads: list[int], seed: int) -> None:
+    group = SimulatedGroup(seed)
+    for process in threads:
+        group.start(process)
+        group.settle()
+    counts = [len(thread.active) for thread in group.threads]
+    assert max(counts) - min(counts) <= 2  # one for the clients, one for the threads within one
+
+
+def test_a_new_thread_of_the_same_client_gets_tasks_without_warming_up() -> None:
+    """The state directory is shared: the task moves with what is on the disk."""
+    group = SimulatedGroup(1)
+    group.start(process=1)
+    group.settle()
+    group.start(process=1)
+    group.settle()
+    assert group.rounds == 3  # alone; withheld from the new one; handed over
+    assert sorted(len(thread.active) for thread in group.threads) == [5, 6]
+
+
+def part(encoded: dict[str, MemberAssignment], member: str) -> AssignmentInfo:
+    return AssignmentInfo.decode(encoded[member].user_data)
+
+
+def test_a_task_that_another_member_owns_is_withheld_and_asked_for_at_once() -> None:
+    one = assignor()
+    parts = rebalance(one, {"m-1": one.subscription(TASKS, (), running(TASKS)), "m-2": one.subscription((), (), {})})
+    first, second = part(parts, "m-1"), part(parts, "m-2")
+    assert second.active == {}
+    assert second.next_rebalance_ms == 0
+    assert first.active.keys() < TASKS
+    assert first.next_rebalance_ms is None
+
+
+def test_a_standby_copy_stays_open_until_its_active_task_arrives() -> None:
+    two = {n: assignor(n, num_standby_replicas=1) for n in (1, 2)}
+    stateful = {task for task in TASKS if task.subtopology == 0}
+    offsets = dict.fromkeys(stateful, END_OFFSET)
+    parts = rebalance(
+        two[1],
+        {"m-1": two[1].subscription(TASKS, (), running(TASKS)), "m-2": two[2].subscription((), stateful, offsets)},
+    )
+    assert part(parts, "m-2").active == {}
+    assert part(parts, "m-2").standby.keys() == stateful
+
+
+def test_a_task_that_two_members_claim_is_taken_from_both() -> None:
+    one, two = assignor(1), assignor(2)
+    task = TaskId(1, 0)
+    parts = rebalance(one, {"m-1": one.subscription([task], (), {}), "m-2": two.subscription([task], (), {})})
+    assert all(task not in part(parts, member).active for member in parts)
+    assert 0 in {part(parts, member).next_rebalance_ms for member in parts}
+
+
+def test_tasks_read_those_of_their_topics_that_have_the_partition() -> None:
+    one = assignor()
+    active = one.on_assignment(rebalance(one, {"m": one.subscription((), (), {})})["m"].user_data).active
+    assert active.keys() == TASKS
+    assert active[TaskId(0, 3)] == {TopicPartition("a", 3), TopicPartition("b", 3)}
+    assert active[TaskId(0, 4)] == {TopicPartition("a", 4)}
+
+
+def test_no_two_subscriptions_are_the_same() -> None:
+    one = assignor()
+    assert one.subscription((), (), {}) != one.subscription((), (), {})
+
+
+def test_a_probing_rebalance_is_asked_of_one_member_of_the_leaders_client() -> None:
+    leader, other = assignor(1, probing_rebalance_interval_ms=60_000, acceptable_recovery_lag=0), assignor(2)
+    parts = rebalance(
+        leader,
+        {
+            "m-1": leader.subscription([t for t in TASKS if t.partition % 2], (), {}),
+            "m-2": leader.subscription([t for t in TASKS if not t.partition % 2], (), running(TASKS)),
+            "m-3": other.subscription((), (), {}),
+        },
+    )
+    assert part(parts, "m-3").standby  # warms up
+    times = [part(parts, member).next_rebalance_ms for member in ("m-1", "m-2")]
+    assert sorted(times, key=str) == [NOW_MS + 60_000, None]
+
+
+def test_lags_are_those_of_changelogs_and_for_source_changelogs_of_what_was_consumed() -> None:
+    offsets = FixedOffsets()
+    topics = {0: topics_info(0, "a", changelogs=["s-changelog"], shared=["a"]), 1: topics_info(1, "c")}
+    one = assignor(offsets=offsets, topics=topics, counts={"a": 2, "c": 1})
+    rebalance(one, {"m": one.subscription((), (), {})})
+    assert offsets.asked["end"] == {TopicPartition("s-changelog", 0), TopicPartition("s-changelog", 1)}
+    assert offsets.asked["committed"] == {TopicPartition("a", 0), TopicPartition("a", 1)}
+
+
+def test_without_lags_everything_stays_and_is_tried_again_later() -> None:
+    one = assignor(offsets=FixedOffsets(known=False))
+    other = assignor(2)
+    parts = rebalance(one, {"m-1": one.subscription(TASKS, (), running(TASKS)), "m-2": other.subscription((), (), {})})
+    assert part(parts, "m-1").active.keys() == TASKS
+    assert part(parts, "m-1").next_rebalance_ms == NOW_MS + 600_000
+
+
+@pytest.mark.parametrize(
+    ("counts", "subscriptions", "error"),
+    [
+        ({"a": 1, "b": 1}, ["{}"], AssignorError.INCOMPLETE_SOURCE_TOPIC_METADATA),
+        (COUNTS, ["garbage"], AssignorError.ASSIGNMENT_ERROR),
+        (COUNTS, ["shutdown"], AssignorError.SHUTDOWN_REQUESTED),
+    ],
+)
+def test_what_goes_wrong_reaches_all_members(
+    counts: dict[str, int], subscriptions: list[str], error: AssignorError, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = assignor(counts=counts)
+    sent = {
+        "{}": one.subscription((), (), {}),
+        "garbage": b"\0\0\0\x0b",
+        "shutdown": one.subscription((), (), {}, AssignorError.SHUTDOWN_REQUESTED),
+    }
+    parts = rebalance(one, {"m-1": one.subscription((), (), {}), "m-2": sent[subscriptions[0]]})
+    for member in parts:
+        assert one.on_assignment(parts[member].user_data) == Assignment(error=error)
+    if error is not AssignorError.SHUTDOWN_REQUESTED:
+        assert any(record.levelno == logging.ERROR for record in caplog.records)
+
+
+def test_the_log_of_an_error_names_the_missing_topic(caplog: pytest.LogCaptureFixture) -> None:
+    one = assignor(counts={"a": 1, "b": 1})
+    rebalance(one, {"m-1": one.subscription((), (), {})})
+    assert "Missing source topics: c" in caplog.text
+
+
+def test_hosts_are_told_where_all_partitions_are() -> None:
+    servers = {n: assignor(n, application_server=f"h{n}:80", num_standby_replicas=1) for n in (1, 2)}
+    parts = rebalance(servers[1], {f"m-{n}": each.subscription((), (), {}) for n, each in servers.items()})
+    told = servers[2].on_assignment(parts["m-2"].user_data)
+    assert told.partitions_by_host.keys() == {"h1:80", "h2:80"}
+    everywhere = {partition for partitions in told.partitions_by_host.values() for partition in partitions}
+    assert everywhere == {TopicPartition(topic, n) for topic, count in COUNTS.items() for n in range(count)}
+    assert told.standby_partitions_by_host["h1:80"]
+    assert told.next_rebalance_ms is None
+
+
+def test_a_static_member_that_came_back_with_another_endpoint_rebalances() -> None:
+    old = assignor(application_server="old:80")
+    stored = rebalance(old, {"m": old.subscription((), (), {})})["m"].user_data
+    assert assignor(application_server="new:80").on_assignment(stored).next_rebalance_ms == 0
+    assert old.on_assignment(stored).next_rebalance_ms is None
+
+
+def test_version_probing_lets_old_and_new_members_share_a_group() -> None:
+    """KIP-268: the new one comes with its version, is answered with the old one, and comes again with that."""
+    old, new = assignor(1), assignor(2, latest_version=2)
+    task = TaskId(1, 0)
+    parts = rebalance(old, {"m-1": old.subscription((), (), {}), "m-2": new.subscription([task], (), {})})
+    assert task not in part(parts, "m-1").active  # it was understood that the new one owns it
+    answer = new.on_assignment(parts["m-2"].user_data)
+    assert task in answer.active
+    assert answer.next_rebalance_ms == 0
+    again = new.subscription([task], (), {})
+    assert SubscriptionInfo.decode(again, "m-2").version == 1
+    parts = rebalance(old, {"m-1": old.subscription((), (), {}), "m-2": again})
+    assert new.on_assignment(parts["m-2"].user_data).next_rebalance_ms is None
+
+
+def test_when_the_last_old_member_is_gone_the_new_version_is_used() -> None:
+    new = assignor(2, latest_version=2)
+    new.on_assignment(AssignmentInfo(1, 1).encode())
+    assert SubscriptionInfo.decode(new.subscription((), (), {}), "m", 2).version == 1
+    parts = rebalance(new, {"m": new.subscription((), (), {})})
+    assert new.on_assignment(parts["m"].user_data).next_rebalance_ms == 0
+    assert SubscriptionInfo.decode(new.subscription((), (), {}), "m", 2).version == 2
+
+
+@pytest.mark.parametrize(
+    ("info", "message"),
+    [(AssignmentInfo(2, 1), "assignment with higher version 2"), (AssignmentInfo(1, 2), "greater than we support")],
+)
+def test_an_answer_in_a_version_that_was_not_offered_is_refused(info: AssignmentInfo, message: str) -> None:
+    with pytest.raises(TaskAssignmentError, match=message):
+        assignor().on_assignment(info.encode())
+
+
+class EverythingToOne:
+    """A user's task assignor."""
+
+    def assign(
+        self, clients: Clients, all_tasks: Collection[TaskId], stateful: Collection[TaskId], configs: AssignmentConfigs
+    ) -> bool:
+        next(iter(clients.values())).active_tasks.update(all_tasks)
+        return False
+
+
+class NothingToAnyone:
+    """A user's task assignor with a mistake."""
+
+    def assign(
+        self, clients: Clients, all_tasks: Collection[TaskId], stateful: Collection[TaskId], configs: AssignmentConfigs
+    ) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("named", [EverythingToOne, EverythingToOne()])
+def test_a_users_task_assignor_decides(named: object) -> None:
+    leader = assignor(1, task_assignor_class=named)
+    parts = rebalance(leader, {f"m-{n}": assignor(n).subscription((), (), {}) for n in (1, 2)})
+    assert part(parts, "m-1").active.keys() == TASKS
+
+
+def test_a_users_task_assignor_is_checked() -> None:
+    leader = assignor(1, task_assignor_class=NothingToAnyone)
+    parts = rebalance(leader, {"m-1": leader.subscription((), (), {})})
+    assert part(parts, "m-1").error is AssignorError.ASSIGNMENT_ERROR
+
+
+def test_all_source_topics_are_subscribed() -> None:
+    assert assignor().source_topics == {"a", "b", "c"}

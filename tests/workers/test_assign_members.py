@@ -1,0 +1,182 @@
+"""The assignor and the group member together on a real broker: stream threads without their tasks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from uuid import UUID
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from penstock.topology.records import TaskId
+from penstock.topology.streams_builder import StreamsBuilder
+from penstock.topology.streams_config import StreamsConfig
+from penstock.workers.assignment.changelog_offsets import AdminChangelogOffsets
+from penstock.workers.assignment.streams_partition_assignor import StreamsPartitionAssignor
+from penstock.workers.assignment.subscription_info import LATEST_OFFSET
+from penstock.workers.assignment.topics_info import topics_infos
+from penstock.workers.client_supplier import KafkaClientSupplier, static_instance_id
+from penstock.workers.clock import SystemClock
+from penstock.workers.internal_topic_manager import InternalTopicManager
+from penstock.workers.log_context import PrefixedLogger
+from penstock.workers.membership.membership import Assigned, Fatal, Lost, Rebalance
+
+pytestmark = pytest.mark.broker
+
+PARTITIONS = 6
+TASKS = {TaskId(subtopology, partition) for subtopology in (0, 1) for partition in range(PARTITIONS)}
+DEADLINE_SECONDS = 30.0
+PAUSE_SECONDS = 0.01
+
+
+class Thread:
+    """A stream thread that owns tasks but does nothing with them."""
+
+    def __init__(self, config: StreamsConfig, source: str, process: int, slot: int) -> None:
+        log, clock, process_id = PrefixedLogger("test", f"{slot} "), SystemClock(), UUID(int=process)
+        supplier = KafkaClientSupplier(config, clock)
+        self.admin = supplier.get_admin(f"admin-{slot}")
+        self.topics = InternalTopicManager(self.admin, config, clock, log)
+        offsets = AdminChangelogOffsets(self.admin, config["application.id"])
+        self.assignor = StreamsPartitionAssignor(config, process_id, offsets, clock, log)
+        builder = StreamsBuilder()
+        builder.stream(source).group_by(lambda key, value: value).count(store="counts")
+        topology = builder.build(config).internal_builder.build_subtopologies(config)
+        self.infos = topics_infos(config["application.id"], topology)
+        instance_id = static_instance_id(config, process_id, slot)
+        self.member = supplier.get_group_member(f"member-{slot}", self.assignor.assign, instance_id)
+        self.active: set[TaskId] = set()
+        self.standby: set[TaskId] = set()
+        self.wants_rebalance = True
+        self.lost = 0
+
+    def step(self) -> None:
+        for event in self.member.poll():
+            if isinstance(event, Fatal):
+                raise event.error
+            if isinstance(event, Lost):
+                self.active = set()
+                self.lost += 1
+            if isinstance(event, Assigned):
+                self.take(event)
+            else:
+                self.wants_rebalance = True
+        if self.wants_rebalance and not self.member.join_pending:
+            self.join()
+
+    def take(self, event: Assigned) -> None:
+        part = self.assignor.on_assignment(event.user_data)
+        assert event.active == {partition for partitions in part.active.values() for partition in partitions}
+        self.wants_rebalance = bool(self.active - part.active.keys()) or part.next_rebalance_ms == 0
+        self.active, self.standby = set(part.active), set(part.standby)
+
+    def join(self) -> None:
+        self.wants_rebalance = False
+        self.assignor.update_topics(self.infos, self.topics.make_ready(self.infos))
+        offsets = dict.fromkeys((task for task in self.active if task.subtopology == 1), LATEST_OFFSET)
+        data = self.assignor.subscription(self.active, self.standby, offsets)
+        self.member.join(self.assignor.source_topics, data, "test")
+
+
+class Application:
+    """Threads of one application; each look at them checks that no task is owned twice."""
+
+    def __init__(self, config: StreamsConfig, source: str) -> None:
+        self.config = config
+        self.source = source
+        self.threads: list[Thread] = []
+
+    def start(self, process: int, slot: int) -> Thread:
+        thread = Thread(self.config, self.source, process, slot)
+        self.threads.append(thread)
+        return thread
+
+    def stop(self, thread: Thread, leave: bool) -> None:
+        self.threads.remove(thread)
+        thread.member.close(leave)
+
+    def settle(self) -> None:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        quiet_since = time.monotonic()
+        while time.monotonic() - quiet_since < 0.5:  # several heartbeat intervals without a change
+            assert time.monotonic() < deadline, [sorted(thread.active) for thread in self.threads]
+            for thread in self.threads:
+                thread.step()
+                owned = [task for each in self.threads for task in each.active]
+                assert len(owned) == len(set(owned)), "a task is owned twice"
+            if set(owned) != TASKS or any(t.member.join_pending or t.wants_rebalance for t in self.threads):
+                quiet_since = time.monotonic()
+            time.sleep(PAUSE_SECONDS)
+
+
+@pytest.fixture
+def start_application(
+    application_id: str, make_topic: Callable[..., str], admin: AdminClient, bootstrap_servers: str
+) -> Iterator[Callable[..., Application]]:
+    made: list[Application] = []
+
+    def start(**values: object) -> Application:
+        config = StreamsConfig(
+            {
+                "application.id": application_id,
+                "bootstrap.servers": bootstrap_servers,
+                "session.timeout.ms": 6_000,
+                "heartbeat.interval.ms": 100,
+                "replication.factor": 1,
+                **{name.replace("__", "."): value for name, value in values.items()},
+            }
+        )
+        made.append(Application(config, make_topic("in", partitions=PARTITIONS)))
+        return made[-1]
+
+    yield start
+    for application in made:
+        for thread in application.threads:
+            thread.member.close(leave=True)
+
+
+def test_threads_come_and_go_and_no_task_is_ever_owned_twice(start_application: Callable[..., Application]) -> None:
+    application = start_application()
+    first = application.start(process=1, slot=1)
+    application.settle()
+    assert first.active == TASKS
+    second, third = application.start(process=1, slot=2), application.start(process=2, slot=1)
+    application.settle()
+    assert sorted(len(thread.active) for thread in application.threads) == [4, 4, 4]
+    application.stop(second, leave=True)
+    application.settle()
+    assert sorted(len(thread.active) for thread in application.threads) == [6, 6]
+    application.stop(first, leave=True)
+    application.settle()
+    assert third.active == TASKS
+
+
+def test_a_replaced_process_gets_its_tasks_back_and_nobody_else_hears_of_it(
+    start_application: Callable[..., Application],
+) -> None:
+    application = start_application()
+    first, second = (application.start(process=1, slot=slot) for slot in (1, 2))
+    application.settle()
+    kept, before = set(first.active), set(second.active)
+    rebalances: list[object] = []
+    poll = first.member.poll
+    first.member.poll = lambda: [rebalances.append(e) or e for e in poll()]  # type: ignore[method-assign, func-returns-value]
+    application.stop(second, leave=False)
+    replacement = application.start(process=1, slot=2)
+    application.settle()
+    assert (first.active, replacement.active) == (kept, before)
+    assert not any(isinstance(event, Rebalance) for event in rebalances)
+
+
+def test_standbys_of_another_process_take_over(start_application: Callable[..., Application]) -> None:
+    application = start_application(num__standby__replicas=1)
+    first, second = application.start(process=1, slot=1), application.start(process=2, slot=1)
+    application.settle()
+    stateful = {task for task in TASKS if task.subtopology == 1}
+    assert first.standby | second.standby == stateful
+    assert first.standby == second.active & stateful
+    application.stop(second, leave=True)
+    application.settle()
+    assert first.active == TASKS
+    assert first.standby == set()

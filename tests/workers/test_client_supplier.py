@@ -1,0 +1,411 @@
+"""The clients of a stream thread: which settings reach which, what is refused, and TLS and SASL for both kinds."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka import TopicPartition as RdTopicPartition
+
+from penstock.topology.errors import ConfigError
+from penstock.topology.partitioners import murmur2
+from penstock.topology.streams_config import StreamsConfig
+from penstock.workers import client_supplier
+from penstock.workers.client_supplier import KafkaClientSupplier, static_instance_id
+from penstock.workers.membership.requests import GroupMemberConfig
+from penstock.workers.security_config import check_security_keys, kafka_python_security, ssl_context
+
+MakeTopic = Callable[..., str]
+SECONDS = 20.0
+
+
+def config(**values: Any) -> StreamsConfig:
+    dotted = {name.replace("__", "."): value for name, value in values.items()}
+    return StreamsConfig({"application.id": "app", "bootstrap.servers": "localhost:1", **dotted})
+
+
+@pytest.fixture
+def settings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """Return what a supplier's method would hand to the client: ``settings_of("get_consumer", producer__acks="1")``."""
+    handed: list[dict[str, Any]] = []
+    monkeypatch.setattr(client_supplier, "_make", lambda client, settings: handed.append(dict(settings)))
+
+    def settings(method: str, *arguments: Any, **values: Any) -> dict[str, Any]:
+        getattr(KafkaClientSupplier(config(**values)), method)("the-client", *arguments)
+        return handed.pop()
+
+    return settings
+
+
+@pytest.mark.parametrize("method", ["get_consumer", "get_restore_consumer", "get_global_consumer"])
+def test_consumers_only_read_what_they_are_told_to(settings_of: Callable[..., dict[str, Any]], method: str) -> None:
+    settings = settings_of(method, consumer__enable__auto__commit=True, consumer__allow__auto__create__topics=True)
+    expected = {
+        "group.id": "app",
+        "client.id": "the-client",
+        "bootstrap.servers": "localhost:1",
+        "enable.auto.commit": False,
+        "allow.auto.create.topics": False,
+        "auto.offset.reset": "error",
+        "enable.partition.eof": True,
+        "isolation.level": "read_uncommitted",
+        "check.crcs": True,
+    }
+    assert {name: settings.get(name) for name in expected} == expected
+    assert "group.instance.id" not in settings
+
+
+@pytest.mark.parametrize(
+    ("method", "prefix"),
+    [
+        ("get_consumer", "main.consumer"),
+        ("get_restore_consumer", "restore.consumer"),
+        ("get_global_consumer", "global.consumer"),
+    ],
+)
+def test_a_consumers_own_prefix_wins_over_the_common_one(
+    settings_of: Callable[..., dict[str, Any]], method: str, prefix: str
+) -> None:
+    own = {f"{prefix}.fetch.min.bytes".replace(".", "__"): 2}
+    settings = settings_of(method, consumer__fetch__min__bytes=1, consumer__check__crcs="false", **own)
+    assert settings["fetch.min.bytes"] == 2
+    assert settings["check.crcs"] == "false"
+    others = {"main.consumer", "restore.consumer", "global.consumer"} - {prefix}
+    foreign = {f"{other}.fetch.min.bytes".replace(".", "__"): 3 for other in others}
+    assert settings_of(method, consumer__fetch__min__bytes=1, **foreign)["fetch.min.bytes"] == 1
+
+
+def test_what_streams_config_resolves_does_not_reach_librdkafka_by_its_prefix(
+    settings_of: Callable[..., dict[str, Any]],
+) -> None:
+    settings = settings_of("get_consumer", consumer__max__poll__records=5, consumer__session__timeout__ms=9_000)
+    assert "max.poll.records" not in settings
+    assert "session.timeout.ms" not in settings
+    assert settings["max.poll.interval.ms"] == 86_400_000
+
+
+def test_kafkas_names_become_librdkafkas(settings_of: Callable[..., dict[str, Any]]) -> None:
+    common = settings_of("get_admin", request__timeout__ms=5_000, reconnect__backoff__ms=7)
+    assert (common["socket.timeout.ms"], common["reconnect.backoff.ms"]) == (5_000, 7)
+    own = settings_of("get_producer", producer__request__timeout__ms=6_000, producer__send__buffer__bytes=8)
+    assert (own["socket.timeout.ms"], own["socket.send.buffer.bytes"]) == (6_000, 8)
+
+
+def test_the_producer_is_idempotent_with_javas_partitions(settings_of: Callable[..., dict[str, Any]]) -> None:
+    settings = settings_of("get_producer", {"delivery.report.only.error": True}, producer__linger__ms=3)
+    assert settings["enable.idempotence"] is True
+    assert settings["partitioner"] == "murmur2_random"
+    assert settings["delivery.report.only.error"] is True
+    assert settings["linger.ms"] == 3
+    assert settings["delivery.timeout.ms"] == 120_000
+    assert "transactional.id" not in settings
+
+
+def test_exactly_once_makes_a_transactional_producer_and_reads_committed(
+    settings_of: Callable[..., dict[str, Any]],
+) -> None:
+    guarantee = {"processing__guarantee": "exactly_once_v2"}
+    settings = settings_of("get_producer", None, "tx-1", **guarantee)
+    assert settings["transactional.id"] == "tx-1"
+    assert settings["transaction.timeout.ms"] == 10_000
+    assert settings_of("get_consumer", **guarantee)["isolation.level"] == "read_committed"
+
+
+def test_librdkafka_takes_all_of_our_settings() -> None:
+    """With the real clients; nothing is connected."""
+    for guarantee in ("at_least_once", "exactly_once_v2"):
+        supplier = KafkaClientSupplier(config(processing__guarantee=guarantee, request__timeout__ms=5_000))
+        for make in (supplier.get_consumer, supplier.get_restore_consumer, supplier.get_global_consumer):
+            make("c").close()
+        supplier.get_producer("p")
+        supplier.get_producer("p", {}, "tx")
+        supplier.get_admin("a")
+
+
+@pytest.mark.parametrize(
+    ("method", "values", "message"),
+    [
+        (
+            "get_consumer",
+            {"consumer__no__such": 1},
+            'settings of the consumer: No such configuration property: "no.such"',
+        ),
+        ("get_producer", {"producer__linger__mss": 1}, 'settings of the producer: .*"linger.mss"'),
+        ("get_producer", {"acks": "1"}, "settings of the producer: .*acks"),
+        ("get_admin", {"admin__client__dns__lookup": "x"}, "settings of the adminclient: .*client.dns.lookup"),
+        (
+            "get_consumer",
+            {"ssl__truststore__location": "x"},
+            "ssl.truststore.location is not supported: use a PEM file",
+        ),
+        (
+            "get_admin",
+            {"consumer__ssl__x": 1, "admin__ssl__y": 1},
+            "ssl.y is not supported: it is not a key of librdkafka",
+        ),
+        ("get_producer", {"sasl__jaas__config": "x"}, "sasl.jaas.config is not supported: use sasl.username"),
+    ],
+)
+def test_what_a_client_refuses_is_a_config_error_that_names_the_key(
+    method: str, values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        getattr(KafkaClientSupplier(config(**values)), method)("c")
+
+
+def test_a_secret_is_not_in_the_error() -> None:
+    with pytest.raises(ConfigError) as raised:
+        KafkaClientSupplier(config(sasl__password="hush", consumer__no__such=1)).get_consumer("c")
+    assert "hush" not in str(raised.value)
+
+
+def test_the_member_gets_streams_configs_settings_and_the_connections_of_the_consumer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[tuple[GroupMemberConfig, Mapping[str, Any]]] = []
+    monkeypatch.setattr(
+        client_supplier, "GroupMember", lambda c, connection, assign, clock: made.append((c, connection))
+    )
+    supplier = KafkaClientSupplier(
+        config(
+            main__consumer__session__timeout__ms=9_000,
+            consumer__heartbeat__interval__ms=1_000,
+            max__poll__interval__ms=20_000,
+            request__timeout__ms=4_000,
+            task__timeout__ms=0,
+            security__protocol="SASL_PLAINTEXT",
+            sasl__mechanism="SCRAM-SHA-256",
+            consumer__sasl__username="me",
+            consumer__sasl__password="hush",
+            consumer__reconnect__backoff__ms=3,
+        )
+    )
+    supplier.get_group_member("the-client", lambda members: {}, "slot-1")
+    ((member, connection),) = made
+    assert member == GroupMemberConfig(
+        "app",
+        "slot-1",
+        session_timeout_ms=9_000,
+        heartbeat_interval_ms=1_000,
+        max_poll_interval_ms=20_000,
+        request_timeout_ms=4_000,
+        unavailable_timeout_ms=9_000,
+    )
+    assert connection == {
+        "bootstrap_servers": "localhost:1",
+        "client_id": "the-client",
+        "request_timeout_ms": 4_000,
+        "reconnect_backoff_ms": 3,
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "SCRAM-SHA-256",
+        "sasl_plain_username": "me",
+        "sasl_plain_password": "hush",
+    }
+
+
+def test_static_members_are_told_apart_by_slot_and_host() -> None:
+    process = UUID(int=7)
+    assert static_instance_id(config(), process, 2) == f"app-{process}-2"
+    assert static_instance_id(config(group__instance__id="mine"), process, 2) == "mine-2"
+    assert static_instance_id(config(penstock__static__membership=False), process, 2) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"ssl.keystore.location": "x"}, "use PEM files"),
+        ({"ssl.engine.id": "x"}, "OpenSSL engines are not supported"),
+        ({"ssl.provider": "x"}, "it is not a key of librdkafka"),
+        ({"sasl.oauthbearer.token.endpoint.url": "x"}, "oauth_cb"),
+        ({"security.protocol": "TLS"}, "security.protocol=TLS is not valid"),
+        ({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "DIGEST"}, "sasl.mechanism=DIGEST is not valid"),
+        ({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}, "needs sasl.username and sasl.password"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}, "needs consumer.oauth_cb"),
+        (
+            {"security.protocol": "SSL", "ssl.ca.location": "/no/such/file"},
+            "TLS settings ssl.ca.location cannot be used",
+        ),
+        (
+            {"security.protocol": "SSL", "ssl.cipher.suites": "none-such"},
+            "TLS settings ssl.cipher.suites cannot be used",
+        ),
+    ],
+)
+def test_security_settings_that_cannot_be_translated_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        kafka_python_security(settings)
+
+
+def test_settings_of_other_kinds_are_not_looked_at() -> None:
+    check_security_keys({"bootstrap.servers": "x", "fetch.min.bytes": 1})
+    assert kafka_python_security({}) == {"security_protocol": "PLAINTEXT"}
+
+
+def test_kerberos_takes_the_ticket_that_librdkafka_keeps_fresh() -> None:
+    settings = {
+        "security.protocol": "sasl_plaintext",
+        "sasl.mechanisms": "GSSAPI",
+        "sasl.kerberos.service.name": "broker",
+        "sasl.kerberos.keytab": "/etc/keytab",
+    }
+    assert kafka_python_security(settings) == {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "GSSAPI",
+        "sasl_kerberos_service_name": "broker",
+    }
+
+
+def test_oauth_asks_librdkafkas_callback() -> None:
+    settings = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.config": "scope=kafka",
+        "oauth_cb": lambda text: (f"token for {text}", 1e12),
+    }
+    provider = kafka_python_security(settings)["sasl_oauth_token_provider"]
+    assert provider.token() == "token for scope=kafka"
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with cert.pem for localhost, its key.pem, and locked.pem, the same key under the password ``secret``."""
+    folder = tmp_path_factory.mktemp("tls")
+    make = "openssl req -x509 -newkey rsa:2048 -keyout key.pem -out cert.pem -days 2 -nodes -subj /CN=localhost -addext"
+    lock = "openssl rsa -in key.pem -aes256 -passout pass:secret -out locked.pem"
+    for command in ([*make.split(), "subjectAltName=DNS:localhost"], lock.split()):
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+def handshake(
+    folder: Path, settings: Mapping[str, Any], client_certificate: bool = False, name: str = "localhost"
+) -> str:
+    """Connect to a TLS server with the folder's certificate; return what it said."""
+    server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    if client_certificate:
+        server_context.verify_mode = ssl.CERT_REQUIRED
+        server_context.load_verify_locations(folder / "cert.pem")
+
+    def serve(listener: socket.socket) -> None:
+        plain, _ = listener.accept()
+        with plain:
+            try:
+                with server_context.wrap_socket(plain, server_side=True) as secure:
+                    secure.sendall(b"welcome")
+            except OSError:  # the client did not like it, which is what the test is about
+                plain.close()
+
+    with socket.create_server(("localhost", 0)) as listener:
+        server = threading.Thread(target=serve, args=(listener,))
+        server.start()
+        try:
+            with (
+                socket.create_connection(listener.getsockname()) as plain,
+                ssl_context(settings).wrap_socket(plain, server_hostname=name) as secure,
+            ):
+                return secure.recv(100).decode()
+        finally:
+            server.join()
+
+
+def test_tls_verifies_the_broker_by_file_and_by_text(certificate: Path) -> None:
+    ca = certificate / "cert.pem"
+    assert handshake(certificate, {"ssl.ca.location": str(ca)}) == "welcome"
+    assert handshake(certificate, {"ssl.ca.pem": ca.read_text()}) == "welcome"
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(certificate, {})
+
+
+def test_tls_checks_the_brokers_name_unless_told_not_to(certificate: Path) -> None:
+    settings: dict[str, Any] = {"ssl.ca.location": str(certificate / "cert.pem")}
+    with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
+        handshake(certificate, settings, name="elsewhere")
+    settings["ssl.endpoint.identification.algorithm"] = "none"
+    assert handshake(certificate, settings, name="elsewhere") == "welcome"
+    assert handshake(certificate, {"enable.ssl.certificate.verification": "false"}) == "welcome"
+
+
+def test_tls_shows_a_client_certificate_from_files_or_texts(certificate: Path) -> None:
+    ca = {"ssl.ca.location": str(certificate / "cert.pem")}
+    files = {
+        "ssl.certificate.location": str(certificate / "cert.pem"),
+        "ssl.key.location": str(certificate / "locked.pem"),
+        "ssl.key.password": "secret",
+    }
+    texts = {
+        "ssl.certificate.pem": (certificate / "cert.pem").read_text(),
+        "ssl.key.pem": (certificate / "key.pem").read_text(),
+    }
+    assert handshake(certificate, ca | files, client_certificate=True) == "welcome"
+    assert handshake(certificate, ca | texts, client_certificate=True) == "welcome"
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        handshake(certificate, ca, client_certificate=True)
+
+
+@pytest.fixture
+def supplier(bootstrap_servers: str, application_id: str) -> KafkaClientSupplier:
+    return KafkaClientSupplier(config(bootstrap__servers=bootstrap_servers, application__id=application_id))
+
+
+def code(message: Message) -> int | None:
+    error = message.error()
+    return error.code() if error else None
+
+
+@pytest.mark.broker
+def test_a_record_goes_to_the_partition_that_javas_murmur2_gives(
+    supplier: KafkaClientSupplier, make_topic: MakeTopic
+) -> None:
+    topic = make_topic("out", partitions=7)
+    producer: Producer = supplier.get_producer("p")
+    placed: dict[bytes | None, int | None] = {}
+    keys = (b"21", b"foobar", b"a-little-bit-long-string", b"\x00\xff", b"k" * 50)
+    for key in keys:
+        producer.produce(topic, key=key, value=b"", on_delivery=lambda _, m: placed.__setitem__(m.key(), m.partition()))
+    assert producer.flush(SECONDS) == 0
+    assert placed == {key: (murmur2(key) & 0x7FFFFFFF) % 7 for key in keys}
+
+
+@pytest.mark.broker
+def test_the_consumer_says_where_a_partition_ends_and_refuses_an_offset_that_is_not_there(
+    supplier: KafkaClientSupplier, make_topic: MakeTopic
+) -> None:
+    topic = make_topic("in")
+    producer = supplier.get_producer("p")
+    producer.produce(topic, value=b"one")
+    producer.flush(SECONDS)
+    consumer: Consumer = supplier.get_consumer("c")
+    try:
+        consumer.assign([RdTopicPartition(topic, 0, 0)])
+        first, end = consumer.consume(2, SECONDS)
+        assert (first.value(), code(end)) == (b"one", KafkaError._PARTITION_EOF)
+        consumer.assign([RdTopicPartition(topic, 0, 99)])
+        (refused,) = consumer.consume(1, SECONDS)
+        assert code(refused) == KafkaError._AUTO_OFFSET_RESET
+    finally:
+        consumer.close()
+
+
+@pytest.mark.broker
+def test_reading_a_missing_topic_does_not_create_it(
+    supplier: KafkaClientSupplier, unique_name: Callable[[str], str]
+) -> None:
+    missing = unique_name("missing")
+    consumer = supplier.get_consumer("c")
+    try:
+        consumer.assign([RdTopicPartition(missing, 0, 0)])
+        consumer.consume(1, 1.0)
+        with pytest.raises(KafkaException):
+            consumer.get_watermark_offsets(RdTopicPartition(missing, 0), timeout=1.0)
+    finally:
+        consumer.close()
+    assert missing not in supplier.get_admin("a").list_topics(timeout=SECONDS).topics

@@ -1,0 +1,100 @@
+"""processing.guarantee=exactly_once_v2, over a Kafka cluster in memory that knows transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
+from memory_kafka import Cluster
+from thread_stage import Application
+
+from penstock.topology.records import TopicPartition
+
+MakeApplication = Callable[..., Application]
+
+
+@pytest.fixture
+def counter(cluster: Cluster, application: MakeApplication) -> Application:
+    cluster.create_topic(IN, 2)
+    cluster.create_topic(OUT, 1)
+    return application(counting(), processing_guarantee="exactly_once_v2")
+
+
+def test_records_and_offsets_are_committed_together(cluster: Cluster, counter: Application) -> None:
+    feed(cluster, "aab")
+    thread = counter.thread().until_idle()
+    thread.commit()
+    assert counts(cluster) == {"a": 2, "b": 1}
+    offset = committed(cluster)
+    assert offset is not None
+    assert offset.offset == 3
+    assert thread.member.commits == []  # the transaction took them along
+    assert all(log.open_since is None for log in cluster.logs.values())
+
+
+def test_a_crash_before_the_commit_leaves_nothing_behind(cluster: Cluster, counter: Application) -> None:
+    feed(cluster, "aa")
+    thread = counter.thread().until_idle()
+    thread.commit()
+    feed(cluster, "ab")
+    thread.step(2)
+    for task in thread.task_manager.active.running.values():
+        task.state_manager.flush()  # the cache was evicted: records are with the broker, in the open transaction
+    thread.producer.flush()
+    thread.crash()
+    cluster.group.members.clear()
+    thread.producer.abort_transaction(1)  # as the coordinator does for the next producer with this transactional id
+    counter.thread().until_idle().commit()
+    assert counts(cluster) == {"a": 3, "b": 1}
+
+
+def test_the_changelog_is_restored_up_to_the_last_committed_transaction(cluster: Cluster, counter: Application) -> None:
+    feed(cluster, "aab")
+    first = counter.thread().until_idle()
+    first.close()
+    partition = TopicPartition(CHANGELOG, 0)
+    log = cluster.logs[partition]
+    log.open_since = log.end
+    cluster.append(CHANGELOG, 0, b"a", b"\0\0\0\0\0\0\0\x63", 1)  # somebody's open transaction
+    delete = counter.stage.state_dir / "app"
+    delete.rename(counter.stage.state_dir / "gone")
+    thread = counter.thread(slot=2).until_idle()
+    assert thread.task_manager._changelog_reader.total_restored == 2
+    feed(cluster, "a")
+    thread.step(2)
+    store = next(iter(thread.task_manager.active.running.values())).state_manager.stores["counts"]
+    assert store.get("a").value == 3
+
+
+def test_a_fenced_producer_gives_its_tasks_up(
+    cluster: Cluster, counter: Application, caplog: pytest.LogCaptureFixture
+) -> None:
+    thread = counter.thread().until_idle()
+    feed(cluster, "aab")
+    cluster.group.generation += 1  # the group has gone on without this member
+    counter.stage.clock.advance(200)
+    thread.step()
+    assert "dropped out of the consumer group" in caplog.text
+    assert not thread.task_manager.active.running
+    assert committed(cluster) is None
+    assert counts(cluster) == {}
+    thread.until(lambda: len(thread.task_manager.active.running) == 2).step(3).commit()
+    assert counts(cluster) == {"a": 2, "b": 1}
+
+
+def test_all_tasks_of_a_thread_share_the_transaction(cluster: Cluster, counter: Application) -> None:
+    feed(cluster, "a", partition=0)
+    feed(cluster, "b", partition=1)
+    thread = counter.thread().until_idle()
+    task = next(iter(thread.task_manager.active.running.values()))
+    task.request_commit()
+    thread.step()
+    assert [committed(cluster, partition) is not None for partition in (0, 1)] == [True, True]
+
+
+def test_a_clean_close_leaves_no_transaction_open(cluster: Cluster, counter: Application) -> None:
+    feed(cluster, "aab")
+    counter.thread().until_idle().close()
+    assert counts(cluster) == {"a": 2, "b": 1}
+    assert all(log.open_since is None for log in cluster.logs.values())

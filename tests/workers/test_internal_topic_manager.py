@@ -1,0 +1,305 @@
+"""Internal topics of real topologies: how many partitions, which settings, made and checked on a real broker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._metadata import TopicMetadata
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewPartitions
+
+from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError, TopologyError
+from penstock.topology.records import TaskId, TopicPartition
+from penstock.topology.store_interfaces import StoreBuilder, StoreKind
+from penstock.topology.streams_builder import StreamsBuilder
+from penstock.topology.streams_config import StreamsConfig
+from penstock.topology.windows import TimeWindows
+from penstock.workers.assignment.changelog_offsets import AdminChangelogOffsets
+from penstock.workers.assignment.repartition_topics import repartition_topic_counts
+from penstock.workers.assignment.topics_info import TopicsInfo, partition_groups, topics_infos
+from penstock.workers.clock import SystemClock
+from penstock.workers.internal_topic_manager import (
+    InternalTopicManager,
+    changelog_topic_config,
+    repartition_topic_config,
+)
+from penstock.workers.log_context import PrefixedLogger
+
+MakeTopic = Callable[..., str]
+
+
+def config(application_id: str = "app", **values: Any) -> StreamsConfig:
+    dotted = {name.replace("__", "."): value for name, value in values.items()}
+    return StreamsConfig({"application.id": application_id, "bootstrap.servers": "localhost:1", **dotted})
+
+
+def infos(builder: StreamsBuilder, settings: StreamsConfig | None = None) -> dict[int, TopicsInfo]:
+    settings = settings or config()
+    topology = builder.build(settings)
+    return topics_infos(settings["application.id"], topology.internal_builder.build_subtopologies(settings))
+
+
+def test_a_repartition_topic_is_as_wide_as_the_widest_source_of_its_writers() -> None:
+    builder = StreamsBuilder()
+    merged = builder.stream("a").merge(builder.stream("b"))
+    merged.group_by(lambda key, value: value).count(store="counts")
+    topics = infos(builder)
+    assert repartition_topic_counts(topics, {"a": 3, "b": 7}) == {"app-counts-repartition": 7}
+
+
+def test_a_chain_of_repartition_topics_hands_the_count_on() -> None:
+    builder = StreamsBuilder()
+    counts = builder.stream("a").group_by(lambda key, value: value).count(store="first")
+    counts.to_stream().group_by(lambda key, value: value).count(store="second")
+    assert repartition_topic_counts(infos(builder), {"a": 5}) == {
+        "app-first-repartition": 5,
+        "app-second-repartition": 5,
+    }
+
+
+def test_a_joined_repartition_topic_takes_the_count_of_the_topic_it_is_joined_with() -> None:
+    builder = StreamsBuilder()
+    table = builder.table("table", store="table-store")
+    builder.stream("a").select_key(lambda key, value: value).join(table, lambda left, right: left, name="joined")
+    assert set(repartition_topic_counts(infos(builder), {"a": 8, "table": 3}).values()) == {3}
+
+
+def test_two_joined_repartition_topics_take_the_larger_count() -> None:
+    builder = StreamsBuilder()
+    left, right = (builder.stream(name).select_key(lambda key, value: value) for name in ("a", "b"))
+    left.to_table().join(right.to_table(), lambda one, other: one)
+    assert set(repartition_topic_counts(infos(builder), {"a": 2, "b": 6}).values()) == {6}
+
+
+def repartitioned(count: int | None = None) -> StreamsBuilder:
+    builder = StreamsBuilder()
+    stream = builder.stream("a").repartition(name="wide", number_of_partitions=count)
+    stream.join(builder.table("table"), lambda left, right: left)
+    return builder
+
+
+def test_a_declared_count_that_fits_its_join_holds() -> None:
+    assert repartition_topic_counts(infos(repartitioned(3)), {"a": 8, "table": 3}) == {"app-wide-repartition": 3}
+
+
+def test_a_declared_count_that_does_not_fit_its_join_is_refused() -> None:
+    with pytest.raises(
+        TopologyError, match=r"Number of partitions \[5\] of repartition topic \[app-wide-repartition\]"
+    ):
+        repartition_topic_counts(infos(repartitioned(5)), {"a": 8, "table": 3})
+
+
+def test_joined_user_topics_need_the_same_number_of_partitions() -> None:
+    builder = StreamsBuilder()
+    builder.stream("a").join(builder.table("b"), lambda left, right: left)
+    with pytest.raises(TopologyError, match=r"Topics not co-partitioned: a has 2, b has 3\. Joined topics need"):
+        repartition_topic_counts(infos(builder), {"a": 2, "b": 3})
+
+
+def test_a_subtopology_has_as_many_tasks_as_its_widest_source() -> None:
+    builder = StreamsBuilder()
+    builder.stream("a").merge(builder.stream("b")).group_by(lambda key, value: value).count(store="counts")
+    topics = infos(builder)
+    tasks = partition_groups(topics, {"a": 3, "b": 1, "app-counts-repartition": 2})
+    assert tasks.keys() == {TaskId(0, 0), TaskId(0, 1), TaskId(0, 2), TaskId(1, 0), TaskId(1, 1)}
+    assert tasks[TaskId(0, 0)] == {TopicPartition("a", 0), TopicPartition("b", 0)}
+    assert tasks[TaskId(0, 2)] == {TopicPartition("a", 2)}
+
+
+def test_a_source_topic_that_serves_as_changelog_is_the_users() -> None:
+    changelogs = []
+    for optimization in ("all", "none"):
+        builder = StreamsBuilder()
+        builder.table("a", store="kept")
+        (info,) = infos(builder, config(topology__optimization=optimization)).values()
+        changelogs.append((set(info.changelog_topics), set(info.source_changelog_topics)))
+    assert changelogs == [({"a"}, {"a"}), ({"app-kept-changelog"}, set())]
+
+
+@pytest.mark.parametrize(
+    ("store", "expected"),
+    [
+        (StoreBuilder("s", StoreKind.TIMESTAMPED_KEY_VALUE), {"cleanup.policy": "compact"}),
+        (
+            StoreBuilder("s", StoreKind.TIMESTAMPED_WINDOW, retention_ms=1_000),
+            {"cleanup.policy": "compact,delete", "retention.ms": "86401000"},
+        ),
+        (
+            StoreBuilder("s", StoreKind.SESSION, retention_ms=2**63 - 1),
+            {"cleanup.policy": "compact,delete", "retention.ms": "9223372036854775807"},
+        ),
+        (
+            StoreBuilder("s", StoreKind.VERSIONED_KEY_VALUE, history_retention_ms=1_000),
+            {"cleanup.policy": "compact", "min.compaction.lag.ms": "86401000"},
+        ),
+        (
+            StoreBuilder("s", StoreKind.WINDOW, retention_ms=1_000, log_config={"retention.ms": "7"}),
+            {"cleanup.policy": "compact,delete", "retention.ms": "7"},
+        ),
+    ],
+)
+def test_changelogs_have_kafka_streams_settings(store: StoreBuilder, expected: dict[str, str]) -> None:
+    assert changelog_topic_config(store, config()) == {"message.timestamp.type": "CreateTime", **expected}
+
+
+def test_repartition_topics_have_kafka_streams_settings() -> None:
+    assert repartition_topic_config(config()) == {
+        "cleanup.policy": "delete",
+        "segment.bytes": "52428800",
+        "retention.ms": "-1",
+        "message.timestamp.type": "CreateTime",
+    }
+
+
+def test_topic_overrides_win_over_our_settings_and_a_stores_own_over_both() -> None:
+    settings = config(topic__segment__bytes=1000, topic__cleanup__policy="delete")
+    store = StoreBuilder("s", StoreKind.KEY_VALUE, log_config={"cleanup.policy": "compact"})
+    assert repartition_topic_config(settings)["segment.bytes"] == "1000"
+    assert changelog_topic_config(store, settings)["cleanup.policy"] == "compact"
+    assert changelog_topic_config(store, settings)["segment.bytes"] == "1000"
+
+
+class StepClock:
+    """A clock that goes on by 100 ms with each look at it."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+
+    def monotonic_ms(self) -> int:
+        self.now_ms += 100
+        return self.now_ms
+
+    def wall_clock_ms(self) -> int:
+        return self.now_ms
+
+
+def test_a_broker_that_is_away_is_tried_and_then_said_to_be_so(caplog: pytest.LogCaptureFixture) -> None:
+    admin = AdminClient({"bootstrap.servers": "localhost:1", "log_level": 0})
+    waited: list[float] = []
+    settings = config(max__poll__interval__ms=24_000)
+    manager = InternalTopicManager(admin, settings, StepClock(), PrefixedLogger("test", ""), waited.append)
+    manager._describe = lambda names: None  # type: ignore[method-assign]  # what it returns when a request timed out
+    builder = StreamsBuilder()
+    builder.stream("a").to("b")
+    with pytest.raises(BrokerUnavailableError, match="Topics could not be made ready within 12000 ms"):
+        manager.make_ready(infos(builder))
+    assert len(waited) > 100
+    assert set(waited) == {0.1}
+    assert len([record for record in caplog.records if "trying on" in record.message]) == 2
+
+
+class Application:
+    """An application that counts: by key, and by key and window."""
+
+    def __init__(self, application_id: str, source: str, sink: str, admin: AdminClient) -> None:
+        self.id = application_id
+        self.admin = admin
+        self.config = config(application_id, replication__factor=1)
+        builder = StreamsBuilder()
+        grouped = builder.stream(source).group_by(lambda key, value: value)
+        grouped.count(store="counts").to_stream().to(sink)
+        grouped.windowed_by(TimeWindows(timedelta(minutes=1), grace=timedelta(0))).count(store="windows")
+        self.topics = infos(builder, self.config)
+
+    def make_ready(self) -> dict[str, int]:
+        return InternalTopicManager(self.admin, self.config, SystemClock(), PrefixedLogger("test", "")).make_ready(
+            self.topics
+        )
+
+    def settings_of(self, name: str) -> Mapping[str, str]:
+        resource = ConfigResource(ResourceType.TOPIC, f"{self.id}-{name}")
+        (future,) = self.admin.describe_configs([resource]).values()
+        return {key: entry.value for key, entry in future.result(10).items()}
+
+
+@pytest.fixture
+def application(application_id: str, make_topic: MakeTopic, admin: AdminClient) -> Application:
+    names = make_topic("in", partitions=3), make_topic("out", partitions=2)
+    for name, count in zip(names, (3, 2), strict=True):
+        wait_for_partitions(admin, name, count)
+    return Application(application_id, *names, admin)
+
+
+def wait_for_partitions(admin: AdminClient, name: str, count: int) -> None:
+    """Wait until the broker, which learns of it with a delay, shows a change."""
+    deadline = time.monotonic() + 10
+    while len(admin.list_topics(timeout=10).topics.get(name, TopicMetadata()).partitions or ()) != count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.broker
+def test_internal_topics_are_made_and_all_counts_returned(application: Application) -> None:
+    counts = application.make_ready()
+    internal = {name.removeprefix(f"{application.id}-"): n for name, n in counts.items() if application.id in name}
+    names = ("counts-repartition", "counts-changelog", "windows-repartition", "windows-changelog")
+    assert internal == dict.fromkeys(names, 3)
+    assert sorted(n for name, n in counts.items() if application.id not in name) == [2, 3]
+    described = application.settings_of("windows-changelog")
+    assert described["cleanup.policy"] == "compact,delete"
+    assert described["retention.ms"] == str(60_000 + 86_400_000)
+    assert application.settings_of("counts-changelog")["cleanup.policy"] == "compact"
+    assert application.make_ready() == counts
+
+
+@pytest.mark.broker
+def test_members_that_make_them_at_the_same_time_all_succeed(application: Application) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        results = [future.result() for future in [pool.submit(application.make_ready) for _ in range(4)]]
+    assert all(result == results[0] for result in results)
+
+
+@pytest.mark.broker
+def test_a_topic_that_another_member_made_in_between_is_as_good(application: Application) -> None:
+    counts = application.make_ready()
+    manager = InternalTopicManager(application.admin, application.config, SystemClock(), PrefixedLogger("test", ""))
+    describe, looks = manager._describe, iter(range(10))
+    manager._describe = lambda names: {} if next(looks) == 1 else describe(names)  # type: ignore[method-assign]
+    assert manager.make_ready(application.topics) == counts
+    assert next(looks) == 3
+
+
+@pytest.mark.broker
+def test_a_missing_source_topic_is_named_and_not_created(
+    application_id: str, unique_name: Callable[[str], str], admin: AdminClient
+) -> None:
+    missing = unique_name("missing")
+    with pytest.raises(MissingSourceTopicError, match=f"Missing source topics: {missing}"):
+        Application(application_id, missing, missing, admin).make_ready()
+    assert missing not in admin.list_topics(timeout=10).topics
+
+
+@pytest.mark.broker
+def test_an_internal_topic_of_the_wrong_width_is_named_with_what_to_do(application: Application) -> None:
+    application.make_ready()
+    name = f"{application.id}-counts-changelog"
+    application.admin.create_partitions([NewPartitions(name, 5)])[name].result(10)
+    wait_for_partitions(application.admin, name, 5)
+    with pytest.raises(StreamsError, match=rf"{name} has invalid partitions: expected: 3; actual: 5.*--delete --topic"):
+        application.make_ready()
+
+
+@pytest.mark.broker
+def test_a_setting_that_the_broker_refuses_is_said_with_the_topic(application: Application) -> None:
+    application.config = application.config.with_overrides({"topic.cleanup.policy": "nonsense"})
+    with pytest.raises(StreamsError, match=rf"Could not create topic {application.id}-.*nonsense"):
+        application.make_ready()
+
+
+@pytest.mark.broker
+def test_changelog_offsets_come_from_the_brokers(application: Application, make_topic: MakeTopic) -> None:
+    application.make_ready()
+    offsets = AdminChangelogOffsets(application.admin, application.id, 2_000)
+    changelog = TopicPartition(f"{application.id}-counts-changelog", 0)
+    assert offsets.end_offsets([changelog]) == {changelog: 0}
+    assert offsets.committed_offsets([changelog]) == {changelog: 0}
+    assert offsets.end_offsets([]) == offsets.committed_offsets([]) == {}
+    with pytest.raises(StreamsError, match="end offsets of 1 changelog partitions are not known"):
+        offsets.end_offsets([TopicPartition("no-such-topic", 0)])

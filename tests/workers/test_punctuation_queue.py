@@ -1,0 +1,86 @@
+"""Punctuation: each schedule against a model, missed intervals, cancelling from within."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.topology.punctuation_queue import PunctuationQueue
+
+
+@given(st.integers(0, 50), st.integers(1, 20), st.lists(st.integers(0, 30), max_size=20))
+def test_a_schedule_fires_once_for_each_time_it_is_due(start: int, interval: int, steps: list[int]) -> None:
+    queue, fired = PunctuationQueue(), list[int]()
+    queue.schedule(start, interval, fired.append)
+    expected, due, now = [], start, 0
+    for step in steps:
+        now += step
+        queue.maybe_punctuate(now)
+        if now >= due:
+            expected.append(now)
+            while due <= now:  # missed intervals are skipped; the schedule keeps its phase
+                due += interval
+    assert fired == expected
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9)), max_size=6), st.lists(st.integers(0, 9), max_size=9))
+def test_schedules_do_not_disturb_each_other(schedules: list[tuple[int, int]], steps: list[int]) -> None:
+    together = PunctuationQueue()
+    fired: list[list[int]] = [[] for _ in schedules]
+    for (start, interval), seen in zip(schedules, fired, strict=True):
+        together.schedule(start, interval, seen.append)
+    alone_fired = []
+    for start, interval in schedules:
+        queue, seen = PunctuationQueue(), list[int]()
+        queue.schedule(start, interval, seen.append)
+        now = 0
+        for step in steps:
+            now += step
+            queue.maybe_punctuate(now)
+        alone_fired.append(seen)
+    now = total = 0
+    for step in steps:
+        now += step
+        total += together.maybe_punctuate(now)
+    assert fired == alone_fired
+    assert total == sum(map(len, fired))
+
+
+def test_due_ones_fire_in_the_order_of_their_times() -> None:
+    queue, order = PunctuationQueue(), list[str]()
+    for name, due in (("late", 3), ("early", 1), ("middle", 2)):
+        queue.schedule(due, 100, lambda _, name=name: order.append(name))  # type: ignore[misc]
+    queue.maybe_punctuate(5)
+    assert order == ["early", "middle", "late"]
+
+
+def test_a_cancelled_schedule_fires_no_more() -> None:
+    queue, fired = PunctuationQueue(), list[int]()
+    schedule = queue.schedule(0, 1, fired.append)
+    queue.maybe_punctuate(0)
+    schedule.cancel()
+    assert not queue.can_punctuate(10)
+    assert queue.maybe_punctuate(10) == 0
+    assert fired == [0]
+
+
+def test_a_schedule_can_cancel_itself_and_add_others() -> None:
+    queue, fired = PunctuationQueue(), list[str]()
+
+    def once(now: int) -> None:
+        first.cancel()
+        fired.append(f"once {now}")
+        queue.schedule(now, 5, lambda at: fired.append(f"again {at}"))
+
+    first = queue.schedule(0, 1, once)
+    queue.maybe_punctuate(3)
+    queue.maybe_punctuate(4)
+    assert fired == ["once 3", "again 3"]
+    queue.close()
+    assert queue.maybe_punctuate(100) == 0
+
+
+def test_an_interval_has_to_be_positive() -> None:
+    with pytest.raises(ValueError, match="minimum supported scheduling interval"):
+        PunctuationQueue().schedule(0, 0, lambda _: None)

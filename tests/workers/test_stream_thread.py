@@ -1,0 +1,234 @@
+"""A whole stream thread, stepped by hand, over a Kafka cluster in memory and RocksDB on disk."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+
+import pytest
+from counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
+from memory_kafka import Cluster, ManualClock
+from thread_stage import Application
+
+from penstock.topology.records import TopicPartition
+from penstock.workers.control import Pause, Query, QueryResult, Resume, Shutdown, StateChanged, Status
+from penstock.workers.membership.membership import OffsetAndMetadata
+from penstock.workers.stream_thread_state import StreamThreadState
+from penstock.workers.topic_partition_metadata import TopicPartitionMetadata
+
+MakeApplication = Callable[..., Application]
+
+
+@pytest.fixture
+def counter(cluster: Cluster, application: MakeApplication) -> Application:
+    cluster.create_topic(IN, 2)
+    cluster.create_topic(OUT, 1)
+    return application(counting())
+
+
+def test_counts_are_written_when_the_thread_commits(cluster: Cluster, counter: Application) -> None:
+    feed(cluster, "abca")
+    feed(cluster, "dd", partition=1)
+    thread = counter.thread().until_idle()
+    assert counts(cluster) == {}  # they wait in the cache
+    assert thread.commit() == 2
+    assert counts(cluster) == {"a": 2, "b": 1, "c": 1, "d": 2}
+    assert counts(cluster, CHANGELOG) == counts(cluster)
+    offset = committed(cluster)
+    assert offset is not None
+    assert offset.offset == 4
+    assert TopicPartitionMetadata.decode(offset.metadata).partition_time == 1003
+
+
+def test_a_thread_goes_through_its_states(cluster: Cluster, counter: Application) -> None:
+    thread = counter.thread().until_running()
+    thread.close()
+    changes = [(report.old, report.new) for report in thread.control.reports if isinstance(report, StateChanged)]
+    assert changes == [
+        ("CREATED", "STARTING"),
+        ("STARTING", "PARTITIONS_ASSIGNED"),
+        ("PARTITIONS_ASSIGNED", "RUNNING"),
+        ("RUNNING", "PENDING_SHUTDOWN"),
+        ("PENDING_SHUTDOWN", "DEAD"),
+    ]
+
+
+def test_a_restarted_thread_reads_neither_input_nor_changelog_again(cluster: Cluster, counter: Application) -> None:
+    feed(cluster, "aab")
+    counter.thread().until_idle().close()
+    feed(cluster, "a")
+    thread = counter.thread().until_idle()
+    assert thread.task_manager._changelog_reader.total_restored == 0
+    thread.commit()
+    assert counts(cluster) == {"a": 3, "b": 1}
+    assert [record.offset() for record in cluster.records(IN)] == [0, 1, 2, 3]
+
+
+def test_a_deleted_state_directory_is_restored_from_the_changelog(cluster: Cluster, counter: Application) -> None:
+    feed(cluster, "aab")
+    counter.thread().until_idle().close()
+    delete_state(counter)
+    feed(cluster, "a")
+    thread = counter.thread().until_idle()
+    assert thread.task_manager._changelog_reader.total_restored == 2
+    thread.commit()
+    assert counts(cluster) == {"a": 3, "b": 1}
+
+
+def delete_state(application: Application) -> None:
+    shutil.rmtree(application.stage.state_dir / "app")
+
+
+def test_what_was_not_committed_is_processed_again_after_a_crash(cluster: Cluster, counter: Application) -> None:
+    feed(cluster, "aa")
+    thread = counter.thread().until_idle()
+    thread.commit()
+    feed(cluster, "ab")
+    thread.step(2).crash()
+    cluster.group.members.clear()
+    second = counter.thread().until_idle()
+    second.commit()
+    assert counts(cluster) == {"a": 3, "b": 1}
+
+
+def test_a_record_that_cannot_be_written_keeps_offsets_from_being_committed(
+    cluster: Cluster, counter: Application
+) -> None:
+    feed(cluster, "a")
+    thread = counter.thread().until_idle()
+    cluster.refuse_topics.add(OUT)
+    with pytest.raises(Exception, match=r"Error encountered sending record to topic out partition 0"):
+        thread.commit()
+    with pytest.raises(Exception, match=r"topic out"):  # also at the next try, whatever caught the first
+        thread.commit()
+    assert committed(cluster) is None
+
+
+def test_a_full_producer_queue_is_waited_for(cluster: Cluster, counter: Application) -> None:
+    feed(cluster, "abcdef")
+    thread = counter.thread().until_idle()
+    thread.producer.queue_limit = 2
+    thread.commit()
+    assert counts(cluster) == dict.fromkeys("abcdef", 1)
+
+
+def test_commits_come_after_the_commit_interval(
+    cluster: Cluster, application: MakeApplication, clock: ManualClock
+) -> None:
+    cluster.create_topic(IN, 1)
+    cluster.create_topic(OUT, 1)
+    feed(cluster, "a")
+    thread = application(counting(), commit_interval_ms=5_000).thread().until_idle()
+    assert committed(cluster) is None
+    clock.advance(5_000)
+    thread.step()
+    assert committed(cluster) == OffsetAndMetadata(1, TopicPartitionMetadata(1000).encode())
+
+
+def test_a_marker_of_a_transaction_is_committed_past(cluster: Cluster, counter: Application) -> None:
+    feed(cluster, "a")
+    cluster.append_marker(IN, 0)
+    thread = counter.thread().until_idle()
+    thread.commit()
+    offset = committed(cluster)
+    assert offset is not None
+    assert offset.offset == 2
+
+
+def test_a_paused_thread_processes_nothing_and_stays_in_the_group(cluster: Cluster, counter: Application) -> None:
+    thread = counter.thread().until_running()
+    thread.control.commands.append(Pause())
+    feed(cluster, "a")
+    thread.step(3).commit()
+    assert counts(cluster) == {}
+    assert thread.state is StreamThreadState.RUNNING
+    thread.control.commands.append(Resume())
+    thread.step().commit()
+    assert counts(cluster) == {"a": 1}
+
+
+def test_a_paused_thread_stops_reading_when_its_buffers_are_full(
+    cluster: Cluster, application: MakeApplication
+) -> None:
+    cluster.create_topic(IN, 1)
+    cluster.create_topic(OUT, 1)
+    app = application(counting(), max_poll_records=2, buffered_records_per_partition=3)
+    thread = app.thread().until_running()
+    thread.control.commands.append(Pause())
+    feed(cluster, "abcdefgh")
+    thread.step(6)
+    assert thread.consumer.positions[TopicPartition(IN, 0)] == 4
+    thread.control.commands.append(Resume())
+    thread.step(8).commit()
+    assert counts(cluster) == dict.fromkeys("abcdefgh", 1)
+
+
+def test_shutdown_commits_closes_and_leaves(cluster: Cluster, counter: Application) -> None:
+    feed(cluster, "a")
+    thread = counter.thread().until_idle()
+    thread.control.commands.append(Shutdown(leave_group=True))
+    thread.step()
+    assert thread.state is StreamThreadState.PENDING_SHUTDOWN
+    thread.complete_shutdown(clean_run=True)
+    assert thread.state is StreamThreadState.DEAD
+    assert counts(cluster) == {"a": 1}
+    assert thread.member.left is True
+    assert thread.consumer.closed
+
+
+def test_an_unclean_shutdown_commits_nothing(cluster: Cluster, counter: Application) -> None:
+    feed(cluster, "a")
+    thread = counter.thread().until_idle()
+    thread.complete_shutdown(clean_run=False)
+    assert committed(cluster) is None
+    assert counts(cluster) == {}
+
+
+def test_status_tells_of_tasks_and_lag(cluster: Cluster, counter: Application, clock: ManualClock) -> None:
+    feed(cluster, "ab")
+    thread = counter.thread().until_idle()
+    clock.advance(1_000)
+    thread.step()
+    status = [report for report in thread.control.reports if isinstance(report, Status)][-1]
+    assert status.state == "RUNNING"
+    assert [(task.task_id, task.kind, task.state) for task in status.tasks] == [
+        ("0_0", "active", "RUNNING"),
+        ("0_1", "active", "RUNNING"),
+    ]
+    assert status.records_processed == 2
+    assert status.lag == 0
+    assert status.metrics["process-total"] == 2.0
+
+
+def test_a_query_is_answered_by_task(cluster: Cluster, counter: Application) -> None:
+    feed(cluster, "aab")
+    thread = counter.thread().until_idle()
+    asked = [("counts", "get", ("a",)), ("counts", "put", ("a", 1)), ("x", "all", ())]
+    thread.control.commands += [Query(number, *query) for number, query in enumerate(asked, start=1)]
+    thread.step()
+    results = {report.id: report for report in thread.control.reports if isinstance(report, QueryResult)}
+    assert results[1].value["0_0"].value == 2
+    assert results[1].value["0_1"] is None
+    assert "put does not read a store" in (results[2].error or "")
+    assert results[3].value == {}
+
+
+def test_positions_that_are_gone_are_reset_by_policy(cluster: Cluster, counter: Application) -> None:
+    feed(cluster, "aab")
+    cluster.committed[TopicPartition(IN, 0)] = OffsetAndMetadata(99)
+    counter.thread().until_idle().commit()
+    assert counts(cluster) == {"a": 2, "b": 1}
+
+
+def test_without_a_reset_policy_a_missing_offset_is_an_error(cluster: Cluster, application: MakeApplication) -> None:
+    cluster.create_topic(IN, 1)
+    cluster.create_topic(OUT, 1)
+    thread = application(counting(), auto_offset_reset="none").thread()
+    with pytest.raises(Exception, match=r"No valid committed offset found for input \[in\] and no valid reset policy"):
+        thread.until_running()
+
+
+def test_the_description_lists_tasks_by_state(cluster: Cluster, counter: Application) -> None:
+    text = counter.thread().until_running().describe()
+    assert text.startswith("\tStreamsThread threadId: client-StreamThread-1\nTaskManager\n")
+    assert text.index("Active tasks:") < text.index("Running:") < text.index("TaskId: 0_0") < text.index("Suspended:")

@@ -1,0 +1,282 @@
+"""The member of a streams group (KIP-1071) against a real broker: joining, moving tasks, leaving, coming back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from confluent_kafka.admin import ConfigResource, ResourceType
+from streams_group_stage import (
+    HEARTBEAT_MS,
+    PARTITIONS,
+    SESSION_TIMEOUT_MS,
+    Group,
+    ThreadDouble,
+    quick_groups,
+)
+
+from penstock.topology.records import TaskId, TopicPartition
+from penstock.topology.store_interfaces import StoreBuilder, StoreKind
+from penstock.workers.assignment.subscription_info import LATEST_OFFSET, UNKNOWN_OFFSET_SUM, AssignorError
+from penstock.workers.assignment.topics_info import TopicsInfo
+from penstock.workers.membership import streams_messages
+from penstock.workers.membership.kafka_connection import UnreachableError
+from penstock.workers.membership.membership import Assigned, Fatal, FencedInstanceIdError, Lost, Rebalance
+from penstock.workers.membership.streams_task_offsets import NO_LAG
+from penstock.workers.membership.streams_topology import InternalTopic, StreamsSubtopology, StreamsTopology
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture(scope="module")
+def servers(bootstrap_servers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with quick_groups(bootstrap_servers, tmp_path_factory.mktemp("quick-groups")) as found:
+        yield found
+
+
+@pytest.fixture
+def group(unique_name: Callable[[str], str], servers: str) -> Iterator[Group]:
+    made = Group(unique_name("group"), servers)
+    yield made
+    made.close()
+
+
+# Joining
+
+
+def test_one_member_gets_all_tasks_and_the_broker_makes_the_changelog(group: Group) -> None:
+    thread = group.add()
+    group.settle()
+    assert thread.active == group.tasks
+    assert thread.standby == frozenset()
+    partitions = frozenset(TopicPartition(group.topic, number) for number in range(PARTITIONS))
+    assert frozenset().union(*thread.assignment.active.values()) == partitions
+    (assigned,) = (event for event in thread.events if isinstance(event, Assigned))
+    assert assigned.active == partitions
+    assert assigned.generation > 0
+    described = group.admin.list_topics(group.changelog, timeout=10).topics[group.changelog]
+    assert len(described.partitions) == PARTITIONS
+    resource = ConfigResource(ResourceType.TOPIC, group.changelog)
+    config = group.admin.describe_configs([resource])[resource].result(10)
+    assert config["cleanup.policy"].value == "compact"
+
+
+def test_sub_topologies_with_a_repartition_topic(group: Group) -> None:
+    repartition, changelog = f"{group.group_id}-by-key-repartition", f"{group.group_id}-store-changelog"
+    topology = StreamsTopology(
+        (
+            StreamsSubtopology(0, (group.topic,), repartition_sink_topics=(repartition,)),
+            StreamsSubtopology(
+                1,
+                (),
+                repartition_source_topics=(InternalTopic(repartition, 2, 1, {"segment.bytes": "52428800"}),),
+                changelog_topics=(InternalTopic(changelog),),
+            ),
+        ),
+        {
+            0: TopicsInfo(0, frozenset({group.topic}), frozenset({repartition}), {}, {}, frozenset(), ()),
+            1: TopicsInfo(
+                1,
+                frozenset({repartition}),
+                frozenset(),
+                {repartition: 2},
+                {changelog: StoreBuilder("store", StoreKind.KEY_VALUE)},
+                frozenset(),
+                (),
+            ),
+        },
+    )
+    thread = group.add(topology=topology)
+    group.run_until(lambda: thread.active)
+    assert thread.active == group.tasks | {TaskId(1, 0), TaskId(1, 1)}
+    assert thread.assignment.active[TaskId(1, 1)] == {TopicPartition(repartition, 1)}
+    topics = group.admin.list_topics(timeout=10).topics
+    assert (len(topics[repartition].partitions), len(topics[changelog].partitions)) == (2, 2)
+
+
+def test_a_task_reads_only_the_partitions_that_there_are(group: Group) -> None:
+    narrow = group.make_topic("narrow", partitions=1)
+    sources = frozenset({group.topic, narrow})
+    info = TopicsInfo(0, sources, frozenset(), {}, {}, frozenset(), ())
+    topology = StreamsTopology((StreamsSubtopology(0, tuple(sorted(sources))),), {0: info})
+    thread = group.add(topology=topology)
+    group.run_until(lambda: thread.active)
+    assert thread.active == group.tasks
+    assert thread.assignment.active[TaskId(0, 0)] == {TopicPartition(group.topic, 0), TopicPartition(narrow, 0)}
+    assert thread.assignment.active[TaskId(0, 3)] == {TopicPartition(group.topic, 3)}
+
+
+# Moving tasks
+
+
+def test_a_second_member_takes_half_of_the_tasks_and_the_first_keeps_the_rest(group: Group) -> None:
+    first = group.add()
+    group.settle()
+    second = group.add()
+    group.settle()
+    kept, moved = first.active, second.active
+    assert kept | moved == group.tasks
+    assert all(kept <= before for before in first.history)  # what stays is never closed
+    assert first.count(Lost) == second.count(Lost) == 0
+    group.run_for(5 * HEARTBEAT_MS / 1000)
+    rebalances = first.count(Rebalance)
+    group.run_for(5 * HEARTBEAT_MS / 1000)
+    assert first.count(Rebalance) == rebalances  # and there is peace
+    epochs = {thread.member._protocol.identity.generation for thread in (first, second)}
+    assert len(epochs) == 1
+
+
+def test_a_member_that_leaves_gives_its_tasks_away_at_once(group: Group) -> None:
+    first, second = group.add(), group.add()
+    group.settle()
+    second.close(leave=True)
+    assert group.settle() < SESSION_TIMEOUT_MS / 1000
+    assert first.active == group.tasks
+
+
+def test_a_member_that_falls_silent_is_missed_after_the_session_timeout(group: Group) -> None:
+    first, second = group.add(), group.add()
+    group.settle()
+    second.close(leave=False)  # what the broker sees of a SIGKILL
+    assert SESSION_TIMEOUT_MS / 1000 - 0.5 < group.settle() < SESSION_TIMEOUT_MS / 1000 + 2
+    assert first.active == group.tasks
+
+
+def test_tasks_do_not_move_before_their_owner_has_given_them_up(group: Group) -> None:
+    first = group.add()
+    group.settle()
+    first.rejoins = False  # its thread is in the middle of a batch
+    second = group.add()
+    group.run_for(8 * HEARTBEAT_MS / 1000)
+    assert first.active == group.tasks
+    assert second.active == frozenset()
+    first.rejoins = True
+    first.join()
+    group.settle()
+
+
+def test_standby_tasks_are_elsewhere(group: Group) -> None:
+    group.configure(num_standby_replicas=1)
+    first, second = group.add(), group.add()
+    group.run_until(lambda: group.settled() and first.standby | second.standby == group.tasks)
+    assert (first.standby, second.standby) == (second.active, first.active)
+    partitions = first.assignment.standby[min(first.standby)]
+    assert partitions == {TopicPartition(group.topic, min(first.standby).partition)}
+    second.close(leave=True)
+    group.run_until(lambda: first.active == group.tasks and not first.standby)
+
+
+def test_offsets_are_taken_note_of_by_the_broker(group: Group) -> None:
+    thread = group.add(join=False)
+    thread.member.report_task_offsets({}, {TaskId(0, 0): 42})
+    thread.offset_sums = {TaskId(0, 0): 41, TaskId(0, 1): LATEST_OFFSET, TaskId(0, 2): UNKNOWN_OFFSET_SUM}
+    thread.join()
+    group.settle()
+    coordinator = thread.member._streams._coordinator
+    described = thread.member._connection.submit(coordinator.offsets, streams_messages.describe(group.group_id))
+    (member,) = described.result(10).groups[0].members
+    assert {(o.subtopology_id, o.partition, o.offset) for o in member.task_offsets} == {("0", 0, 41), ("0", 1, NO_LAG)}
+    assert [(o.subtopology_id, o.partition, o.offset) for o in member.task_end_offsets] == [("0", 0, 42)]
+
+
+# Leaving and coming back
+
+
+def static(group: Group, slot: int = 0) -> ThreadDouble:
+    return group.add(replace(group.config, instance_id=f"slot-{slot}"))
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_replaced_static_member_gets_its_tasks_back_and_nobody_else_notices(group: Group, killed: bool) -> None:
+    other, old = static(group, 0), static(group, 1)
+    group.settle()
+    tasks = old.active
+    group.run_for(3 * HEARTBEAT_MS / 1000)
+    rebalances = other.count(Rebalance)
+    if killed:
+        old.closed = True
+        old.member._connection.close()  # without a word to the group
+    else:
+        old.close(leave=False)
+    successor = static(group, 1)
+    assert group.settle() < SESSION_TIMEOUT_MS / 1000
+    assert successor.active == tasks
+    assert other.count(Rebalance) == rebalances
+
+
+def test_a_static_member_may_leave_for_good(group: Group) -> None:
+    first, second = static(group, 0), static(group, 1)
+    group.settle()
+    second.close(leave=True)
+    assert group.settle() < SESSION_TIMEOUT_MS / 1000
+    assert first.active == group.tasks
+
+
+def test_of_two_processes_with_the_same_instance_id_the_later_one_wins(group: Group) -> None:
+    old = static(group)
+    group.settle()
+    new = static(group)
+    old_tasks = old.active
+    group.watches = False  # until it hears of it, the fenced one believes in its tasks
+    group.run_until(lambda: old.count(Fatal))
+    assert isinstance(old.fatal, FencedInstanceIdError)
+    assert "slot-0" in str(old.fatal)
+    old.close()
+    group.settle()
+    assert new.active == old_tasks
+
+
+# The whole application
+
+
+def test_one_member_ends_the_application_for_all(group: Group) -> None:
+    first, second = group.add(), group.add()
+    group.settle()
+    first.rejoins = second.rejoins = False
+    first.error = AssignorError.SHUTDOWN_REQUESTED
+    first.join()
+    group.run_until(
+        lambda: first.assignment.error is second.assignment.error is AssignorError.SHUTDOWN_REQUESTED, seconds=5
+    )
+
+
+def test_all_know_where_each_partition_is_processed(group: Group) -> None:
+    first, second = group.add(endpoint="one.example:1"), group.add(endpoint="two.example:65535", tags={"zone": "z"})
+    group.settle()
+
+    def where() -> list[dict[str, frozenset[TopicPartition]]]:
+        return [dict(thread.assignment.partitions_by_host) for thread in (first, second)]
+
+    expected = {
+        "one.example:1": frozenset().union(*first.assignment.active.values()),
+        "two.example:65535": frozenset().union(*second.assignment.active.values()),
+    }
+    group.run_until(lambda: where() == [expected, expected], seconds=5)
+    joins = first.count(Assigned)
+    group.run_for(5 * HEARTBEAT_MS / 1000)
+    assert first.count(Assigned) == joins  # told once
+
+
+# Connections that break
+
+
+def test_tasks_in_an_answer_that_got_lost_are_found(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = group.add(), group.add()
+    group.settle()
+    protocol = first.member._streams
+    exchange, lost = protocol._ask, []
+
+    async def lossy(request: object) -> object:
+        response = await exchange(request)
+        if response.active_tasks is not None and not lost:
+            lost.append(response)
+            raise UnreachableError("the answer got lost")
+        return response
+
+    monkeypatch.setattr(protocol, "_ask", lossy)
+    second.close(leave=True)
+    group.settle()
+    assert lost
+    assert first.active == group.tasks
+    assert first.count(Lost) == 0

@@ -1,0 +1,468 @@
+"""The streams group protocol without a broker: what a member says next, and what an answer means to its thread."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+from uuid import UUID
+
+import kafka.errors as kafka_errors
+import pytest
+
+from penstock.topology.errors import MissingSourceTopicError, StreamsError
+from penstock.topology.records import TaskId, TopicPartition
+from penstock.workers.assignment.subscription_info import (
+    LATEST_OFFSET,
+    UNKNOWN_OFFSET_SUM,
+    AssignorError,
+    SubscriptionInfo,
+)
+from penstock.workers.log_context import PrefixedLogger
+from penstock.workers.membership.member_state import MemberState
+from penstock.workers.membership.membership import Fatal, FencedInstanceIdError, Lost, Rebalance
+from penstock.workers.membership.requests import GroupMemberConfig, Identity
+from penstock.workers.membership.streams_membership import (
+    INSTANCE_RELEASE_RETRY_MS,
+    INSTANCE_RELEASE_TIMEOUT_MS,
+    StreamsEvent,
+    StreamsMembership,
+)
+from penstock.workers.membership.streams_refusals import STREAMS_TOPOLOGY_FENCED, Refusal
+from penstock.workers.membership.streams_task_offsets import NO_LAG
+from penstock.workers.membership.streams_values import (
+    Answer,
+    Heartbeat,
+    HostPartitions,
+    Status,
+    TaskOffsets,
+    Tasks,
+    TasksAssigned,
+)
+
+INTERVAL_MS = 5_000
+OFFSET_INTERVAL_MS = 60_000
+PROCESS_ID = UUID(int=7)
+
+A, B, C = TaskId(0, 0), TaskId(0, 1), TaskId(1, 0)
+
+
+def report(
+    active: tuple[TaskId, ...] = (),
+    standby: tuple[TaskId, ...] = (),
+    offsets: Mapping[TaskId, int] | None = None,
+    error: AssignorError = AssignorError.NONE,
+) -> SubscriptionInfo:
+    tasks = (frozenset(active), frozenset(standby))
+    return SubscriptionInfo(1, 1, PROCESS_ID, *tasks, offset_sums=offsets or {}, error=error)
+
+
+def tasks(*active: TaskId, standby: tuple[TaskId, ...] = (), warmup: tuple[TaskId, ...] = ()) -> Tasks:
+    return Tasks(frozenset(active), frozenset(standby), frozenset(warmup))
+
+
+@dataclass
+class Member:
+    """A membership, its clock, and a coordinator that answers what the test says."""
+
+    membership: StreamsMembership
+    now_ms: int = 1_000_000
+    epoch: int = 1
+
+    def join(self, owned: SubscriptionInfo | None = None, losses_seen: int | None = None) -> None:
+        seen = self.membership.losses if losses_seen is None else losses_seen
+        self.membership.join(owned or report(), seen)
+
+    def send(self) -> Heartbeat:
+        return self.membership.next_heartbeat(self.now_ms)
+
+    def receive(
+        self,
+        heartbeat: Heartbeat,
+        given: Tasks | None = None,
+        statuses: Mapping[int, str] | None = None,
+        hosts: HostPartitions | None = None,
+    ) -> list[StreamsEvent]:
+        answer = Answer(self.epoch, INTERVAL_MS, OFFSET_INTERVAL_MS, 100, statuses or {}, given, 3, hosts)
+        return self.membership.on_answer(heartbeat, answer, self.now_ms)
+
+    def beat(self, given: Tasks | None = None, statuses: Mapping[int, str] | None = None) -> list[StreamsEvent]:
+        return self.receive(self.send(), given, statuses)
+
+    def refuse(self, error: type[Exception] | Exception, message: str = "") -> list[StreamsEvent]:
+        raised = error() if isinstance(error, type) else error
+        return self.membership.on_refusal(self.send(), Refusal(raised, message), self.now_ms)
+
+    def due(self) -> int | None:
+        return self.membership.ms_until_heartbeat(self.now_ms)
+
+
+def make_member(instance_id: str | None = None) -> Member:
+    config = GroupMemberConfig("g", instance_id)
+    return Member(StreamsMembership(config, "me", (0, 1), PrefixedLogger(__name__, "test ")))
+
+
+@pytest.fixture
+def member() -> Member:
+    return make_member()
+
+
+@pytest.fixture
+def joined(member: Member) -> Member:
+    """A member that runs A."""
+    member.join()
+    member.beat(tasks(A))
+    return member
+
+
+# Joining
+
+
+def test_nothing_is_said_before_the_thread_joins(member: Member) -> None:
+    assert member.due() is None
+    assert member.membership.identity == Identity(-1, "me")
+
+
+def test_the_first_heartbeat_says_everything_and_its_answer_assigns(member: Member) -> None:
+    subscription = report(offsets={A: 5})
+    member.join(subscription)
+    assert member.due() == 0
+    heartbeat = member.send()
+    assert heartbeat == Heartbeat(0, 0, -1, subscription, Tasks(), {A: 5}, {})
+    assert member.receive(heartbeat, tasks(A)) == [TasksAssigned(1, tasks(A), HostPartitions({}, {}), taken=False)]
+    assert member.membership.identity == Identity(1, "me")
+    assert member.membership.state is MemberState.STABLE
+    assert member.due() == INTERVAL_MS
+
+
+def test_after_that_only_what_is_new_is_said(joined: Member) -> None:
+    assert joined.send() == Heartbeat(0, 1, 3, owned=tasks(A))  # what the thread was given, it may have open
+    assert joined.beat() == []
+    assert joined.send() == Heartbeat(0, 1, 3)
+
+
+def test_a_heartbeat_is_due_after_the_interval_of_the_broker(joined: Member) -> None:
+    joined.now_ms += INTERVAL_MS - 1
+    assert joined.due() == 1
+    joined.now_ms += 10
+    assert joined.due() == 0
+
+
+def test_a_join_waits_for_a_group_that_is_not_ready(member: Member) -> None:
+    member.join()
+    assert member.beat(Tasks(), {Status.ASSIGNMENT_DELAYED: "later"}) == []
+    assert member.membership.state is MemberState.JOINING
+    assert member.due() == INTERVAL_MS
+    assert member.beat(None, {Status.MISSING_INTERNAL_TOPICS: "soon"}) == []
+    assert member.beat(tasks(A)) == [TasksAssigned(1, tasks(A), HostPartitions({}, {}), taken=False)]
+
+
+def test_a_member_with_tasks_gets_its_answer_from_a_group_that_is_not_ready(joined: Member) -> None:
+    joined.join(report((A,)))
+    assert joined.beat(None, {Status.ASSIGNMENT_DELAYED: "later"}) == [
+        TasksAssigned(1, tasks(A), HostPartitions({}, {}), taken=False)
+    ]
+
+
+def test_a_ready_group_may_have_no_task_for_a_member(member: Member) -> None:
+    member.join()
+    assert member.beat(Tasks()) == [TasksAssigned(1, Tasks(), HostPartitions({}, {}), taken=False)]
+
+
+# Tasks that move
+
+
+def test_new_tasks_come_by_a_rebalance(joined: Member) -> None:
+    assert joined.beat(tasks(A, B)) == [Rebalance()]
+    assert joined.beat() == []  # once
+    joined.join(report((A,)))
+    assert joined.due() == 0
+    heartbeat = joined.send()
+    assert joined.receive(heartbeat) == [TasksAssigned(1, tasks(A, B), HostPartitions({}, {}), taken=False)]
+
+
+def test_a_task_is_given_up_only_when_the_thread_says_so(joined: Member) -> None:
+    joined.beat()
+    assert joined.beat(Tasks()) == [Rebalance()]
+    joined.join(report((A,)))
+    heartbeat = joined.send()
+    assert heartbeat.owned == tasks(A)  # still
+    assert joined.receive(heartbeat) == [TasksAssigned(1, Tasks(), HostPartitions({}, {}), taken=True)]
+    assert joined.send().owned is None
+    joined.join(report())
+    assert joined.due() == 0
+    heartbeat = joined.send()
+    assert heartbeat.owned == Tasks()
+    joined.epoch = 2
+    assert joined.receive(heartbeat) == [TasksAssigned(2, Tasks(), HostPartitions({}, {}), taken=False)]
+
+
+def test_a_task_that_is_taken_back_before_the_thread_has_heard_of_it_is_given_up_without_it(joined: Member) -> None:
+    joined.beat()
+    joined.beat(tasks(A, B))
+    joined.beat(tasks(A))
+    assert joined.send().owned == tasks(A)  # the coordinator waits for it
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "taken"),
+    [
+        (tasks(A), tasks(B), True),
+        (tasks(A), tasks(standby=(A,)), True),
+        (tasks(standby=(A,)), tasks(), True),
+        (tasks(warmup=(A,)), tasks(), True),
+        (tasks(standby=(A,)), tasks(A), False),
+        (tasks(standby=(A,)), tasks(warmup=(A,)), False),
+        (tasks(A), tasks(A, B), False),
+    ],
+)
+def test_the_thread_is_told_whether_the_group_waits_for_it(before: Tasks, after: Tasks, taken: bool) -> None:
+    member = make_member()
+    member.join()
+    member.beat(before)
+    member.beat(after)
+    member.join(report(tuple(before.active), tuple(before.replicas)))
+    (assigned,) = member.beat()
+    assert isinstance(assigned, TasksAssigned)
+    assert assigned.taken is taken
+
+
+def test_the_answer_to_an_earlier_heartbeat_is_none_to_a_join(joined: Member) -> None:
+    earlier = joined.send()
+    joined.join(report((A,)))
+    assert joined.receive(earlier, tasks(A, B)) == []
+    assert joined.due() == 0
+    assert joined.beat() == [TasksAssigned(1, tasks(A, B), HostPartitions({}, {}), taken=False)]
+
+
+def test_warm_up_tasks_are_reported_as_such_although_the_thread_sees_no_difference(member: Member) -> None:
+    member.join()
+    member.beat(tasks(standby=(A,), warmup=(B, C)))
+    member.beat(tasks(standby=(A, C)))  # B is taken away, C becomes a standby task
+    member.join(report((), (A, B, C)))
+    heartbeat = member.send()
+    assert heartbeat.owned == tasks(standby=(A, C), warmup=(B,))
+
+
+def test_tasks_of_an_unknown_sub_topology_end_the_membership(member: Member) -> None:
+    member.join()
+    (fatal,) = member.beat(tasks(TaskId(9, 0)))
+    assert isinstance(fatal, Fatal)
+    assert "sub-topologies [9]" in str(fatal.error)
+    assert member.due() is None
+
+
+# Answers that do not come
+
+
+def test_after_a_lost_answer_everything_is_said_again(joined: Member) -> None:
+    joined.beat()
+    joined.membership.offsets.update(TaskOffsets({A: 3}, {A: 4}))
+    joined.now_ms += OFFSET_INTERVAL_MS
+    lost = joined.send()
+    assert (lost.owned, lost.offsets, lost.end_offsets) == (None, {A: 3}, {A: 4})
+    joined.membership.on_no_answer(lost)
+    assert joined.due() == 0
+    again = joined.send()
+    assert (again.owned, again.offsets, again.end_offsets) == (tasks(A), {A: 3}, {A: 4})
+
+
+def test_a_task_that_the_thread_may_have_opened_is_never_reported_as_given_up(joined: Member) -> None:
+    joined.beat(tasks(A, B))
+    joined.join(report((A,)))
+    joined.beat()  # delivers B, which the thread opens without a word
+    lost = joined.send()
+    joined.membership.on_no_answer(lost)  # perhaps the coordinator has just taken B away
+    assert joined.send().owned == tasks(A, B)
+
+
+def test_an_answer_to_a_membership_that_is_over_is_ignored(joined: Member) -> None:
+    old = joined.send()
+    joined.membership.lose("test")
+    joined.join()
+    assert joined.receive(old, tasks(B)) == []
+    assert joined.membership.on_refusal(old, Refusal(kafka_errors.UnknownMemberIdError()), joined.now_ms) == []
+    heartbeat = joined.send()
+    joined.membership.on_no_answer(old)
+    assert (heartbeat.epoch, heartbeat.owned) == (0, Tasks())
+    assert joined.due() == INTERVAL_MS
+
+
+def test_a_member_that_has_ended_says_nothing(joined: Member) -> None:
+    heartbeat = joined.send()
+    assert joined.membership.end()
+    assert joined.receive(heartbeat, tasks(B)) == []
+    assert joined.due() is None
+
+
+def test_a_member_that_never_joined_has_nobody_to_leave(member: Member) -> None:
+    assert not member.membership.end()
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("error", [kafka_errors.UnknownMemberIdError, kafka_errors.FencedMemberEpochError])
+def test_a_fenced_member_starts_from_nothing(joined: Member, error: type[Exception]) -> None:
+    (lost,) = joined.refuse(error, "because")
+    assert isinstance(lost, Lost)
+    assert "because" in lost.reason
+    assert joined.due() is None
+    assert joined.membership.identity == Identity(-1, "me")
+    joined.join(report(), losses_seen=0)  # made before the thread knew
+    assert joined.due() is None
+    joined.join(report())
+    heartbeat = joined.send()
+    assert (heartbeat.membership, heartbeat.epoch, heartbeat.endpoint_epoch) == (1, 0, -1)
+    assert (heartbeat.owned, heartbeat.joining) == (Tasks(), report())
+
+
+def test_a_deleted_group_is_joined_again_but_a_group_of_another_kind_is_an_error(member: Member) -> None:
+    member.join()
+    (fatal,) = member.refuse(kafka_errors.GroupIdNotFoundError, "Group g is not a streams group.")
+    assert isinstance(fatal, Fatal)
+    assert "group of another protocol" in str(fatal.error)
+    other = make_member()
+    other.join()
+    other.beat(tasks(A))
+    assert isinstance(other.refuse(kafka_errors.GroupIdNotFoundError)[0], Lost)
+
+
+def test_a_static_member_waits_for_its_predecessor(caplog: pytest.LogCaptureFixture) -> None:
+    member = make_member("slot-0")
+    member.join()
+    with caplog.at_level(logging.INFO):
+        assert member.refuse(kafka_errors.UnreleasedInstanceIdError) == []
+    assert "group.instance.id=slot-0" in caplog.text
+    assert member.due() == INSTANCE_RELEASE_RETRY_MS
+    member.now_ms += INSTANCE_RELEASE_TIMEOUT_MS - 1
+    assert member.refuse(kafka_errors.UnreleasedInstanceIdError) == []
+    member.now_ms += 1
+    (fatal,) = member.refuse(kafka_errors.UnreleasedInstanceIdError)
+    assert isinstance(fatal, Fatal)
+    assert isinstance(fatal.error, FencedInstanceIdError)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "kind", "says"),
+    [
+        (kafka_errors.FencedInstanceIdError, "", FencedInstanceIdError, "group.instance.id=slot-0"),
+        (kafka_errors.UnsupportedVersionError, "", StreamsError, "Kafka 4.2 or later"),
+        (kafka_errors.InvalidRequestError, "Topology updates are not supported yet.", StreamsError, "delete the group"),
+        (kafka_errors.InvalidRequestError, "RackId can't be empty.", StreamsError, "RackId can't be empty."),
+        (kafka_errors.for_code(STREAMS_TOPOLOGY_FENCED), "old", StreamsError, "STREAMS_TOPOLOGY_FENCED: old"),
+        (kafka_errors.for_code(999), "", StreamsError, "999"),
+        (kafka_errors.GroupAuthorizationFailedError, "", StreamsError, "READ on the group"),
+    ],
+)
+def test_what_trying_again_does_not_change_says_what_to_do(
+    error: Any, message: str, kind: type[Exception], says: str
+) -> None:
+    member = make_member("slot-0")
+    member.join()
+    (fatal,) = member.refuse(error, message)
+    assert isinstance(fatal, Fatal)
+    assert type(fatal.error) is kind
+    assert says in str(fatal.error)
+    assert "group g" in str(fatal.error)
+    assert member.membership.state is MemberState.FATAL
+    member.join()
+    assert member.due() is None
+
+
+# What is said of the group
+
+
+def test_missing_source_topics_are_an_error_after_two_heartbeats(member: Member) -> None:
+    missing: Mapping[int, str] = {Status.MISSING_SOURCE_TOPICS: "Source topics x are missing."}
+    member.join()
+    assert member.beat(Tasks(), missing) == []
+    member.now_ms += INTERVAL_MS
+    assert member.beat(None, missing) == []
+    assert member.beat(tasks(A)) != []  # there they are
+    member.now_ms += INTERVAL_MS
+    assert member.beat(None, missing) == []
+    member.now_ms += 2 * INTERVAL_MS
+    (fatal,) = member.beat(None, missing)
+    assert isinstance(fatal, Fatal)
+    assert isinstance(fatal.error, MissingSourceTopicError)
+    assert "Source topics x are missing." in str(fatal.error)
+
+
+def test_topics_that_do_not_fit_together_are_an_error_at_once(member: Member) -> None:
+    member.join()
+    (fatal,) = member.beat(Tasks(), {Status.INCORRECTLY_PARTITIONED_TOPICS: "a has 2, b has 3."})
+    assert isinstance(fatal, Fatal)
+    assert "a has 2, b has 3." in str(fatal.error)
+
+
+def test_the_end_of_the_application_is_announced_once(joined: Member) -> None:
+    ending: Mapping[int, str] = {Status.SHUTDOWN_APPLICATION: "me too"}
+    (assigned,) = joined.beat(None, ending)
+    assert assigned == TasksAssigned(1, tasks(A), HostPartitions({}, {}), taken=False, shutdown_application=True)
+    assert joined.beat(None, ending) == []
+
+
+def test_a_thread_may_ask_for_the_end_of_the_application(joined: Member) -> None:
+    assert not joined.send().shutdown_application
+    joined.join(report((A,), error=AssignorError.SHUTDOWN_REQUESTED))
+    assert joined.send().shutdown_application
+    assert joined.send().shutdown_application  # until all have heard
+
+
+def test_news_of_the_hosts_reach_the_thread(joined: Member) -> None:
+    hosts = HostPartitions({"h:1": frozenset({TopicPartition("t", 0)})}, {})
+    assert joined.receive(joined.send(), hosts=hosts) == [TasksAssigned(1, tasks(A), hosts, taken=False)]
+    assert joined.receive(joined.send(), hosts=hosts) == []
+    assert joined.send().endpoint_epoch == 3
+
+
+def test_a_status_is_logged_when_it_changes(joined: Member, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        for text in ("old", "old", "older"):
+            joined.beat(None, {Status.STALE_TOPOLOGY: text, 99: "a later broker's"})
+    lines = [record.getMessage() for record in caplog.records if "in status" in record.getMessage()]
+    assert [line.partition("status ")[2] for line in lines] == [
+        "STALE_TOPOLOGY: old",
+        "99: a later broker's",
+        "STALE_TOPOLOGY: older",
+    ]
+
+
+# Offsets
+
+
+def test_offset_sums_go_out_when_they_count(joined: Member) -> None:
+    joined.beat()
+    joined.join(report((A,), (), {A: LATEST_OFFSET, B: 7, C: UNKNOWN_OFFSET_SUM}))
+    assert joined.send().offsets is None  # nothing about the tasks is new, and the interval has not passed
+    joined.now_ms += OFFSET_INTERVAL_MS
+    assert joined.send().offsets == {A: NO_LAG, B: 7}
+    joined.membership.offsets.update(TaskOffsets({B: 8}, {B: 8}))
+    joined.beat(tasks(A, B))
+    heartbeat = joined.send()
+    assert heartbeat.owned == tasks(A, B)  # which is when offsets count
+    assert (heartbeat.offsets, heartbeat.end_offsets) == ({B: 8}, {B: 8})
+    joined.now_ms += OFFSET_INTERVAL_MS
+    assert joined.send().offsets is None  # unchanged
+
+
+@pytest.mark.parametrize(("lag", "caught_up"), [(101, False), (100, True)])
+def test_a_warm_up_task_that_has_caught_up_is_reported_at_once(lag: int, caught_up: bool) -> None:
+    member = make_member()
+    member.join()
+    member.beat(tasks(warmup=(A,)))
+    member.beat()
+    member.membership.offsets.update(TaskOffsets({A: 1_000, B: 0}, {A: 1_000 + lag}))
+    heartbeat = member.send()
+    assert (heartbeat.offsets is not None) is caught_up
+
+
+def test_heartbeats_of_one_membership_can_be_told_from_those_of_the_next(member: Member) -> None:
+    numbers = count()
+    for _ in range(3):
+        member.join()
+        assert member.send().membership == next(numbers)
+        member.membership.lose("test")

@@ -1,0 +1,250 @@
+"""Topologies with several inputs, repartition topics, global tables, standby tasks: over a Kafka cluster in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from counting import IN, OUT, counting, counts, feed
+from memory_kafka import Cluster, ManualClock
+from thread_stage import Application
+
+from penstock.topology.errors import StreamsError
+from penstock.topology.processor_api import Punctuation
+from penstock.topology.records import TaskId, TopicPartition
+from penstock.topology.serdes import Serdes
+from penstock.topology.streams_builder import StreamsBuilder
+from penstock.topology.windows import JoinWindows
+from penstock.workers.control import Status
+from penstock.workers.state_restore_listener import StateRestoreListener
+from penstock.workers.stream_thread_state import StreamThreadState
+
+MakeApplication = Callable[..., Application]
+TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
+LEFT, RIGHT, TABLE = "left", "right", "table"
+
+
+def values(cluster: Cluster, topic: str = OUT) -> list[str]:
+    return [(record.value() or b"").decode() for record in cluster.records(topic)]
+
+
+def joining() -> Any:
+    builder = StreamsBuilder()
+    left, right = builder.stream(LEFT, **TEXT), builder.stream(RIGHT, **TEXT)
+    left.join(right, lambda a, b: a + b, JoinWindows(timedelta(seconds=10)), **TEXT).to(OUT, **TEXT)
+    return builder.build()
+
+
+def merging() -> Any:
+    builder = StreamsBuilder()
+    builder.stream(LEFT, **TEXT).merge(builder.stream(RIGHT, **TEXT)).to(OUT, **TEXT)
+    return builder.build()
+
+
+@pytest.fixture
+def two_inputs(cluster: Cluster) -> Cluster:
+    for topic in (LEFT, RIGHT, OUT):
+        cluster.create_topic(topic, 1)
+    return cluster
+
+
+def test_records_of_two_topics_are_processed_in_time_order(two_inputs: Cluster, application: MakeApplication) -> None:
+    for at in (10, 30, 50, 60):
+        two_inputs.append(LEFT, 0, b"k", b"left%d" % at, at)
+    for at in (5, 20, 55):
+        two_inputs.append(RIGHT, 0, b"k", b"right%d" % at, at)
+    application(merging()).thread().until_idle().step(3).commit()
+    assert values(two_inputs) == ["right5", "left10", "right20", "left30", "left50", "right55", "left60"]
+
+
+def test_a_task_waits_for_the_topic_that_has_no_data_yet(
+    two_inputs: Cluster, application: MakeApplication, clock: ManualClock
+) -> None:
+    two_inputs.append(LEFT, 0, b"k", b"late", 20)
+    thread = application(merging(), max_task_idle_ms=5_000).thread().until_running().step(2)
+    thread.commit()
+    assert values(two_inputs) == []
+    two_inputs.append(RIGHT, 0, b"k", b"early", 10)
+    thread.step(2).commit()
+    assert values(two_inputs) == ["early"]  # now the left one waits for the right one's next
+    clock.advance(5_000)
+    thread.step(2).commit()
+    assert values(two_inputs) == ["early", "late"]
+
+
+def test_two_streams_are_joined(two_inputs: Cluster, application: MakeApplication) -> None:
+    two_inputs.append(LEFT, 0, b"k", b"a", 1000)
+    two_inputs.append(RIGHT, 0, b"k", b"b", 2000)
+    application(joining()).thread().until_idle().commit()
+    assert values(two_inputs) == ["ab"]
+
+
+def test_a_repartition_topic_is_made_read_and_purged(cluster: Cluster, application: MakeApplication) -> None:
+    cluster.create_topic(IN, 2)
+    cluster.create_topic(OUT, 1)
+    builder = StreamsBuilder()
+    counted = builder.stream(IN, **TEXT).group_by(lambda key, value: value, **TEXT).count(store="counts")
+    counted.to_stream().to(OUT, key_serde=Serdes.string(), value_serde=Serdes.int64())
+    thread = application(builder.build(), repartition_purge_interval_ms=0).thread().until_running()
+    feed(cluster, "abc", partition=0)
+    feed(cluster, "d", partition=1)
+    for _ in range(4):
+        thread.step(3).commit()
+    assert counts(cluster) == {"value": 4}
+    topic = "app-counts-repartition"
+    assert len(cluster.partitions(topic)) == 2
+    application_clock = thread._parts.clock
+    application_clock.advance(30_001)
+    thread.step(2)
+    assert sum(cluster.deleted_before.get(p, 0) for p in cluster.partitions(topic)) == 4
+
+
+def test_a_global_table_is_complete_before_the_first_record(cluster: Cluster, application: MakeApplication) -> None:
+    for topic in (IN, OUT, TABLE):
+        cluster.create_topic(topic, 2)
+    cluster.append(TABLE, 1, b"a", b"airline", 1)
+    feed(cluster, "a")
+    builder = StreamsBuilder()
+    table = builder.global_table(TABLE, **TEXT)
+    stream = builder.stream(IN, **TEXT)
+    stream.join(table, lambda value, name: name, key_selector=lambda key, value: key).to(OUT, **TEXT)
+    app = application(builder.build())
+    thread = app.thread().until_idle()
+    thread.commit()
+    assert values(cluster) == ["airline"]
+    cluster.append(TABLE, 0, b"b", b"new", 2)
+    thread.step()
+    feed(cluster, "b")
+    thread.step(2).commit()
+    assert sorted(values(cluster)) == ["airline", "new"]
+    thread.close()
+    again = app.thread().until_idle()  # from the checkpoint: nothing of the table is read again
+    feed(cluster, "b")
+    again.step(2).commit()
+    assert sorted(values(cluster)) == ["airline", "new", "new"]
+
+
+def test_a_standby_task_follows_and_takes_over_without_a_restore(
+    cluster: Cluster, application: MakeApplication, clock: ManualClock
+) -> None:
+    cluster.create_topic(IN, 1)
+    cluster.create_topic(OUT, 1)
+    app = application(counting(), num_standby_replicas=1)
+    active = app.thread().until_running()
+    # Standby tasks go to other instances: another process id, another state directory.
+    other = Application(app.stage, app.topology, {**app.config, "state.dir": str(app.stage.state_dir / "other")})
+    standby = other.thread(slot=2, process_id="ffffffff-0000-0000-0000-000000000002")
+    for _ in range(20):
+        active.step()
+        standby.step()
+    assert set(standby.task_manager.standby.running) == {TaskId(0, 0)}
+    feed(cluster, "aab")
+    active.step(2).commit()
+    standby.step(3)
+    clock.advance(1_000)
+    standby.step()
+    status = [report for report in standby.control.reports if isinstance(report, Status)][-1]
+    assert [(task.task_id, task.kind) for task in status.tasks] == [("0_0", "standby")]
+    store = standby.task_manager.standby.running[TaskId(0, 0)].state_manager.stores["counts"]
+    assert store.get("a").value == 2
+    active.close()
+    standby.until(lambda: standby.task_manager.active.running)
+    feed(cluster, "a")
+    standby.step(3).commit()
+    assert counts(cluster) == {"a": 3, "b": 1}
+
+
+class Listener(StateRestoreListener):
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def on_restore_start(self, partition: TopicPartition, store: str, starting_offset: int, ending_offset: int) -> None:
+        self.calls.append(("start", str(partition), store, starting_offset, ending_offset))
+
+    def on_batch_restored(self, partition: TopicPartition, store: str, batch_end_offset: int, restored: int) -> None:
+        self.calls.append(("batch", batch_end_offset, restored))
+
+    def on_restore_end(self, partition: TopicPartition, store: str, total_restored: int) -> None:
+        self.calls.append(("end", total_restored))
+
+
+def test_a_restore_is_told_to_the_listener(cluster: Cluster, application: MakeApplication) -> None:
+    cluster.create_topic(IN, 1)
+    cluster.create_topic("app-counts-changelog", 1)
+    for number in range(3):
+        cluster.append("app-counts-changelog", 0, b"k%d" % number, b"\0\0\0\0\0\0\0\1", 1)
+    cluster.create_topic(OUT, 1)
+    listener = Listener()
+    application(counting()).thread(state_restore_listener=listener).until_running()
+    assert listener.calls == [("start", "app-counts-changelog-0", "counts", 0, 3), ("batch", 3, 3), ("end", 3)]
+
+
+def test_state_ahead_of_its_changelog_is_wiped_and_restored(
+    cluster: Cluster, application: MakeApplication, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.create_topic(IN, 1)
+    cluster.create_topic(OUT, 1)
+    app = application(counting())
+    feed(cluster, "aab")
+    app.thread().until_idle().close()
+    cluster.logs[TopicPartition("app-counts-changelog", 0)].records.clear()  # somebody has made the topic anew
+    thread = app.thread().until_idle()
+    assert "Detected the states of tasks [0_0] are corrupted" in caplog.text
+    feed(cluster, "a")
+    thread.step(2).commit()
+    assert counts(cluster, "app-counts-changelog") == {"a": 1}
+
+
+def test_an_error_in_a_function_names_the_record_and_ends_the_thread(
+    cluster: Cluster, application: MakeApplication
+) -> None:
+    cluster.create_topic(IN, 1)
+    feed(cluster, "ab")
+    builder = StreamsBuilder()
+    builder.stream(IN, **TEXT).filter(lambda key, value: key != "b" or 1 / 0).to(OUT, **TEXT)
+    cluster.create_topic(OUT, 1)
+    thread = application(builder.build()).thread()
+    with pytest.raises(StreamsError, match=r"taskId=0_0, .*topic=in, partition=0, offset=1.*ZeroDivisionError"):
+        thread.until_running().step(4)
+    assert thread.state is StreamThreadState.RUNNING  # run() is what ends it
+
+
+class Ticker:
+    """Forwards the time of each punctuation."""
+
+    def init(self, context: Any) -> None:
+        for kind in Punctuation:
+            context.schedule(timedelta(seconds=1), kind, lambda at, kind=kind: self.tick(context, kind, at))
+
+    def tick(self, context: Any, kind: Punctuation, at: int) -> None:
+        from penstock.topology.records import Record
+
+        context.forward(Record(kind.value, str(at), at))
+
+    def process(self, record: Any) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def test_punctuations_follow_stream_time_and_wall_clock(
+    cluster: Cluster, application: MakeApplication, clock: ManualClock
+) -> None:
+    cluster.create_topic(IN, 1)
+    cluster.create_topic(OUT, 1)
+    builder = StreamsBuilder()
+    builder.stream(IN, **TEXT).process(Ticker).to(OUT, **TEXT)
+    thread = application(builder.build()).thread().until_running()
+    started = clock.wall_clock_ms()
+    feed(cluster, "a", timestamp=5_500)
+    thread.step(2)
+    clock.advance(2_500)
+    thread.step(2).commit()
+    fired = [((record.key() or b"").decode(), int(record.value() or b"0")) for record in cluster.records(OUT)]
+    assert ("stream_time", 5_500) in fired
+    wall = [at for kind, at in fired if kind == "wall_clock_time"]
+    assert len(wall) == 1
+    assert wall[0] >= started + 1_000

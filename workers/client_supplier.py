@@ -1,0 +1,191 @@
+"""The one place where a stream thread's Kafka clients are made (Kafka Streams: DefaultKafkaClientSupplier).
+
+Consumers, producer and admin client are librdkafka's; the group member speaks over kafka-python's connections. All of
+them get the same brokers and the same TLS and SASL settings. What is given behind a client's prefix reaches librdkafka
+unchanged and wins over what is set here, but for what the runtime depends on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from penstock.topology.config_keys import KEYS
+from penstock.topology.errors import ConfigError
+from penstock.topology.streams_config import StreamsConfig
+
+from .clock import Clock, SystemClock
+from .membership.group_member import GroupMember
+from .membership.membership import Assign
+from .membership.requests import GroupMemberConfig
+from .security_config import check_security_keys, kafka_python_security
+
+Client = TypeVar("Client")
+
+#: librdkafka writes its log lines here; they come out when the client is polled.
+CLIENT_LOGGER = logging.getLogger("penstock.librdkafka")
+
+#: Kafka's names of settings that librdkafka calls otherwise.
+_RENAMED: Mapping[str, str] = {
+    "request.timeout.ms": "socket.timeout.ms",
+    "receive.buffer.bytes": "socket.receive.buffer.bytes",
+    "send.buffer.bytes": "socket.send.buffer.bytes",
+}
+#: librdkafka's names of settings that kafka-python's connections know too.
+_FOR_MEMBER: Mapping[str, str] = {
+    "bootstrap.servers": "bootstrap_servers",
+    "client.id": "client_id",
+    "socket.timeout.ms": "request_timeout_ms",
+    "reconnect.backoff.ms": "reconnect_backoff_ms",
+    "reconnect.backoff.max.ms": "reconnect_backoff_max_ms",
+    "connections.max.idle.ms": "connections_max_idle_ms",
+    "socket.connection.setup.timeout.ms": "socket_connection_setup_timeout_ms",
+    "receive.message.max.bytes": "receive_message_max_bytes",
+    "client.dns.lookup": "client_dns_lookup",
+}
+
+#: What a user may change behind a prefix.
+_CONSUMER_DEFAULTS: Mapping[str, Any] = {
+    "check.crcs": True,  # as Java's consumer; a broken record must not get into a store
+    "fetch.wait.max.ms": 100,  # a partition that is assigned while a fetch waits for data is fetched only after it
+}
+#: What the runtime depends on. Members are GroupMember's, positions are explicit, ends are seen by their events.
+_CONSUMER_FIXED: Mapping[str, Any] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "allow.auto.create.topics": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+    "max.poll.interval.ms": 86_400_000,  # GroupMember watches it; this is the highest librdkafka takes
+}
+#: Partitions must equal those that Java's producer chooses, else keys of two writers would not meet.
+_PRODUCER_FIXED: Mapping[str, Any] = {"partitioner": "murmur2_random"}
+#: Behind these StreamsConfig finds the keys of a client that stand in its table (max.poll.records, linger.ms …).
+_RESOLVED = ("consumer.", "main.consumer.", "producer.")
+#: Those of them that librdkafka's producer knows.
+_FOR_PRODUCER = ("linger.ms", "acks", "enable.idempotence", "delivery.timeout.ms")
+
+
+class KafkaClientSupplier:
+    """Makes clients from one configuration; ``default.client.supplier`` may name a subclass.
+
+    Raises ConfigError for settings that a client refuses; it names the key.
+    """
+
+    def __init__(self, config: StreamsConfig, clock: Clock | None = None) -> None:
+        self._config = config
+        self._clock = clock or SystemClock()
+
+    def get_consumer(self, client_id: str) -> Consumer:
+        """Return the main consumer, for assign() only."""
+        return self._consumer(client_id, "consumer.", "main.consumer.")
+
+    def get_restore_consumer(self, client_id: str) -> Consumer:
+        """Return a consumer for changelogs, of restoring active tasks and of standby tasks."""
+        return self._consumer(client_id, "consumer.", "restore.consumer.")
+
+    def get_global_consumer(self, client_id: str) -> Consumer:
+        """Return a consumer for the topics of global tables."""
+        return self._consumer(client_id, "consumer.", "global.consumer.")
+
+    def _consumer(self, client_id: str, *prefixes: str) -> Consumer:
+        settings = {
+            **self._common(client_id, *prefixes),
+            **_CONSUMER_DEFAULTS,
+            "isolation.level": self._config["isolation.level"],
+            **self._given(*prefixes),
+            **_CONSUMER_FIXED,
+            "group.id": self._config["application.id"],
+        }
+        return _make(Consumer, settings)
+
+    def get_producer(
+        self, client_id: str, settings: Mapping[str, Any] | None = None, transactional_id: str | None = None
+    ) -> Producer:
+        """Return a producer: idempotent, with Java's partitioner.
+
+        settings: what the caller needs (``on_delivery``, ``delivery.report.only.error``). transactional_id: for
+        exactly-once; transactions are not initialized yet.
+        """
+        config = self._config
+        own = {name: config[name] for name in _FOR_PRODUCER}
+        if transactional_id is not None:
+            # librdkafka ends a record's time with its transaction's; a longer one is an error there.
+            del own["delivery.timeout.ms"]
+            own |= {"transactional.id": transactional_id, "transaction.timeout.ms": config["transaction.timeout.ms"]}
+        return _make(
+            Producer,
+            {
+                **self._common(client_id, "producer."),
+                **own,
+                **self._given("producer."),
+                **_PRODUCER_FIXED,
+                **(settings or {}),
+            },
+        )
+
+    def get_admin(self, client_id: str) -> AdminClient:
+        """Return an admin client."""
+        return _make(AdminClient, {**self._common(client_id, "admin."), **self._given("admin.")})
+
+    def get_group_member(self, client_id: str, assign: Assign, instance_id: str | None = None) -> GroupMember:
+        """Return this thread's member of the application's group; instance_id: see static_instance_id."""
+        config = self._config
+        settings = {
+            **self._common(client_id, "consumer.", "main.consumer."),
+            **self._given("consumer.", "main.consumer."),
+        }
+        member_config = GroupMemberConfig(
+            config["application.id"],
+            instance_id,
+            session_timeout_ms=config["session.timeout.ms"],
+            heartbeat_interval_ms=config["heartbeat.interval.ms"],
+            max_poll_interval_ms=config["max.poll.interval.ms"],
+            retry_backoff_ms=config["retry.backoff.ms"],
+            request_timeout_ms=config["request.timeout.ms"],
+            unavailable_timeout_ms=max(config["task.timeout.ms"], config["session.timeout.ms"]),
+        )
+        connection = {ours: settings[name] for name, ours in _FOR_MEMBER.items() if name in settings}
+        return GroupMember(member_config, connection | kafka_python_security(settings), assign, self._clock)
+
+    def _common(self, client_id: str, *prefixes: str) -> dict[str, Any]:
+        """Return what all clients share; checks the TLS and SASL keys given behind the prefixes as well."""
+        shared = self._config.common_client_settings()
+        check_security_keys({**shared, **self._given(*prefixes)})
+        settings = {_RENAMED.get(name, name): value for name, value in shared.items() if value not in (None, "")}
+        return {**settings, "client.id": client_id}
+
+    def _given(self, *prefixes: str) -> dict[str, Any]:
+        """Return what was given behind the prefixes, the last one wins, but for keys that StreamsConfig resolves."""
+        return {
+            _RENAMED.get(name, name): value
+            for prefix in prefixes
+            for name, value in self._config.with_prefix(prefix).items()
+            if not (prefix in _RESOLVED and name in KEYS and KEYS[name].client)
+        }
+
+
+def static_instance_id(config: Mapping[str, Any], process_id: object, slot: int) -> str | None:
+    """Return the ``group.instance.id`` of a slot, None for a dynamic member.
+
+    ``<group.instance.id>-<slot>`` where that is configured; else, with ``penstock.static.membership``, a name that no
+    other host of the application has: ``<application.id>-<process id>-<slot>``. process_id: the one that the state
+    directory keeps, so that a replaced process and a restarted application come back as the same members.
+    """
+    if config["group.instance.id"]:
+        return f"{config['group.instance.id']}-{slot}"
+    if config["penstock.static.membership"]:
+        return f"{config['application.id']}-{process_id}-{slot}"
+    return None
+
+
+def _make(client: type[Client], settings: Mapping[str, Any]) -> Client:
+    try:
+        return client(dict(settings), logger=CLIENT_LOGGER)  # type: ignore[call-arg]
+    except (KafkaException, TypeError, ValueError) as error:
+        reason = error.args[0].str() if isinstance(error, KafkaException) else error
+        raise ConfigError(f"librdkafka refuses the settings of the {client.__name__.lower()}: {reason}.") from error

@@ -1,0 +1,221 @@
+"""Makes and checks the internal topics, and counts the partitions of all topics (Kafka Streams: InternalTopicManager).
+
+Each member does so before it joins, so that whoever leads the group has a fresh snapshot and asks no broker while the
+group waits. Members may do it at the same time: a topic that exists already is as good as one just made.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError
+from penstock.topology.store_interfaces import StoreBuilder, StoreKind
+
+from .assignment.repartition_topics import repartition_topic_counts
+from .assignment.topics_info import TopicsInfo, partition_groups
+from .clock import Clock
+from .log_context import PrefixedLogger
+
+#: Settings of internal topics, Kafka Streams' own.
+_REPARTITION = {
+    "message.timestamp.type": "CreateTime",
+    "cleanup.policy": "delete",
+    "segment.bytes": "52428800",  # 50 MB: small, because consumed records are deleted segment by segment
+    "retention.ms": "-1",  # they are deleted by the runtime, once they are consumed
+}
+_CHANGELOG = {"message.timestamp.type": "CreateTime", "cleanup.policy": "compact"}
+_WINDOWED_CHANGELOG = {**_CHANGELOG, "cleanup.policy": "compact,delete"}
+#: Added to a versioned store's history retention, for clock drift (VersionedChangelogTopicConfig).
+_VERSIONED_ADDITIONAL_COMPACTION_LAG_MS = 24 * 60 * 60 * 1000
+_LONG_MAX = 2**63 - 1
+
+_MISSING = frozenset((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC))
+_NOT_YET = frozenset(
+    (
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.TOPIC_ALREADY_EXISTS,  # another member was faster, or the broker has not finished deleting it
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._WAIT_CACHE,
+    )
+)
+
+#: A broker learns of a topic that was just made with a delay, so one that is missing is looked for this long.
+_MISSING_TOPIC_GRACE_MS = 3_000
+#: How long one request may take, in seconds.
+_REQUEST_SECONDS = 30.0
+#: Between two log lines about topics that are not ready.
+_LOG_INTERVAL_MS = 5_000
+
+
+def repartition_topic_config(config: Any) -> dict[str, str]:
+    """Return the settings of a repartition topic; config: a StreamsConfig, for ``topic.`` overrides."""
+    return {**_REPARTITION, **_overrides(config)}
+
+
+def changelog_topic_config(store: StoreBuilder, config: Any) -> dict[str, str]:
+    """Return the settings of a store's changelog; config as for repartition_topic_config.
+
+    ``topic.`` overrides win over Kafka Streams' settings, the store's own ``log_config`` over both.
+    """
+    own = {name: str(value) for name, value in store.log_config.items()}
+    if store.kind is StoreKind.VERSIONED_KEY_VALUE:
+        lag = min((store.history_retention_ms or 0) + _VERSIONED_ADDITIONAL_COMPACTION_LAG_MS, _LONG_MAX)
+        return {**_CHANGELOG, **_overrides(config), "min.compaction.lag.ms": str(lag), **own}
+    if store.windowed:
+        additional = config["windowstore.changelog.additional.retention.ms"]
+        retention = min((store.retention_ms or 0) + additional, _LONG_MAX)
+        return {**_WINDOWED_CHANGELOG, **_overrides(config), "retention.ms": str(retention), **own}
+    return {**_CHANGELOG, **_overrides(config), **own}
+
+
+def _overrides(config: Any) -> dict[str, str]:
+    given = config.with_prefix("topic.").items()
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given}
+
+
+class InternalTopicManager:
+    """Makes ready the topics of one application.
+
+    config: a StreamsConfig. sleep: waits so many seconds between two tries.
+    """
+
+    def __init__(
+        self,
+        admin: AdminClient,
+        config: Any,
+        clock: Clock,
+        log: PrefixedLogger,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._admin = admin
+        self._config = config
+        self._clock = clock
+        self._log = log
+        self._sleep = sleep
+        self._retry_timeout_ms: int = config["max.poll.interval.ms"] // 2  # as Kafka Streams: a member must poll again
+
+    def topic_names(self) -> frozenset[str]:
+        """Return all topics of the cluster, for source patterns; raises BrokerUnavailableError."""
+        try:
+            return frozenset(self._admin.list_topics(timeout=_REQUEST_SECONDS).topics)
+        except KafkaException as error:
+            raise BrokerUnavailableError(f"The topics of the cluster could not be listed: {error}.") from error
+
+    def make_ready(self, topics: Mapping[int, TopicsInfo]) -> dict[str, int]:
+        """Create the internal topics that are missing; return the partition counts of all topics.
+
+        All source, internal and sink topics; sinks that do not exist are left out. Raises MissingSourceTopicError,
+        TopologyError for joined topics that are not co-partitioned, StreamsError for an internal topic with a wrong
+        number of partitions, BrokerUnavailableError.
+        """
+        counts = self._until_ready(lambda waited_ms: self._describe_user_topics(topics, waited_ms))
+        needed = self._needed(topics, counts)
+        return {**counts, **self._until_ready(lambda waited_ms: self._make(needed))}
+
+    def _describe_user_topics(self, topics: Mapping[int, TopicsInfo], waited_ms: int) -> dict[str, int] | None:
+        sources = {topic for info in topics.values() for topic in info.user_source_topics}
+        sinks = {topic for info in topics.values() for topic in info.sink_topics}
+        counts = self._describe(sources | sinks)
+        if counts is None or sources <= counts.keys():
+            return counts
+        if waited_ms < _MISSING_TOPIC_GRACE_MS:
+            return None
+        raise MissingSourceTopicError(
+            f"Missing source topics: {', '.join(sorted(sources - counts.keys()))}. Create them before the application "
+            "starts, with as many partitions as you want tasks: kafka-topics --create --topic <name> --partitions <n>."
+        )
+
+    def _needed(self, topics: Mapping[int, TopicsInfo], counts: Mapping[str, int]) -> dict[str, NewTopic]:
+        """Return the internal topics as they should be."""
+        repartition = repartition_topic_counts(topics, counts)
+        tasks = partition_groups(topics, {**counts, **repartition})
+        factor = self._config["replication.factor"]
+        settings = repartition_topic_config(self._config)
+        needed = {name: NewTopic(name, count, factor, config=settings) for name, count in repartition.items()}
+        for info in topics.values():
+            count = sum(task.subtopology == info.subtopology for task in tasks)
+            for name in info.changelog_topics.keys() - info.source_changelog_topics:
+                settings = changelog_topic_config(info.changelog_topics[name], self._config)
+                needed[name] = NewTopic(name, count, factor, config=settings)
+        return needed
+
+    def _make(self, needed: Mapping[str, NewTopic]) -> dict[str, int] | None:
+        """Return the counts of the internal topics, None if some were not there and have been created, or will be."""
+        existing = self._describe(needed.keys())
+        if existing is None:
+            return None
+        for name, count in existing.items():
+            self._check_count(name, count, needed[name].num_partitions)
+        new = [topic for name, topic in needed.items() if name not in existing]
+        if not new:
+            return existing
+        self._log.info("Creating internal topics %s", ", ".join(f"{t.topic} ({t.num_partitions})" for t in new))
+        for name, future in self._admin.create_topics(new, request_timeout=_REQUEST_SECONDS).items():
+            self._result(future, f"Could not create topic {name}")
+        return None  # asked again, until the brokers know them
+
+    def _check_count(self, name: str, actual: int, expected: int) -> None:
+        if actual != expected:
+            servers = self._config["bootstrap.servers"]
+            raise StreamsError(
+                f"Existing internal topic {name} has invalid partitions: expected: {expected}; actual: {actual}. The "
+                "input topics have got more partitions, or the application.id is that of another topology. Stop the "
+                "application; then reset it (kafka-streams-application-reset), or, if what it remembers may get lost, "
+                f"delete the topic: kafka-topics --bootstrap-server {servers} --delete --topic {name}"
+            )
+
+    def _describe(self, names: Collection[str]) -> dict[str, int] | None:
+        """Return the partition counts of those that exist, None if the brokers cannot say now. Creates nothing."""
+        if not names:
+            return {}
+        futures = self._admin.describe_topics(TopicCollection(sorted(names)), request_timeout=_REQUEST_SECONDS)
+        found = {name: self._result(future, f"Could not describe topic {name}") for name, future in futures.items()}
+        if not all(answered for answered, _ in found.values()):
+            return None
+        return {name: len(described.partitions) for name, (_, described) in found.items() if described is not None}
+
+    def _result(self, future: Future[Any], what: str) -> tuple[bool, Any]:
+        """Return (True, result), result None for a missing topic; (False, None) if asking again may help."""
+        try:
+            return True, future.result(_REQUEST_SECONDS)
+        except FutureTimeoutError:
+            return False, None
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code in _MISSING:
+                return True, None
+            if code in _NOT_YET:
+                self._log.debug("%s: %s", what, error)
+                return False, None
+            raise StreamsError(f"{what}: {error.args[0].str()}.") from error
+
+    def _until_ready(self, attempt: Callable[[int], dict[str, int] | None]) -> dict[str, int]:
+        """Try until there is a result; raises BrokerUnavailableError after half of ``max.poll.interval.ms``.
+
+        attempt: takes for how many ms it was tried.
+        """
+        started = last_logged = now = self._clock.monotonic_ms()
+        while (result := attempt(now - started)) is None:
+            now = self._clock.monotonic_ms()
+            if now - started >= self._retry_timeout_ms:
+                raise BrokerUnavailableError(
+                    f"Topics could not be made ready within {self._retry_timeout_ms} ms. This can happen if the Kafka "
+                    f"cluster at {self._config['bootstrap.servers']} is temporarily not available."
+                )
+            if now - last_logged >= _LOG_INTERVAL_MS:
+                last_logged = now
+                self._log.warning("Topics could not be made ready for %d ms; trying on", now - started)
+            self._sleep(self._config["retry.backoff.ms"] / 1000)
+        return result

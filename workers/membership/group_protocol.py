@@ -1,0 +1,143 @@
+"""What both protocols of a group member share: how they commit and read offsets, and how they fail.
+
+classic_protocol.py and streams_protocol.py are the two.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import kafka.errors as kafka_errors
+
+from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskMigratedError
+from penstock.topology.records import TopicPartition
+
+from ..clock import Clock
+from ..log_context import PrefixedLogger
+from .group_coordinator import RETRIABLE, GroupCoordinator
+from .kafka_connection import GroupConnection
+from .membership import Event, OffsetAndMetadata, RetriableCommitError
+from .offsets import GroupOffsets
+from .requests import GroupMemberConfig, Identity
+
+#: Leaving is a courtesy: after this many ms the session timeout has to do.
+LEAVE_TIMEOUT_MS = 3_000
+
+
+@dataclass(frozen=True, slots=True)
+class ProtocolParts:
+    """What a protocol works with. emit: takes an event; ms_since_poll: how long ago the stream thread polled."""
+
+    config: GroupMemberConfig
+    connection: GroupConnection
+    coordinator: GroupCoordinator
+    offsets: GroupOffsets
+    clock: Clock
+    emit: Callable[[Event], None]
+    ms_since_poll: Callable[[], int]
+    log: PrefixedLogger
+
+
+class GroupProtocol(ABC):
+    """One member; all coroutines run on the IO thread."""
+
+    #: The highest version of OffsetCommit that fits the protocol.
+    offset_commit_version: ClassVar[int]
+    #: Answers to a commit which say that the group has gone on, with or without this member.
+    refused_commits: ClassVar[tuple[type[Exception], ...]]
+
+    def __init__(self, parts: ProtocolParts) -> None:
+        self._config = parts.config
+        self._connection = parts.connection
+        self._coordinator = parts.coordinator
+        self._offsets = parts.offsets
+        self._clock = parts.clock
+        self._emit = parts.emit
+        self._ms_since_poll = parts.ms_since_poll
+        self._log = parts.log
+
+    @property
+    @abstractmethod
+    def identity(self) -> Identity:
+        """Who the member is now; may be read by the stream thread."""
+
+    @abstractmethod
+    async def join(self, topics: Collection[str], user_data: bytes, reason: str, losses_seen: int) -> None:
+        """Join, or make the group rebalance; an event follows. losses_seen: how many Lost events the caller knew of."""
+
+    @abstractmethod
+    async def heartbeat_loop(self) -> None:
+        """Heartbeat while a member, and watch the stream thread's polls; ends with the connection."""
+
+    @abstractmethod
+    async def end(self, leave: bool) -> None:
+        """Say goodbye where that is due; see GroupMembership.close."""
+
+    @abstractmethod
+    def fail(self, error: Exception) -> None:
+        """End the membership for good and say so."""
+
+    @abstractmethod
+    def translate(self, error: Exception) -> StreamsError:
+        """Return what a reader can do something with."""
+
+    @abstractmethod
+    def on_refused_commit(self, identity: Identity, error: Exception) -> None:
+        """Take note of one of refused_commits; identity: with which the commit was sent."""
+
+    def too_slow(self) -> str | None:
+        """Return what is wrong when the stream thread has not polled for too long (KIP-62), None if it has."""
+        ms = self._ms_since_poll()
+        if ms <= self._config.max_poll_interval_ms:
+            return None
+        return (
+            f"the stream thread has not polled for {ms} ms, longer than max.poll.interval.ms="
+            f"{self._config.max_poll_interval_ms}; process fewer records at a time or raise it"
+        )
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit; see GroupMembership.commit for what is raised."""
+        self.require_member()
+        identity = self.identity
+        try:
+            await self._offsets.commit(identity, offsets, self.offset_commit_version)
+        except self.refused_commits as error:
+            self.on_refused_commit(identity, error)
+            self.require_member()
+            raise self.retriable("the group is rebalancing") from error
+        except kafka_errors.FencedInstanceIdError as error:
+            self.fail(error)
+            raise self.translate(error) from error
+        except RETRIABLE as error:
+            raise self.retriable(f"not accepted within {self._config.api_timeout_ms} ms ({error})") from error
+        except kafka_errors.KafkaError as error:
+            raise self.translate(error) from error
+
+    def require_member(self) -> None:
+        """Raise unless the group counts on this member.
+
+        Without a generation the broker would take the commit for one of a program that needs no group.
+        """
+        if self.identity.generation < 0:
+            raise TaskMigratedError(f"Not a member of group {self._config.group_id}; its tasks may belong to others.")
+
+    def retriable(self, why: str) -> RetriableCommitError:
+        """Return the error of a commit that may be tried again."""
+        return RetriableCommitError(
+            f"Offsets of group {self._config.group_id} were not committed: {why}. Commit again later."
+        )
+
+    async def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return committed offsets; see GroupMembership.committed."""
+        try:
+            return await self._offsets.fetch(partitions)
+        except RETRIABLE as error:
+            raise BrokerUnavailableError(
+                f"The committed offsets of group {self._config.group_id} could not be read within "
+                f"{self._config.api_timeout_ms} ms (default.api.timeout.ms): {error}. Check the brokers."
+            ) from error
+        except kafka_errors.KafkaError as error:
+            raise self.translate(error) from error

@@ -1,0 +1,50 @@
+"""A member of a streams group (KIP-1071, Kafka 4.2): the broker assigns the tasks and makes the internal topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import uuid4
+
+from penstock.topology.records import TaskId
+
+from ..clock import Clock
+from .group_protocol import ProtocolParts
+from .protocol_member import ProtocolMember
+from .requests import GroupMemberConfig
+from .streams_protocol import StreamsProtocol
+from .streams_topology import StreamsTopology
+from .streams_values import TaskOffsets
+
+
+class StreamsGroupMember(ProtocolMember):
+    """Implements GroupMembership with the streams protocol, for ``group.protocol=streams``.
+
+    The stream thread sees no difference to a classic group: it joins with the bytes of a SubscriptionInfo and gets
+    those of an AssignmentInfo. Process id, application.server, client tags and offset sums are taken from the former.
+    Session timeout, heartbeat interval and number of standby tasks are not set here, but at the broker, for the group
+    (streams.session.timeout.ms, streams.heartbeat.interval.ms, streams.num.standby.replicas).
+
+    connection_config: kafka-python's keyword arguments; rack_id: client.rack.
+    """
+
+    def __init__(
+        self,
+        config: GroupMemberConfig,
+        connection_config: Mapping[str, Any],
+        topology: StreamsTopology,
+        clock: Clock,
+        rack_id: str | None = None,
+    ) -> None:
+        def make_protocol(parts: ProtocolParts) -> StreamsProtocol:
+            self._streams = StreamsProtocol(parts, topology, str(uuid4()), rack_id)
+            return self._streams
+
+        super().__init__(config, connection_config, clock, make_protocol)
+
+    def report_task_offsets(self, offsets: Mapping[TaskId, int], end_offsets: Mapping[TaskId, int]) -> None:
+        """Say how far standby and warm-up tasks are: sums over their changelogs, and over the changelogs' ends.
+
+        The coordinator hears of it at its own interval, and as soon as a warm-up task has caught up. Never blocks.
+        """
+        self._connection.submit(self._streams.take_task_offsets, TaskOffsets(dict(offsets), dict(end_offsets)))

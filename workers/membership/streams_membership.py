@@ -1,0 +1,249 @@
+"""The streams group protocol (KIP-1071) without a connection: what a member says next, and what an answer means.
+
+The broker assigns the tasks. The stream thread sees the same events as with the classic protocol:
+
+- join() -> a heartbeat with what the thread owns -> its answer -> TasksAssigned.
+- The broker changes its mind -> Rebalance; the thread commits and calls join(), which brings it TasksAssigned.
+- The thread has closed tasks that were taken from it -> join(): only now may the broker give them to others.
+
+Kafka: StreamsMembershipManager and StreamsGroupHeartbeatRequestManager.HeartbeatState.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from penstock.topology.errors import StreamsError
+
+from ..assignment.subscription_info import AssignorError, SubscriptionInfo
+from ..log_context import PrefixedLogger
+from .member_state import MemberState, member_states
+from .membership import Event, Fatal, Lost, Rebalance
+from .requests import GroupMemberConfig, Identity
+from .streams_refusals import Refusal, Verdict, refusal_error
+from .streams_statuses import GroupStatuses
+from .streams_task_offsets import TaskOffsetReports
+from .streams_values import JOIN_GROUP_MEMBER_EPOCH, Answer, Heartbeat, HostPartitions, Tasks, TasksAssigned
+
+#: How long a static member tries to get its group.instance.id from the one that had it before, in ms. It may ask for
+#: it; at the latest it is free when that one's session ends, which a broker allows to last 60 s
+#: (group.streams.max.session.timeout.ms).
+INSTANCE_RELEASE_TIMEOUT_MS = 90_000
+#: Between two tries of that, in ms.
+INSTANCE_RELEASE_RETRY_MS = 250
+
+#: In these the member heartbeats, or wants to.
+HEARTBEATING = frozenset({MemberState.JOINING, MemberState.STABLE, MemberState.REBALANCE})
+
+StreamsEvent = Event | TasksAssigned
+
+
+class StreamsMembership:
+    """One member. Time comes as an argument, in monotonic ms; events come as return values.
+
+    member_id: made by the member, kept as long as its process lives. subtopologies: those of this member's topology.
+    """
+
+    def __init__(
+        self, config: GroupMemberConfig, member_id: str, subtopologies: Collection[int], log: PrefixedLogger
+    ) -> None:
+        self.member_id = member_id
+        self.identity = Identity(member_id=member_id)
+        #: Tells a membership from the one before: how many were lost.
+        self.losses = 0
+        self.offsets = TaskOffsetReports()
+        self._config = config
+        self._subtopologies = frozenset(subtopologies)
+        self._log = log
+        self._machine = member_states(log)
+        self._statuses = GroupStatuses(config.group_id, log)
+        self._ended = False
+        self._report: SubscriptionInfo | None = None
+        self._report_unsent = False
+        self._shutdown_requested = False
+        self._heartbeat_interval_ms = config.heartbeat_interval_ms
+        self._next_ms = 0
+        self._refused_since_ms: int | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        """Start from nothing: no tasks, no epoch."""
+        self._epoch = JOIN_GROUP_MEMBER_EPOCH
+        self.identity = Identity(member_id=self.member_id)
+        self._owned = Tasks()  # what the thread may have open
+        self._acknowledged: Tasks | None = None  # what the coordinator knows of that
+        self._target = Tasks()  # what the coordinator wants
+        self._delivered = Tasks()  # what of that the thread was told
+        self._endpoint_epoch = -1
+        self._hosts = HostPartitions({}, {})
+        self.offsets.resend()
+
+    @property
+    def state(self) -> MemberState:
+        """The current state."""
+        return self._machine.state
+
+    # The stream thread
+
+    def join(self, report: SubscriptionInfo, losses_seen: int) -> None:
+        """Take what the thread owns now; the answer to the next heartbeat brings TasksAssigned.
+
+        losses_seen: how many Lost events the thread knew of. A report made without knowing of the last one names tasks
+        that others own by now, so it is dropped; the thread finds Lost in its next poll and joins again.
+        """
+        if losses_seen != self.losses or self.state is MemberState.FATAL:
+            return
+        self._machine.transition_to(MemberState.JOINING)
+        self._report = report
+        self._report_unsent = True
+        self._shutdown_requested |= report.error is AssignorError.SHUTDOWN_REQUESTED
+        self.offsets.update_sums(report.offset_sums)
+        if self._epoch > JOIN_GROUP_MEMBER_EPOCH:
+            self._owned = self._by_role(report)
+
+    def _by_role(self, report: SubscriptionInfo) -> Tasks:
+        """Tell warm-up from standby tasks, which the thread does not."""
+        warmup = report.standby_tasks & (self._target.warmup | (self._owned.warmup - self._target.standby))
+        return Tasks(report.active_tasks, report.standby_tasks - warmup, warmup)
+
+    # The coordinator
+
+    def ms_until_heartbeat(self, now_ms: int) -> int | None:
+        """Return in how many ms the next heartbeat is due, None if none is."""
+        if self.state not in HEARTBEATING or self._ended:
+            return None
+        return 0 if self._report_unsent else max(0, self._next_ms - now_ms)
+
+    def next_heartbeat(self, now_ms: int) -> Heartbeat:
+        """Return what to send now. Nothing else may be sent before it is answered, or known not to be."""
+        joining = self._epoch == JOIN_GROUP_MEMBER_EPOCH
+        news = joining or self._owned != self._acknowledged
+        offsets = self.offsets.next(now_ms, news, self._owned.warmup)
+        self._report_unsent = False
+        self._next_ms = now_ms + self._heartbeat_interval_ms
+        return Heartbeat(
+            self.losses,
+            self._epoch,
+            self._endpoint_epoch,
+            self._report if joining else None,
+            self._owned if news else None,
+            offsets.offsets,
+            offsets.end_offsets,
+            self._shutdown_requested,
+        )
+
+    def hurry(self) -> None:
+        """Make the next heartbeat due now."""
+        self._next_ms = 0
+
+    def on_no_answer(self, heartbeat: Heartbeat) -> None:
+        """The coordinator may or may not have got it: say it all again, at once."""
+        if self._outdated(heartbeat):
+            return
+        self._acknowledged = None
+        self.offsets.resend()
+        self.hurry()
+
+    def on_answer(self, heartbeat: Heartbeat, answer: Answer, now_ms: int) -> list[StreamsEvent]:
+        """Return what the answer means to the stream thread."""
+        if self._outdated(heartbeat):
+            return []
+        hosts, shutdown = self._hosts, self._statuses.shutdown_application
+        self._take(heartbeat, answer)
+        unknown = sorted({task.subtopology for tasks in self._target for task in tasks} - self._subtopologies)
+        if unknown:
+            return self.fail(self._unknown_subtopologies(unknown))
+        error = self._statuses.update(answer.statuses, now_ms, answer.heartbeat_interval_ms)
+        if error is not None:
+            return self.fail(error)
+        return self._events(news=self._hosts != hosts or self._statuses.shutdown_application > shutdown)
+
+    def _take(self, heartbeat: Heartbeat, answer: Answer) -> None:
+        self._epoch = answer.epoch
+        self.identity = Identity(answer.epoch, self.member_id)
+        self._refused_since_ms = None
+        self._next_ms += answer.heartbeat_interval_ms - self._heartbeat_interval_ms
+        self._heartbeat_interval_ms = answer.heartbeat_interval_ms
+        self._endpoint_epoch = answer.endpoint_epoch
+        self.offsets.configure(answer.task_offset_interval_ms, answer.acceptable_recovery_lag)
+        if heartbeat.owned is not None:
+            self._acknowledged = heartbeat.owned
+        if answer.hosts is not None:
+            self._hosts = answer.hosts
+        if answer.tasks is not None:
+            self._target = answer.tasks
+            # It may have taken back what the thread has not heard of; it waits for a report all the same.
+            self._acknowledged = None
+
+    def _events(self, news: bool) -> list[StreamsEvent]:
+        state = self.state
+        if state is MemberState.JOINING:
+            # A group that is not ready has nothing to give yet; the thread waits, as Kafka Streams' does.
+            if self._report_unsent or not (self._statuses.ready or any(self._target)):
+                return []
+            self._machine.transition_to(MemberState.STABLE)
+            return [self._assigned()]
+        if state is MemberState.STABLE and self._target != self._delivered:
+            self._machine.transition_to(MemberState.REBALANCE)
+            return [Rebalance()]
+        return [self._assigned()] if state is MemberState.STABLE and news else []
+
+    def _assigned(self) -> TasksAssigned:
+        """Deliver the target. From now on the thread may have open what it had and what it gets, until it reports."""
+        before, target = self._owned, self._target
+        taken = bool(before.active - target.active or before.replicas - target.replicas - target.active)
+        self._owned = before.union(target)
+        self._delivered = target
+        self._log.info("Assigned tasks with member epoch %d: %s", self._epoch, target)
+        return TasksAssigned(self._epoch, target, self._hosts, taken, self._statuses.shutdown_application)
+
+    def on_refusal(self, heartbeat: Heartbeat, refusal: Refusal, now_ms: int) -> list[StreamsEvent]:
+        """Return what an error that is not worth a plain retry means to the stream thread."""
+        if self._outdated(heartbeat):
+            return []
+        verdict = refusal.verdict(joining=heartbeat.joining is not None)
+        if verdict is Verdict.LOST:
+            return self.lose(f"the coordinator answered {refusal}")
+        if verdict is Verdict.WAIT and not self._waited_too_long(now_ms):
+            self._next_ms = now_ms + INSTANCE_RELEASE_RETRY_MS
+            return []
+        return self.fail(refusal_error(self._config, refusal))
+
+    def _waited_too_long(self, now_ms: int) -> bool:
+        if self._refused_since_ms is None:
+            self._refused_since_ms = now_ms
+            self._log.info("Another member has group.instance.id=%s", self._config.instance_id)
+        return now_ms - self._refused_since_ms >= INSTANCE_RELEASE_TIMEOUT_MS
+
+    def _outdated(self, heartbeat: Heartbeat) -> bool:
+        return heartbeat.membership != self.losses or self.state not in HEARTBEATING or self._ended
+
+    def _unknown_subtopologies(self, unknown: Collection[int]) -> StreamsError:
+        return StreamsError(
+            f"Group {self._config.group_id} assigned tasks of sub-topologies {unknown}, but this program has "
+            f"{sorted(self._subtopologies)}. All members must run the same topology: was a changed program deployed?"
+        )
+
+    # The end
+
+    def end(self) -> bool:
+        """Say nothing more. Returns True if the coordinator may know of this member."""
+        self._ended = True
+        return self.state in HEARTBEATING
+
+    def lose(self, reason: str) -> list[StreamsEvent]:
+        """End this membership: others may own the tasks by now."""
+        if self.state not in HEARTBEATING:
+            return []
+        self.losses += 1
+        self._forget()
+        self._machine.transition_to(MemberState.LOST)
+        return [Lost(reason)]
+
+    def fail(self, error: StreamsError) -> list[StreamsEvent]:
+        """End the membership for good."""
+        if self.state is MemberState.FATAL:
+            return []
+        self._forget()
+        self._machine.transition_to(MemberState.FATAL)
+        return [Fatal(error)]

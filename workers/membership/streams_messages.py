@@ -1,0 +1,230 @@
+"""A streams group's requests and responses (KIP-1071): what goes in and what comes out. Nothing is sent from here.
+
+kafka-python 3.0 has no such messages; it makes the classes from the JSON files beside this one, which say what Kafka's
+own say. Sub-structures are given as tuples in the order of their fields.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from kafka.protocol.api_message import ApiMessage
+from kafka.protocol.metadata import MetadataRequest
+
+from penstock.topology.errors import StreamsError
+from penstock.topology.records import TaskId, TopicPartition
+
+from ..assignment.subscription_info import Partitions
+from .requests import GroupMemberConfig
+from .streams_topology import InternalTopic, StreamsSubtopology, StreamsTopology
+from .streams_values import (
+    LEAVE_GROUP_MEMBER_EPOCH,
+    LEAVE_GROUP_STATIC_MEMBER_EPOCH,
+    Answer,
+    Heartbeat,
+    HostPartitions,
+    Tasks,
+)
+
+_PACKAGE = "penstock.workers.membership"
+
+
+class StreamsGroupHeartbeatRequest(ApiMessage, load_json=_PACKAGE):  # type: ignore[misc, call-arg]
+    """API key 88: joins, stays, reports tasks, leaves."""
+
+
+class StreamsGroupHeartbeatResponse(ApiMessage, load_json=_PACKAGE):  # type: ignore[misc, call-arg]
+    """API key 88: the member's epoch and tasks."""
+
+
+class StreamsGroupDescribeRequest(ApiMessage, load_json=_PACKAGE):  # type: ignore[misc, call-arg]
+    """API key 89: the group as the coordinator sees it."""
+
+
+class StreamsGroupDescribeResponse(ApiMessage, load_json=_PACKAGE):  # type: ignore[misc, call-arg]
+    """API key 89: the members and their tasks."""
+
+
+# Heartbeats
+
+
+def heartbeat(
+    config: GroupMemberConfig, rack_id: str | None, topology: StreamsTopology, member_id: str, said: Heartbeat
+) -> Any:
+    """Return the request of a heartbeat."""
+    joining: dict[str, Any] = {}
+    if said.joining is not None:
+        joining = {
+            "rack_id": rack_id,
+            "rebalance_timeout_ms": config.max_poll_interval_ms,
+            "topology": _topology(topology),
+            "process_id": str(said.joining.process_id),
+            "user_endpoint": parse_endpoint(said.joining.user_endpoint),
+            "client_tags": sorted(said.joining.client_tags.items()),
+        }
+    owned = said.owned
+    return StreamsGroupHeartbeatRequest(
+        group_id=config.group_id,
+        member_id=member_id,
+        member_epoch=said.epoch,
+        endpoint_information_epoch=said.endpoint_epoch,
+        instance_id=config.instance_id,
+        active_tasks=None if owned is None else _task_ids(owned.active),
+        standby_tasks=None if owned is None else _task_ids(owned.standby),
+        warmup_tasks=None if owned is None else _task_ids(owned.warmup),
+        task_offsets=None if said.offsets is None else _task_offsets(said.offsets),
+        task_end_offsets=None if said.end_offsets is None else _task_offsets(said.end_offsets),
+        shutdown_application=said.shutdown_application,
+        **joining,
+    )
+
+
+def leave(config: GroupMemberConfig, member_id: str, comes_back: bool) -> Any:
+    """Return the heartbeat that leaves the group; comes_back: a static member whose tasks wait for its successor."""
+    return StreamsGroupHeartbeatRequest(
+        group_id=config.group_id,
+        member_id=member_id,
+        member_epoch=LEAVE_GROUP_STATIC_MEMBER_EPOCH if comes_back else LEAVE_GROUP_MEMBER_EPOCH,
+        endpoint_information_epoch=-1,
+        instance_id=config.instance_id,
+    )
+
+
+def parse_endpoint(endpoint: str) -> tuple[str, int] | None:
+    """Return host and port of ``application.server``, None for an empty one; raises StreamsError for another form."""
+    if not endpoint:
+        return None
+    host, _, port = endpoint.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 0xFFFF:
+        raise StreamsError(f"application.server={endpoint!r} is not of the form host:port.")
+    return host, int(port)
+
+
+def _topology(topology: StreamsTopology) -> Any:
+    return StreamsGroupHeartbeatRequest.Topology(
+        epoch=topology.epoch, subtopologies=[_subtopology(found) for found in topology.subtopologies]
+    )
+
+
+def _subtopology(subtopology: StreamsSubtopology) -> tuple[Any, ...]:
+    repartition = [topic.name for topic in subtopology.repartition_source_topics]
+    return (
+        str(subtopology.subtopology),
+        list(subtopology.source_topics),
+        [],  # patterns are refused before
+        [_internal_topic(topic) for topic in subtopology.changelog_topics],
+        list(subtopology.repartition_sink_topics),
+        [_internal_topic(topic) for topic in subtopology.repartition_source_topics],
+        [
+            (_indexes(subtopology.source_topics, group), [], _indexes(repartition, group))
+            for group in subtopology.copartition_groups
+        ],
+    )
+
+
+def _indexes(topics: Iterable[str], group: Collection[str]) -> list[int]:
+    return [index for index, topic in enumerate(topics) if topic in group]
+
+
+def _internal_topic(topic: InternalTopic) -> tuple[Any, ...]:
+    return topic.name, topic.partitions, topic.replication_factor, sorted(topic.config.items())
+
+
+def _task_ids(tasks: Iterable[TaskId]) -> list[tuple[str, list[int]]]:
+    by_subtopology: dict[int, list[int]] = defaultdict(list)
+    for task in sorted(tasks):
+        by_subtopology[task.subtopology].append(task.partition)
+    return [(str(subtopology), partitions) for subtopology, partitions in by_subtopology.items()]
+
+
+def _task_offsets(offsets: Mapping[TaskId, int]) -> list[tuple[str, int, int]]:
+    return [(str(task.subtopology), task.partition, offset) for task, offset in sorted(offsets.items())]
+
+
+# Answers
+
+
+def answer(response: Any) -> Answer:
+    """Return what a response without an error says; raises StreamsError if it makes no sense."""
+    statuses = {status.status_code: status.status_detail for status in response.status or ()}
+    return Answer(
+        response.member_epoch,
+        response.heartbeat_interval_ms,
+        response.task_offset_interval_ms,
+        response.acceptable_recovery_lag if response.version else response.acceptable_recovery_lag_legacy,
+        statuses,
+        None if response.active_tasks is None else _tasks(response),
+        response.endpoint_information_epoch,
+        None if response.partitions_by_user_endpoint is None else _hosts(response.partitions_by_user_endpoint),
+    )
+
+
+def _tasks(assignment: Any) -> Tasks:
+    roles = (assignment.active_tasks, assignment.standby_tasks, assignment.warmup_tasks)
+    return Tasks(*(frozenset(_read_tasks(role or ())) for role in roles))
+
+
+def _read_tasks(task_ids: Iterable[Any]) -> Iterable[TaskId]:
+    for found in task_ids:
+        if not found.subtopology_id.isdecimal():
+            raise StreamsError(
+                f"The coordinator assigned tasks of sub-topology {found.subtopology_id!r}; Penstock numbers them. Is a "
+                "program that is not Penstock a member of this group?"
+            )
+        for partition in found.partitions:
+            yield TaskId(int(found.subtopology_id), partition)
+
+
+def _hosts(entries: Iterable[Any]) -> HostPartitions:
+    """Unite what the threads of one host say, each of which is a member."""
+    active: dict[str, Partitions] = defaultdict(frozenset)
+    standby: dict[str, Partitions] = defaultdict(frozenset)
+    for entry in entries:
+        host = f"{entry.user_endpoint.host}:{entry.user_endpoint.port}"
+        active[host] |= _partitions(entry.active_partitions)
+        standby[host] |= _partitions(entry.standby_partitions)
+    return HostPartitions(dict(active), dict(standby))
+
+
+def _partitions(topics: Iterable[Any]) -> Partitions:
+    return frozenset(TopicPartition(topic.topic, partition) for topic in topics for partition in topic.partitions)
+
+
+# What the coordinator knows
+
+
+def describe(group_id: str) -> Any:
+    """Return the request for a group's members and their tasks."""
+    return StreamsGroupDescribeRequest(group_ids=[group_id], include_authorized_operations=False)
+
+
+class DescribedMember(NamedTuple):
+    """A member as the coordinator sees it; instance_id: None if it is dynamic."""
+
+    member_id: str
+    instance_id: str | None
+    tasks: Tasks
+
+
+def described_members(response: Any) -> tuple[int, list[DescribedMember]]:
+    """Return a description's error code, 0 without one, and the members."""
+    group = response.groups[0]
+    members = [
+        DescribedMember(member.member_id, member.instance_id, _tasks(member.assignment)) for member in group.members
+    ]
+    return group.error_code, members
+
+
+def metadata(topics: Collection[str]) -> Any:
+    """Return the request for the partitions of topics."""
+    return MetadataRequest(
+        topics=[(None, topic) for topic in sorted(topics)], allow_auto_topic_creation=False, max_version=12
+    )
+
+
+def partition_counts(response: Any) -> tuple[int, dict[str, int]]:
+    """Return the first error code of a Metadata response, 0 without one, and the partition counts."""
+    code = next((topic.error_code for topic in response.topics if topic.error_code), 0)
+    return code, {topic.name: len(topic.partitions) for topic in response.topics}

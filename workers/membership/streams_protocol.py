@@ -1,0 +1,291 @@
+"""The streams group protocol (KIP-1071), as it runs on the IO thread.
+
+streams_membership.py decides what is said and what an answer means; here it is sent. Heartbeats go out one at a time:
+the next one depends on the answer to the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import kafka.errors as kafka_errors
+
+from penstock.topology.errors import BrokerUnavailableError, StreamsError
+from penstock.topology.records import TaskId
+
+from ..assignment.subscription_info import (
+    LATEST_SUPPORTED_VERSION,
+    AssignmentInfo,
+    AssignorError,
+    Partitions,
+    SubscriptionInfo,
+)
+from ..assignment.topics_info import partition_groups
+from . import streams_messages
+from .group_coordinator import RETRIABLE
+from .group_protocol import LEAVE_TIMEOUT_MS, GroupProtocol, ProtocolParts
+from .member_state import MemberState
+from .membership import Assigned
+from .requests import Identity
+from .streams_membership import StreamsEvent, StreamsMembership
+from .streams_refusals import Refusal, refusal_error
+from .streams_topology import StreamsTopology
+from .streams_values import Answer, Heartbeat, TaskOffsets, Tasks, TasksAssigned
+
+T = TypeVar("T")
+
+
+class StreamsProtocol(GroupProtocol):
+    """One member. member_id: its name for the life of the process; rack_id: client.rack, for the broker's assignor."""
+
+    offset_commit_version = 9  # the first one for member epochs, and the last that names topics by name
+    refused_commits = (
+        kafka_errors.StaleMemberEpochError,
+        kafka_errors.UnknownMemberIdError,
+        kafka_errors.FencedMemberEpochError,
+        kafka_errors.GroupIdNotFoundError,
+    )
+
+    def __init__(self, parts: ProtocolParts, topology: StreamsTopology, member_id: str, rack_id: str | None) -> None:
+        super().__init__(parts)
+        self._topology = topology
+        self._rack_id = rack_id
+        self._membership = StreamsMembership(parts.config, member_id, topology.topics, parts.log)
+        self._exchanging = False
+        self._missed_answer = False
+        self._partitions: Mapping[TaskId, Partitions] = {}
+        self._user_endpoint = ""
+
+    @property
+    def identity(self) -> Identity:
+        """Member id and member epoch; the latter is -1 without a membership."""
+        return self._membership.identity
+
+    @property
+    def state(self) -> MemberState:
+        """The current state."""
+        return self._membership.state
+
+    # Joining and staying
+
+    async def join(self, topics: Collection[str], user_data: bytes, reason: str, losses_seen: int) -> None:
+        """Report what the thread owns, and join if this is no member; the broker knows the topics by the topology."""
+        try:
+            report = SubscriptionInfo.decode(user_data, "this member")
+            self._user_endpoint = report.user_endpoint
+            self._log.debug("Joining: %s", reason)
+            self._membership.join(report, losses_seen)
+            await self._heartbeat_if_due()
+        except Exception as error:  # noqa: BLE001  # whatever it is, the stream thread must hear of it
+            self.fail(error)
+
+    async def heartbeat_loop(self) -> None:
+        """Heartbeat at the broker's interval, and watch the stream thread's polls."""
+        try:
+            while self.state is not MemberState.FATAL:
+                await self._connection.sleep(self._ms_to_sleep() / 1000)
+                await self._heartbeat_if_due()
+        except Exception as error:  # noqa: BLE001  # whatever it is, the stream thread must hear of it
+            self.fail(error)
+
+    def _ms_to_sleep(self) -> int:
+        due = self._membership.ms_until_heartbeat(self._clock.monotonic_ms())
+        # What becomes due earlier is sent by join(). The pause is for a heartbeat that join() is trying to get through.
+        return self._config.heartbeat_interval_ms if due is None else max(due, self._config.retry_backoff_ms)
+
+    async def _heartbeat_if_due(self) -> None:
+        if self._exchanging:
+            return
+        self._exchanging = True
+        try:
+            while self._membership.ms_until_heartbeat(self._clock.monotonic_ms()) == 0:
+                if reason := self.too_slow():
+                    await self._give_up_slow_thread(reason)
+                elif not await self._heartbeat():
+                    await self._coordinator.pause()
+        finally:
+            self._exchanging = False
+
+    async def _heartbeat(self) -> bool:
+        """Return False to try again soon."""
+        heartbeat = self._membership.next_heartbeat(self._clock.monotonic_ms())
+        try:
+            answer = await self._exchange(heartbeat)
+        except RETRIABLE as error:
+            self._log.debug("No answer to a heartbeat: %s", error)
+            self._missed_answer = True
+            self._membership.on_no_answer(heartbeat)
+            return False
+        except _RefusedError as error:
+            self._emit_all(self._membership.on_refusal(heartbeat, error.refusal, self._clock.monotonic_ms()))
+            if isinstance(error.refusal.error, kafka_errors.UnreleasedInstanceIdError):
+                await self._take_over_instance()
+            return True
+        self._emit_all(self._membership.on_answer(heartbeat, answer, self._clock.monotonic_ms()))
+        return True
+
+    async def _exchange(self, heartbeat: Heartbeat) -> Answer:
+        """Send a heartbeat; raises one of RETRIABLE or _RefusedError."""
+        member_id = self._membership.member_id
+        request = streams_messages.heartbeat(self._config, self._rack_id, self._topology, member_id, heartbeat)
+        answer = streams_messages.answer(await self._ask(request))
+        if self._missed_answer and heartbeat.joining is None and answer.tasks is None:
+            answer = replace(answer, tasks=await self._described_tasks())
+        self._missed_answer = False
+        if answer.tasks is not None:
+            await self._learn_partitions(answer.tasks)
+        return answer
+
+    async def _ask(self, request: Any) -> Any:
+        message = None
+        try:
+            response = await self._coordinator.membership(request, self._config.request_timeout_ms)
+            message = response.error_message
+            self._coordinator.check(response.error_code)
+        except RETRIABLE:
+            raise
+        except kafka_errors.KafkaError as error:
+            raise _RefusedError(Refusal(error, message)) from error
+        return response
+
+    async def _described_tasks(self) -> Tasks | None:
+        """Return what the coordinator has given to this member.
+
+        It says so only once. An answer that got lost may have held tasks, which nobody would process then.
+        """
+
+        members = await self._described_members()
+        return next((found.tasks for found in members if found.member_id == self._membership.member_id), None)
+
+    async def _take_over_instance(self) -> None:
+        """Give the instance id free in the name of the member that has it: it was killed, or will be fenced.
+
+        So a replaced process gets its tasks back at once, and whoever came last wins, as with the classic protocol. By
+        itself the coordinator would refuse it until the session of the old member ends.
+        """
+        for found in await self._described_members():
+            if found.instance_id == self._config.instance_id:
+                reason = f"{self._membership.member_id} succeeds it"
+                if await self._leave(reason, found.member_id, comes_back=True):
+                    self._membership.hurry()  # before the other one can come back
+
+    async def _described_members(self) -> list[streams_messages.DescribedMember]:
+        def read(response: Any) -> list[streams_messages.DescribedMember]:
+            code, members = streams_messages.described_members(response)
+            self._coordinator.check(code)
+            return members
+
+        return await self._look_up(lambda: streams_messages.describe(self._config.group_id), read)
+
+    async def _learn_partitions(self, tasks: Tasks) -> None:
+        """Find out the input partitions of tasks; topics of one sub-topology may have different numbers of them."""
+        wanted = {task for role in tasks for task in role if task.subtopology in self._topology.topics}
+        topics = {task.subtopology: self._topology.topics[task.subtopology] for task in wanted}
+        names = {name for info in topics.values() for name in info.source_topics}
+
+        def read(response: Any) -> Mapping[TaskId, Partitions]:
+            code, counts = streams_messages.partition_counts(response)
+            self._coordinator.check(code)
+            groups = partition_groups(topics, counts)
+            if not wanted <= groups.keys():  # this broker has not heard of the topics' partitions yet
+                raise kafka_errors.UnknownTopicOrPartitionError
+            return groups
+
+        self._partitions = await self._look_up(lambda: streams_messages.metadata(names), read) if names else {}
+
+    async def _look_up(self, request: Callable[[], Any], read: Callable[[Any], T]) -> T:
+        """Ask for what an answer is worth nothing without; so it is not given up as lightly as a heartbeat."""
+        try:
+            return await self._offsets.until_deadline(request, read)
+        except RETRIABLE as error:
+            raise BrokerUnavailableError(
+                f"The tasks of group {self._config.group_id} could not be looked up within "
+                f"{self._config.api_timeout_ms} ms (default.api.timeout.ms): {error!r}. Check the brokers."
+            ) from error
+
+    # What the stream thread is told
+
+    def _emit_all(self, events: Collection[StreamsEvent]) -> None:
+        for event in events:
+            self._emit(self._assigned(event) if isinstance(event, TasksAssigned) else event)
+
+    def _assigned(self, event: TasksAssigned) -> Assigned:
+        """Say it as the leader of a classic group would."""
+        active = {task: self._partitions[task] for task in event.tasks.active}
+        standby = {task: self._partitions[task] for task in event.tasks.replicas}
+        partitions = frozenset(partition for found in active.values() for partition in found)
+        # The assignor takes a group that does not know its endpoint for one that has to be told.
+        own_host = {self._user_endpoint: partitions} if self._user_endpoint else {}
+        info = AssignmentInfo(
+            LATEST_SUPPORTED_VERSION,
+            LATEST_SUPPORTED_VERSION,
+            AssignorError.SHUTDOWN_REQUESTED if event.shutdown_application else AssignorError.NONE,
+            active,
+            standby,
+            {**own_host, **event.hosts.active},
+            event.hosts.standby,
+            next_rebalance_ms=0 if event.taken else None,
+        )
+        return Assigned(event.epoch, info.encode(), partitions)
+
+    def fail(self, error: Exception) -> None:
+        """End the membership for good and say so."""
+        self._emit_all(self._membership.fail(self.translate(error)))
+
+    def translate(self, error: Exception) -> StreamsError:
+        """Return what a reader can do something with."""
+        if isinstance(error, StreamsError):
+            return error
+        if isinstance(error, kafka_errors.KafkaError):
+            return refusal_error(self._config, Refusal(error))
+        failure = StreamsError(f"Membership in group {self._config.group_id} failed: {error!r}.")
+        failure.__cause__ = error
+        return failure
+
+    # The end
+
+    async def _give_up_slow_thread(self, reason: str) -> None:
+        """Leave, so that others take over. A static member keeps its place until the session ends."""
+        self._log.warning("%s", reason)
+        await self._leave(reason, self._membership.member_id, comes_back=self._config.instance_id is not None)
+        self._emit_all(self._membership.lose(reason))
+
+    async def end(self, leave: bool) -> None:
+        """Leave if told so; a static member that will be replaced has to give its instance id free, or none could."""
+        static = self._config.instance_id is not None
+        if self._membership.end() and (leave or static):
+            await self._leave("the stream thread was closed", self._membership.member_id, comes_back=not leave)
+
+    async def _leave(self, reason: str, member_id: str, comes_back: bool) -> bool:
+        """Tell the group; a failure is only logged: the session timeout does the same."""
+        request = streams_messages.leave(self._config, member_id, comes_back)
+        try:
+            response = await self._coordinator.offsets(request, LEAVE_TIMEOUT_MS)
+            self._coordinator.check(response.error_code)
+        except (StreamsError, kafka_errors.KafkaError, *RETRIABLE) as error:
+            self._log.warning("Leaving the group failed (%r); others wait for the session timeout", error)
+            return False
+        self._log.info("Member %s left the group: %s", member_id, reason)
+        return True
+
+    # Offsets
+
+    def on_refused_commit(self, identity: Identity, error: Exception) -> None:
+        """Take note of a commit with an epoch that is not the member's any more."""
+        newer_on_its_way = self._exchanging and isinstance(error, kafka_errors.StaleMemberEpochError)
+        if identity == self.identity and not newer_on_its_way:
+            self._emit_all(self._membership.lose(f"a commit was refused: {Refusal(error)}"))
+
+    async def take_task_offsets(self, offsets: TaskOffsets) -> None:
+        """Tell the coordinator with the next heartbeat that has room for it."""
+        self._membership.offsets.update(offsets)
+
+
+class _RefusedError(Exception):
+    """The coordinator's error, with its text."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal

@@ -1,0 +1,308 @@
+"""How a stream thread is put together (seed 000, ``create``; Kafka Streams: StreamThread.create)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+from uuid import UUID
+
+from penstock.statestore.state_directory import StateDirectory
+from penstock.statestore.thread_cache import ThreadCache
+from penstock.topology.processor_topology import ProcessorTopology
+from penstock.topology.streams_config import EXACTLY_ONCE_V2, StreamsConfig
+
+from .assigned_standby_tasks import AssignedStandbyTasks
+from .assigned_streams_tasks import AssignedStreamsTasks
+from .assignment.changelog_offsets import AdminChangelogOffsets
+from .assignment.streams_partition_assignor import StreamsPartitionAssignor
+from .assignment.topics_info import topics_infos
+from .client_supplier import KafkaClientSupplier, static_instance_id
+from .clock import Clock, SystemClock
+from .committer import Committer
+from .control import ApplicationShutdownRequested, ThreadControl
+from .global_state import GlobalState, GlobalTask, NoGlobalState
+from .internal_topic_manager import InternalTopicManager
+from .log_context import PrefixedLogger
+from .loop_time import LoopTime
+from .membership.membership import GroupMembership
+from .metrics import ThreadMetrics
+from .offset_reset import OffsetReset
+from .partition_consumer import PartitionConsumer
+from .production_errors import production_error_handler
+from .rebalance_listener import RebalanceListener
+from .record_purge import RecordPurge
+from .state_machine import StateMachine
+from .state_restore_listener import StateRestoreListener
+from .store_changelog_reader import StoreChangelogReader
+from .stream_task import TaskClients
+from .stream_thread_state import StreamThreadState, stream_thread_states
+from .streams_group import StreamsGroup
+from .streams_producer import StreamsProducer
+from .task import TaskEnvironment
+from .task_creator import StandbyTaskCreator, TaskCreator
+from .task_manager import TaskManager
+from .topic_names import TopicNames
+
+
+class ThreadSpec(Protocol):
+    """Which stream thread of which application this is; supervisor.worker_process.WorkerSpec is one."""
+
+    @property
+    def slot(self) -> int:
+        """N in StreamThread-N."""
+
+    @property
+    def client_id(self) -> str:
+        """Prefix of the thread's and its clients' names."""
+
+    @property
+    def process_id(self) -> str:
+        """The UUID of the application on this host."""
+
+    @property
+    def num_threads(self) -> int:
+        """How many threads share the record cache."""
+
+    @property
+    def config(self) -> StreamsConfig:
+        """The effective configuration."""
+
+
+#: How long the broker may take to list its topics, in seconds.
+METADATA_TIMEOUT_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamThreadParts:
+    """What a stream thread is made of. close_clients: what else is to be closed at the end, by its name in the log."""
+
+    thread_client_id: str
+    config: Mapping[str, Any]
+    clock: Clock
+    time: LoopTime
+    states: StateMachine[StreamThreadState]
+    consumer: PartitionConsumer
+    producer: StreamsProducer
+    changelog_reader: StoreChangelogReader
+    offset_reset: OffsetReset
+    task_manager: TaskManager
+    group: StreamsGroup
+    global_state: GlobalState
+    metrics: ThreadMetrics
+    control: ThreadControl
+    poll_records: int
+    static_member: bool
+    close_clients: Mapping[str, Callable[[], None]]
+    log: PrefixedLogger
+
+
+def create_parts(
+    topology: Any,
+    spec: ThreadSpec,
+    control: ThreadControl,
+    *,
+    supplier: KafkaClientSupplier | None = None,
+    clock: Clock | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+    state_restore_listener: StateRestoreListener | None = None,
+) -> StreamThreadParts:
+    """Make the clients and all that uses them. topology: a topology.Topology; supplier: makes the clients.
+
+    sleep: how to wait so many seconds until topics that were just made are there.
+
+    Raises ConfigError for settings that a client refuses, MissingSourceTopicError if a pattern matches no topic, and
+    StreamsError if the state directory cannot be used.
+    """
+    clock = clock or SystemClock()
+    supplier = supplier or configured_supplier(spec.config, clock)
+    listener = state_restore_listener or StateRestoreListener()
+    return _Assembly(topology, spec, control, supplier, clock, sleep, listener).parts()
+
+
+def configured_supplier(config: Any, clock: Clock) -> KafkaClientSupplier:
+    """Return what ``default.client.supplier`` names, by default librdkafka's clients."""
+    supplier: type[KafkaClientSupplier] = config["default.client.supplier"] or KafkaClientSupplier
+    return supplier(config, clock)
+
+
+class _Assembly:
+    """The steps of create_parts, in the order in which they depend on each other."""
+
+    def __init__(
+        self,
+        topology: Any,
+        spec: ThreadSpec,
+        control: ThreadControl,
+        supplier: KafkaClientSupplier,
+        clock: Clock,
+        sleep: Callable[[float], None],
+        listener: StateRestoreListener,
+    ) -> None:
+        self.spec, self.control, self.supplier = spec, control, supplier
+        self.clock, self.sleep, self.listener = clock, sleep, listener
+        self.config = spec.config
+        self.application_id: str = spec.config["application.id"]
+        self.name = f"{spec.client_id}-StreamThread-{spec.slot}"
+        self.log_prefix = f"stream-thread [{self.name}] "
+        self.log = PrefixedLogger("penstock.workers.stream_thread", self.log_prefix)
+        self.time = LoopTime(clock)
+        self.metrics = ThreadMetrics(self.config["metrics.sample.window.ms"], self.config["metrics.num.samples"])
+        self.states = stream_thread_states(self.log)
+        self.instance_id = static_instance_id(self.config, spec.process_id, spec.slot)
+        self.admin = supplier.get_admin(f"{self.name}-admin")
+        self.topologies: list[ProcessorTopology] = topology.internal_builder.build_subtopologies(
+            self.config, self._known_topics(topology)
+        )
+        self.global_topology: ProcessorTopology | None = topology.internal_builder.build_global_topology(self.config)
+        self.topics = TopicNames(self.application_id, self.topologies)
+        self.state_directory = StateDirectory(
+            self.config["state.dir"],
+            self.application_id,
+            clock.wall_clock_ms,
+            self.config["allow.os.group.write.access"],
+        )
+
+    def _known_topics(self, topology: Any) -> frozenset[str]:
+        """Return the cluster's topics if a source has a pattern, for it to match."""
+        if not topology.internal_builder.source_patterns():
+            return frozenset()
+        return frozenset(self.admin.list_topics(timeout=METADATA_TIMEOUT_SECONDS).topics)
+
+    def parts(self) -> StreamThreadParts:
+        """Return everything."""
+        global_state = self._global_state()
+        producer = self._producer()
+        self.log.info("Creating restore consumer client")
+        restore_consumer = self._partition_consumer(self.supplier.get_restore_consumer, "restore-consumer")
+        assignor = self._assignor()
+        membership = self.supplier.get_group_member(f"{self.name}-member", assignor.assign, self.instance_id)
+        changelog_reader = StoreChangelogReader(
+            restore_consumer,
+            membership.committed,
+            self.listener,
+            self.clock,
+            self.config["commit.interval.ms"],
+            self._log("store_changelog_reader"),
+        )
+        offset_reset = OffsetReset(self.topologies, self.topics, self.config["auto.offset.reset"], self.log)
+        self.log.info("Creating consumer client")
+        consumer = self._partition_consumer(self.supplier.get_consumer, "consumer")
+        clients = TaskClients(consumer, producer, membership, offset_reset.start_offset)
+        environment = self._environment(changelog_reader, global_state)
+        task_manager = TaskManager(
+            AssignedStreamsTasks(self._log("assigned_streams_tasks")),
+            AssignedStandbyTasks(self._log("assigned_standby_tasks")),
+            TaskCreator(self.topologies, environment, clients, self.log),
+            StandbyTaskCreator(self.topologies, environment, self.log),
+            changelog_reader,
+            Committer(producer, membership, restore_consumer.end_offsets),
+            membership,
+            producer,
+            self.state_directory,
+            RecordPurge(self.admin, self.log),
+            self._log("task_manager"),
+        )
+        task_manager.set_consumer(consumer)
+        return StreamThreadParts(
+            thread_client_id=self.name,
+            config=self.config,
+            clock=self.clock,
+            time=self.time,
+            states=self.states,
+            consumer=consumer,
+            producer=producer,
+            changelog_reader=changelog_reader,
+            offset_reset=offset_reset,
+            task_manager=task_manager,
+            group=self._group(membership, assignor, task_manager),
+            global_state=global_state,
+            metrics=self.metrics,
+            control=self.control,
+            poll_records=self.config["max.poll.records"],
+            static_member=self.instance_id is not None,
+            close_clients={"state directory": self.state_directory.close},
+            log=self.log,
+        )
+
+    def _log(self, module: str) -> PrefixedLogger:
+        return PrefixedLogger(f"penstock.workers.{module}", self.log_prefix)
+
+    def _partition_consumer(self, make: Callable[[str], Any], purpose: str) -> PartitionConsumer:
+        return PartitionConsumer(make(f"{self.name}-{purpose}"), self._log("partition_consumer"))
+
+    def _producer(self) -> StreamsProducer:
+        transactional = self.config["processing.guarantee"] == EXACTLY_ONCE_V2
+        transactional_id = f"{self.application_id}-{self.spec.process_id}-{self.spec.slot}" if transactional else None
+        return StreamsProducer(
+            lambda settings: self.supplier.get_producer(f"{self.name}-producer", settings, transactional_id),
+            self._log("streams_producer"),
+            transactional=transactional,
+            handler=production_error_handler(self.config),
+        )
+
+    def _global_state(self) -> GlobalState:
+        if self.global_topology is None:
+            return NoGlobalState()
+        task = GlobalTask(self.config, self.topics, self.time, self.metrics, self._log("global_state"))
+        return GlobalState(
+            self.global_topology,
+            task,
+            self._partition_consumer(self.supplier.get_global_consumer, "global-consumer"),
+            self.state_directory.global_state_dir() / str(self.spec.slot),  # one process can open a RocksDB, not two
+            self._log("global_state"),
+        )
+
+    def _environment(self, changelog_reader: StoreChangelogReader, global_state: GlobalState) -> TaskEnvironment:
+        # Kafka Streams divides by one more if there is a global thread; here global tables are not cached.
+        cache_bytes = self.config["statestore.cache.max.bytes"] // max(self.spec.num_threads, 1)
+        return TaskEnvironment(
+            self.application_id,
+            self.config,
+            self.time,
+            self.topics,
+            self.state_directory,
+            ThreadCache(cache_bytes),
+            self.metrics,
+            changelog_reader,
+            global_state.store,
+            self.log_prefix,
+        )
+
+    def _assignor(self) -> StreamsPartitionAssignor:
+        offsets = AdminChangelogOffsets(self.admin, self.application_id, self.config["request.timeout.ms"])
+        return StreamsPartitionAssignor(
+            self.config,
+            UUID(self.spec.process_id),
+            offsets,
+            self.clock,
+            self._log("streams_partition_assignor"),
+            self.config.with_prefix("client.tag."),
+        )
+
+    def _prepare_topics(self, assignor: StreamsPartitionAssignor) -> Callable[[], None]:
+        log = self._log("internal_topic_manager")
+        manager = InternalTopicManager(self.admin, self.config, self.clock, log, self.sleep)
+        infos = topics_infos(self.application_id, self.topologies)
+        return lambda: assignor.update_topics(infos, manager.make_ready(infos))
+
+    def _group(
+        self, membership: GroupMembership, assignor: StreamsPartitionAssignor, task_manager: TaskManager
+    ) -> StreamsGroup:
+        listener = RebalanceListener(
+            task_manager,
+            self.states,
+            self.clock,
+            lambda: self.control.report(ApplicationShutdownRequested()),
+            self.log,
+        )
+        return StreamsGroup(
+            membership,
+            assignor,
+            self._prepare_topics(assignor),
+            task_manager,
+            listener,
+            self.clock,
+            self.log,
+        )

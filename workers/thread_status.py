@@ -1,0 +1,70 @@
+"""What a stream thread tells about itself: the liveness beat to the supervisor, and a summary in the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .control import Status, TaskStatus
+from .task import Task
+
+if TYPE_CHECKING:
+    from .stream_thread import StreamThread
+    from .stream_thread_parts import StreamThreadParts
+
+
+class StatusReporter:
+    """Called once in each iteration; reports at most each penstock.worker.beat.interval.ms."""
+
+    def __init__(self, thread: StreamThread, parts: StreamThreadParts) -> None:
+        self.records_processed = 0
+        self._thread = thread
+        self._parts = parts
+        self._beat_interval_ms: int = parts.config["penstock.worker.beat.interval.ms"]
+        self._summary_interval_ms: int = parts.config["log.summary.interval.ms"]
+        self._last_beat_ms = self._last_summary_ms = parts.time.now_ms
+        self._last_restored = 0
+        self._processed = self._punctuated = self._committed = 0
+
+    def count(self, processed: int, punctuated: int, committed: int) -> None:
+        """Add to the totals."""
+        self.records_processed += processed
+        self._processed += processed
+        self._punctuated += punctuated
+        self._committed += committed
+
+    def report(self) -> None:
+        """Send the beat and log the summary, each if it is due."""
+        now_ms = self._parts.time.now_ms
+        if now_ms - self._last_beat_ms >= self._beat_interval_ms:
+            self._parts.control.report(self.status(now_ms))
+            self._last_beat_ms = now_ms
+        if 0 < self._summary_interval_ms < now_ms - self._last_summary_ms:
+            self._parts.log.info(
+                "Processed %s total records, ran %s punctuators, and committed %s total tasks since the last update",
+                self._processed,
+                self._punctuated,
+                self._committed,
+            )
+            self._processed = self._punctuated = self._committed = 0
+            self._last_summary_ms = now_ms
+
+    def status(self, now_ms: int) -> Status:
+        """Return what is to be known of the thread now."""
+        task_manager, reader = self._thread.task_manager, self._parts.changelog_reader
+        tasks = (*task_manager.active.all_tasks().values(), *task_manager.standby.all_tasks().values())
+        passed_ms = max(now_ms - self._last_beat_ms, 1)
+        restored = reader.total_restored - self._last_restored
+        self._last_restored = reader.total_restored
+        return Status(
+            self._thread.state.name,
+            tuple(self._task_status(task) for task in sorted(tasks, key=lambda task: task.task_id)),
+            self.records_processed,
+            self._parts.consumer.total_lag(),
+            restored * 1000 / passed_ms,
+            self._parts.metrics.snapshot(now_ms),
+        )
+
+    def _task_status(self, task: Task) -> TaskStatus:
+        remaining, total = self._parts.changelog_reader.progress(task)
+        kind = "active" if task.kind == "task" else "standby"
+        return TaskStatus(str(task.task_id), kind, task.state.name, remaining, total)
