@@ -25,8 +25,8 @@ from pathlib import Path
 from types import TracebackType
 
 import psutil
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from penstock.jar_lock import fetch_jars, read_lock
 from penstock.java_runtime import find_java
@@ -38,7 +38,7 @@ HOST = "127.0.0.1"  # never reachable from outside: the broker asks nobody who t
 START_TIMEOUT_SECONDS = 60.0  # it takes about three; a busy machine gets more
 STOP_TIMEOUT_SECONDS = 20.0  # for a clean shutdown, before SIGKILL
 POLL_SECONDS = 0.05
-METADATA_TIMEOUT_SECONDS = 1.0
+ANSWER_TIMEOUT_SECONDS = 5.0
 MINIMUM_FREE_BYTES = 256 * 1024 * 1024  # internal topics and a little data; an index file alone is 10 MB
 PORT_ATTEMPTS = 3  # a free port may be taken between our look and the broker's start
 LOG_TAIL_LINES = 15
@@ -407,13 +407,17 @@ def _kill(process: psutil.Process) -> None:
 
 
 def _answers(address: str) -> bool:
-    """Tell whether a broker at this address answers for metadata."""
+    """Tell whether a broker at this address serves: all partitions that it has are led, and can be read."""
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), METADATA_TIMEOUT_SECONDS).close()
+        socket.create_connection((host, int(port)), ANSWER_TIMEOUT_SECONDS).close()
         # Silence: a connection that is closed while the broker starts is expected here.
         client = AdminClient({"bootstrap.servers": address}, logger=logging.Logger("probe", logging.CRITICAL))
-        metadata = client.list_topics(timeout=METADATA_TIMEOUT_SECONDS)
+        metadata = client.list_topics(timeout=ANSWER_TIMEOUT_SECONDS)
+        partitions = [TopicPartition(name, p) for name, topic in metadata.topics.items() for p in topic.partitions]
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        for offset in client.list_offsets(dict.fromkeys(partitions, latest)).values() if partitions else ():
+            offset.result(ANSWER_TIMEOUT_SECONDS)
     except (OSError, KafkaException):
         return False
     return bool(metadata.brokers)

@@ -136,7 +136,7 @@ class CachingStore(StateStore):
                 self._send_all(entries.items(), self._listener)
         finally:
             task.timestamp, task.headers, task.message = context
-            pass
+            self._deleting.clear()
 
     def _write_all(self, entries: Iterable[tuple[Any, Any]]) -> None:
         task, write = self.task, self._write_entry

@@ -32,12 +32,21 @@ def _end_of(key: bytes) -> int:
     return int.from_bytes(key[-16:-8], "big")
 
 
+def _escaped(key: bytes) -> bytes:
+    """Return bytes that say where they end and have the order of the keys, whatever follows them."""
+    return key.replace(b"\0", b"\0\xff") + b"\0\0"
+
+
+def _unescaped(data: bytes) -> bytes:
+    return data[:-2].replace(b"\0\xff", b"\0")
+
+
 #: Time-ordered RocksDB stores go by end, start and key, stores in memory by end, key and start, as in Kafka Streams.
 TIME_FIRST = KeySchema(_end_of, lambda key: key[-16:] + key[:-16], lambda key: key[16:] + key[:16])
 END_FIRST = KeySchema(
     _end_of,
-    lambda key: key[-16:-8] + key[:-16] + key[-8:],
-    lambda key: key[8:-8] + key[:8] + key[-8:],
+    lambda key: key[-16:-8] + _escaped(key[:-16]) + key[-8:],
+    lambda key: _unescaped(key[8:-8]) + key[:8] + key[-8:],
 )
 
 

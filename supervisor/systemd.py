@@ -9,6 +9,9 @@ from collections.abc import Mapping
 
 logger = logging.getLogger(__name__)
 
+#: How long systemd may keep the supervisor's loop waiting.
+SEND_SECONDS = 0.2
+
 
 class SystemdNotifier:
     """Sends READY, STATUS, WATCHDOG and STOPPING to the socket in NOTIFY_SOCKET; does nothing without one.
@@ -55,7 +58,10 @@ class SystemdNotifier:
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+                sender.settimeout(SEND_SECONDS)
                 sender.sendto(message.encode(), address)
+        except TimeoutError:
+            logger.warning("systemd does not read what it is told: %r is dropped", message)
         except OSError as error:
             logger.warning("systemd cannot be told %r at %s: %s", message, self._address, error)
             self._address = ""  # said once; the service goes on without

@@ -1,7 +1,7 @@
 """A driver that commits when it is told to, and that can crash: what was not committed is gone.
 
-A crash takes all processes' memory. What remains are the topics, up to the last commit (later records belong to a
-transaction that is aborted), and the stores on disk, if the machine is still there. ``Committed`` is exactly that; a
+A crash takes the process with its memory. What remains are the topics, up to the last commit (later records belong to
+a transaction that is aborted), and the stores on disk, if the machine is still there. ``Committed`` is exactly that; a
 new driver that is given it restores its stores from the changelogs, as a stream thread does, and goes on.
 """
 
@@ -41,7 +41,7 @@ class Committed:
 
 
 class CrashingTask(DriverTask):
-    """Commits only with commit_now(); begins where committed says."""
+    """Begins where committed says, commits only with commit_now(). compacts: restores from compacted changelogs."""
 
     def __init__(self, committed: Committed, compacts: bool, *arguments: Any) -> None:
         self._committed = committed
@@ -55,22 +55,27 @@ class CrashingTask(DriverTask):
         super().commit()
 
     def restore(self) -> None:
-        committed = self._committed
-        self.processor_metadata.update(committed.processor_metadata)
-        self.stream_time_ms = committed.stream_time_ms
+        self.processor_metadata.update(self._committed.processor_metadata)
+        self.stream_time_ms = self._committed.stream_time_ms
         for name, topic in self.topology.changelog_topics.items():
-            is_source = topic in self.topology.source_topics
-            log = committed.consumed.get(topic, []) if is_source else committed.produced.get(self.internal_topic(topic), [])
-            store = self.stores[name]
-            start = store.committed_offset() or 0
-            messages = [_message(record, offset) for offset, record in enumerate(log)][start:]
-            if self._compacts and store.builder.kind in COMPACTED and not store.builder.retain_duplicates:
-                messages = compacted(messages)
-            middle = len(messages) // 2
-            for batch in (messages[:middle], messages[middle:]):
-                if batch:
-                    store.restore(batch, batch[-1].offset() + 1)
+            log = self._changelog(topic)
             self._changelog_ends[name] = len(log)
+            self._restore_store(self.stores[name], log)
+
+    def _changelog(self, topic: str) -> Log:
+        if topic in self.topology.source_topics:
+            return self._committed.consumed.get(topic, [])
+        return self._committed.produced.get(self.internal_topic(topic), [])
+
+    def _restore_store(self, store: Any, log: Log) -> None:
+        """Restore in two batches what the store on disk does not have yet."""
+        messages = [_message(record, offset) for offset, record in enumerate(log)][store.committed_offset() or 0 :]
+        if self._compacts and store.builder.kind in COMPACTED and not store.builder.retain_duplicates:
+            messages = compacted(messages)
+        middle = len(messages) // 2
+        for batch in (messages[:middle], messages[middle:]):
+            if batch:
+                store.restore(batch, batch[-1].offset() + 1)
 
     def crash(self) -> None:
         """Give the handles back; nothing is flushed or committed."""

@@ -55,8 +55,8 @@ _AGGREGATIONS = ("count", "reduce", "aggregate")
 _REKEYING = ("select_key", "map", "flat_map", "group_by", "repartition", "table_fk_join")
 
 
-def same_with_cache(topology: Iterable[Op], in_order: bool) -> dict[str, Same]:
-    """Return for each result what of it a cache must not change, whenever it is flushed. in_order: no record is late.
+def same_with_cache(topology: Iterable[Op]) -> dict[str, Same]:
+    """Return for each result what of it a cache must not change, whenever it is flushed, as long as nothing expires.
 
     The exceptions are Kafka Streams' own, and _exception names them.
     """
@@ -65,14 +65,14 @@ def same_with_cache(topology: Iterable[Op], in_order: bool) -> dict[str, Same]:
     for op in topology:
         ways = [behind[parent] for parent in parents(op)]
         given = [found[parent] for parent in parents(op)]
-        same = Same.NOTHING if _exception(op, ways, in_order) else _same(op, given)
+        same = Same.NOTHING if _exception(op, ways) else _same(op, given)
         for result in results(op):
             found[result] = same
             behind[result] = [*(entry for way in ways for entry in way), op]
     return found
 
 
-def _exception(op: Op, ways: list[list[Op]], in_order: bool) -> str | None:
+def _exception(op: Op, ways: list[list[Op]]) -> str | None:
     """Return why a cache may change the results of an entry, None if it may not. ways: what is behind each parent."""
     name = op["op"]
     names = {entry["op"] for way in ways for entry in way}
@@ -84,10 +84,6 @@ def _exception(op: Op, ways: list[list[Op]], in_order: bool) -> str | None:
         return "the old value of a join may be one that never was, if both sides change in one flush"
     if name in _AGGREGATIONS and names & {"count", "aggregate"}:
         return "without a cache the first update of an aggregate has the initializer's value as its old value"
-    if name == "windowed_by" and op.get("emit") == "window_close":
-        return "a cache shows windows that have expired in the store, which then are not lost"
-    if name == "windowed_by" and op["window"]["type"] == "session" and not in_order:
-        return "a cache shows sessions that have expired in the store: a late record still finds them"
     return None
 
 

@@ -6,12 +6,15 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.statestore.bytes_store import BytesStore
+from penstock.statestore.memory_store import InMemoryStore
 from penstock.statestore.rocksdb_store import RocksDBConfig, RocksDBResources, RocksDBStore, open_error
 from penstock.statestore.sorted_keys import CHUNK, SortedKeys
 from penstock.topology.errors import LockError, ProcessorStateError, TaskCorruptedError
@@ -20,6 +23,8 @@ from penstock.topology.errors import LockError, ProcessorStateError, TaskCorrupt
 WRITER = """
 import sys
 from pathlib import Path
+from penstock.statestore.bytes_store import BytesStore
+from penstock.statestore.memory_store import InMemoryStore
 from penstock.statestore.rocksdb_store import RocksDBConfig, RocksDBResources, RocksDBStore
 
 store = RocksDBStore(Path(sys.argv[1]), RocksDBResources(RocksDBConfig(write_buffer_bytes=1 << 16)))
@@ -98,6 +103,8 @@ def test_a_place_that_cannot_be_a_directory_is_named(tmp_path: Path) -> None:
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
+from penstock.statestore.bytes_store import BytesStore
+from penstock.statestore.memory_store import InMemoryStore
 from penstock.statestore.rocksdb_store import RocksDBStore
 from penstock.topology.errors import ProcessorStateError
 
@@ -206,6 +213,46 @@ def test_a_commit_without_offset_keeps_the_one_before(tmp_path: Path) -> None:
     store.put(b"a", b"1")
     store.commit(None)
     assert store.committed_offset() == 5
+    store.close()
+
+
+@pytest.mark.parametrize("make", [RocksDBStore, lambda path: InMemoryStore()])
+def test_a_rollback_takes_back_every_change_since_the_commit(
+    make: Callable[[Path], BytesStore], tmp_path: Path
+) -> None:
+    store = make(tmp_path / "store")
+    store.put(b"a", b"1")
+    store.commit(1, {"mark": 1})
+    for key, value in ((b"a", b"2"), (b"a", None), (b"a", b"3"), (b"b", b"1"), (b"b", b"2")):
+        store.put(key, value)
+    assert store.has_uncommitted()
+    store.rollback()
+    assert store.rows(None, None) == [(b"a", b"1")]
+    assert store.committed_mark("mark") == 1
+    assert not store.has_uncommitted()
+    store.close()
+
+
+@pytest.mark.parametrize("make", [RocksDBStore, lambda path: InMemoryStore()])
+def test_ranges_begin_at_their_start_and_end_before_their_end(
+    make: Callable[[Path], BytesStore], tmp_path: Path
+) -> None:
+    store = make(tmp_path / "store")
+    for key in (b"a", b"c", b"e"):
+        store.put(key, key)
+    for committed in (False, True):
+        if committed:
+            store.commit(1)
+            store.put(b"b", b"b")
+            store.put(b"c", None)
+        keys = [b"a", b"b", b"e"] if committed else [b"a", b"c", b"e"]
+        for start in (None, b"", b"a", b"b", b"z"):
+            for end in (None, b"", b"a", b"c", b"e", b"z"):
+                wanted = [(k, k) for k in keys if (start is None or k >= start) and (end is None or k < end)]
+                assert store.rows(start, end) == list(store.scan(start, end)) == wanted
+                assert store.rows(start, end, reverse=True) == wanted[::-1]
+                assert list(store.scan(start, end, reverse=True)) == wanted[::-1]
+    assert store.approximate_num_entries() >= 3
     store.close()
 
 

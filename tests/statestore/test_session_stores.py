@@ -191,3 +191,15 @@ def test_the_listener_of_a_cached_store_gets_windowed_keys_and_old_values() -> N
         (Windowed("k", 3, 7), 1, None, 8, [("h", None)]),
         (Windowed("k", 3, 7), None, 1, 8, [("h", None)]),
     ]
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1_000_000])
+def test_sessions_in_memory_go_by_end_then_key_then_start(cache_bytes: int) -> None:
+    open_store = OpenStore(session_builder(IN_MEMORY), None, cache_bytes)
+    keys = ["", "\0", "\0\0", "a", "a\0", "a\0b", "a\1", "b"]
+    sessions = [Windowed(key, start, end) for end in (300, 500) for key in keys for start in (100, 256)]
+    for session in reversed(sessions):
+        open_store.store.put(session, 1)
+    assert list(open_store.store.all()) == [(session, 1) for session in sessions]
+    open_store.commit()
+    assert list(open_store.store.all()) == [(session, 1) for session in sessions]

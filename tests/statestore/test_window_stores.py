@@ -321,3 +321,40 @@ def test_windows_that_would_end_after_the_end_of_time_end_there() -> None:
     open_store.store.put("a", 1, 10)
     assert list(open_store.store.all()) == [(Windowed("a", 10, 2**63 - 1), 1)]
     assert list(open_store.store.fetch_range("a", 0, 2**63 - 1)) == [(10, 1)]
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1_000_000])
+def test_a_key_that_begins_with_another_is_another(cache_bytes: int, tmp_path: Path) -> None:
+    open_store = OpenStore(window_builder(caching=True), tmp_path, cache_bytes)
+    for key in ("a", "a\0", "a\0\0", ""):
+        for start in (0, 10_000):
+            open_store.store.put(key, start, start)
+    for _ in range(2):
+        for key in ("a", "a\0", "a\0\0", ""):
+            assert list(open_store.store.fetch_range(key, 0, RETENTION)) == [(0, 0), (10_000, 10_000)]
+        open_store.commit()
+    open_store.store.close()
+
+
+@pytest.mark.parametrize("backend", [ROCKSDB, IN_MEMORY])
+def test_when_exactly_a_row_is_hidden_and_when_a_put_is_dropped(backend: StoreBackend) -> None:
+    open_store = OpenStore(window_builder(backend=backend))
+    store, task = open_store.store, open_store.task
+    store.put("a", 1, 0)
+    store.put("a", 2, RETENTION - 1)
+    assert store.fetch("a", 0) == 1
+    store.put("a", 3, RETENTION)
+    assert store.fetch("a", 0) is None
+    assert list(store.fetch_range("a", 0, 10)) == []
+    store.put("b", 4, 0)
+    store.put("b", 5, 1)
+    assert store.fetch("b", 1) == 5
+    assert len(task.dropped) == (1 if backend is IN_MEMORY else 0)  # RocksDB drops whole segments only
+    task.dropped.clear()
+    store.put("a", 6, SEGMENT + RETENTION - 1)
+    store.put("a", 7, SEGMENT - 1)
+    assert len(task.dropped) == (1 if backend is IN_MEMORY else 0)
+    store.put("a", 8, SEGMENT + RETENTION)
+    store.put("a", 9, SEGMENT - 1)
+    assert len(task.dropped) == (2 if backend is IN_MEMORY else 1)
+    assert len(task.changelog) == 9  # what is dropped is logged, as Kafka Streams does

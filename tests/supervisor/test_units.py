@@ -224,6 +224,16 @@ def test_without_systemd_nothing_happens_and_a_dead_socket_is_logged_once(
     assert caplog.text.count("systemd cannot be told") == 1
 
 
+def test_a_systemd_that_does_not_read_holds_nobody_up(systemd: socket.socket, caplog: pytest.LogCaptureFixture) -> None:
+    notifier = SystemdNotifier({"NOTIFY_SOCKET": systemd.getsockname()})
+    while "systemd does not read what it is told" not in caplog.text:
+        notifier.ready()
+    systemd.recv(100)
+    notifier.stopping()
+    while systemd.recv(100) != b"STOPPING=1":
+        pass
+
+
 # -- exit codes
 
 

@@ -15,12 +15,17 @@ from penstock.workers.membership.membership import OffsetAndMetadata
 IN, OUT, CHANGELOG = "in", "out", "app-counts-changelog"
 
 
-def counting(store: Any = "counts") -> Any:
+def counting() -> Any:
     """in -> count by key -> out."""
+    return counting_topics(IN, OUT)
+
+
+def counting_topics(source: str, sink: str) -> Any:
+    """Return a topology that counts the records of one topic by key."""
     builder = StreamsBuilder()
-    stream = builder.stream(IN, key_serde=Serdes.string(), value_serde=Serdes.string())
-    counted = stream.group_by_key().count(store=store)
-    counted.to_stream().to(OUT, key_serde=Serdes.string(), value_serde=Serdes.int64())
+    stream = builder.stream(source, key_serde=Serdes.string(), value_serde=Serdes.string())
+    counted = stream.group_by_key().count(store="counts")
+    counted.to_stream().to(sink, key_serde=Serdes.string(), value_serde=Serdes.int64())
     return builder.build()
 
 

@@ -411,3 +411,10 @@ def test_a_users_task_assignor_is_checked() -> None:
 
 def test_all_source_topics_are_subscribed() -> None:
     assert assignor().source_topics == {"a", "b", "c"}
+
+
+def test_a_strategy_that_has_no_effect_is_said_to_have_none(caplog: pytest.LogCaptureFixture) -> None:
+    assignor()
+    assert not caplog.records
+    assignor(rack_aware_assignment_strategy="min_traffic")
+    assert "rack.aware.assignment.strategy=min_traffic has no effect" in caplog.text

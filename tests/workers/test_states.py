@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from enum import Enum
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -30,10 +30,9 @@ def diagram(states: type[Enum]) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {state.name: set() for state in states}
     for line in (states.__doc__ or "").splitlines():
         parts = [part.strip() for part in re.split(r"-*>", line)]
-        for left, right in zip(parts, parts[1:], strict=False):
-            found[left.split(",")[0].rstrip(" -")].update(
-                name for name in re.split(r",\s*", right.rstrip(" -")) if name
-            )
+        for left, right in pairwise(parts):
+            after = re.split(r",\s*", right.rstrip(" -"))
+            found[left.split(",")[0].rstrip(" -")].update(name for name in after if name)
     return found
 
 
@@ -50,7 +49,7 @@ def test_the_seven_states_of_a_thread_are_kafka_streams() -> None:
     assert {state: set(after) for state, after in STREAM_THREAD_TRANSITIONS.items()} == expected
 
 
-@pytest.mark.parametrize(("old", "new"), product(S, S))
+@pytest.mark.parametrize(("old", "new"), list(product(S, S)))
 def test_each_transition_is_made_refused_quietly_or_an_error(
     old: StreamThreadState, new: StreamThreadState, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -173,6 +173,7 @@ def test_offsets_are_taken_note_of_by_the_broker(group: Group) -> None:
     thread.offset_sums = {TaskId(0, 0): 41, TaskId(0, 1): LATEST_OFFSET, TaskId(0, 2): UNKNOWN_OFFSET_SUM}
     thread.join()
     group.settle()
+    group.run_for(3 * HEARTBEAT_MS / 1000)
     coordinator = thread.member._streams._coordinator
     described = thread.member._connection.submit(coordinator.offsets, streams_messages.describe(group.group_id))
     (member,) = described.result(10).groups[0].members

@@ -90,6 +90,12 @@ class StreamsPartitionAssignor:
         self._latest_version = latest_version
         self._used_version = latest_version
         self._unique_field = 0
+        if config["rack.aware.assignment.strategy"] != "none":
+            log.warning(
+                "rack.aware.assignment.strategy=%s has no effect: only standby tasks are spread, over the client tags "
+                "named in rack.aware.assignment.tags.",
+                config["rack.aware.assignment.strategy"],
+            )
         self._topics: tuple[Mapping[int, TopicsInfo], Mapping[str, int]] = ({}, {})
 
     def update_topics(self, topics: Mapping[int, TopicsInfo], partition_counts: Mapping[str, int]) -> None:

@@ -20,17 +20,13 @@ from ..log_context import PrefixedLogger
 from .member_state import MemberState, member_states
 from .membership import Event, Fatal, Lost, Rebalance
 from .requests import GroupMemberConfig, Identity
-from .streams_refusals import Refusal, Verdict, refusal_error
+from .streams_refusals import Refusal, refusal_error
 from .streams_statuses import GroupStatuses
 from .streams_task_offsets import TaskOffsetReports
 from .streams_values import JOIN_GROUP_MEMBER_EPOCH, Answer, Heartbeat, HostPartitions, Tasks, TasksAssigned
 
-#: How long a static member tries to get its group.instance.id from the one that had it before, in ms. It may ask for
-#: it; at the latest it is free when that one's session ends, which a broker allows to last 60 s
-#: (group.streams.max.session.timeout.ms).
-INSTANCE_RELEASE_TIMEOUT_MS = 90_000
-#: Between two tries of that, in ms.
-INSTANCE_RELEASE_RETRY_MS = 250
+#: Between two tries of what the coordinator refused, in ms.
+REFUSAL_RETRY_MS = 250
 
 #: In these the member heartbeats, or wants to.
 HEARTBEATING = frozenset({MemberState.JOINING, MemberState.STABLE, MemberState.REBALANCE})
@@ -166,6 +162,8 @@ class StreamsMembership:
         self._heartbeat_interval_ms = answer.heartbeat_interval_ms
         self._endpoint_epoch = answer.endpoint_epoch
         self.offsets.configure(answer.task_offset_interval_ms, answer.acceptable_recovery_lag)
+        if heartbeat.joining is not None:
+            self.offsets.resend()  # Kafka 4.4 forgets those that come with the heartbeat that makes a group
         if heartbeat.owned is not None:
             self._acknowledged = heartbeat.owned
         if answer.hosts is not None:
@@ -201,19 +199,15 @@ class StreamsMembership:
         """Return what an error that is not worth a plain retry means to the stream thread."""
         if self._outdated(heartbeat):
             return []
-        verdict = refusal.verdict(joining=heartbeat.joining is not None)
-        if verdict is Verdict.LOST:
+        if refusal.lost(joining=heartbeat.joining is not None):
             return self.lose(f"the coordinator answered {refusal}")
-        if verdict is Verdict.WAIT and not self._waited_too_long(now_ms):
-            self._next_ms = now_ms + INSTANCE_RELEASE_RETRY_MS
-            return []
-        return self.fail(refusal_error(self._config, refusal))
-
-    def _waited_too_long(self, now_ms: int) -> bool:
         if self._refused_since_ms is None:
             self._refused_since_ms = now_ms
-            self._log.info("Another member has group.instance.id=%s", self._config.instance_id)
-        return now_ms - self._refused_since_ms >= INSTANCE_RELEASE_TIMEOUT_MS
+            self._log.info("The coordinator refused a heartbeat: %s", refusal)
+        if now_ms - self._refused_since_ms >= refusal.patience_ms:
+            return self.fail(refusal_error(self._config, refusal))
+        self._next_ms = now_ms + REFUSAL_RETRY_MS
+        return []
 
     def _outdated(self, heartbeat: Heartbeat) -> bool:
         return heartbeat.membership != self.losses or self.state not in HEARTBEATING or self._ended

@@ -1,7 +1,7 @@
 """A streams group's requests and responses (KIP-1071): what goes in and what comes out. Nothing is sent from here.
 
 kafka-python 3.0 has no such messages; it makes the classes from the JSON files beside this one, which say what Kafka's
-own say. Sub-structures are given as tuples in the order of their fields.
+own say. Structures in arrays are given as tuples in the order of their fields.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def heartbeat(
             "rebalance_timeout_ms": config.max_poll_interval_ms,
             "topology": _topology(topology),
             "process_id": str(said.joining.process_id),
-            "user_endpoint": parse_endpoint(said.joining.user_endpoint),
+            "user_endpoint": _endpoint(said.joining.user_endpoint),
             "client_tags": sorted(said.joining.client_tags.items()),
         }
     owned = said.owned
@@ -92,14 +92,13 @@ def leave(config: GroupMemberConfig, member_id: str, comes_back: bool) -> Any:
     )
 
 
-def parse_endpoint(endpoint: str) -> tuple[str, int] | None:
-    """Return host and port of ``application.server``, None for an empty one; raises StreamsError for another form."""
+def _endpoint(endpoint: str) -> Any:
     if not endpoint:
         return None
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 0xFFFF:
         raise StreamsError(f"application.server={endpoint!r} is not of the form host:port.")
-    return host, int(port)
+    return StreamsGroupHeartbeatRequest.Endpoint(host=host, port=int(port))
 
 
 def _topology(topology: StreamsTopology) -> Any:

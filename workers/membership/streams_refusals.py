@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
 
 import kafka.errors as kafka_errors
 
@@ -24,12 +23,13 @@ _NAMES = {
 }
 
 
-class Verdict(Enum):
-    """What follows from a refusal."""
-
-    LOST = "the membership is over, join again"
-    WAIT = "try again in a while"
-    FATAL = "this member can never work"
+#: How long a static member tries to get its group.instance.id from the one that had it before, in ms. It asks for it;
+#: at the latest it is free when that one's session ends, which a broker allows to last 60 s
+#: (group.streams.max.session.timeout.ms).
+_INSTANCE_RELEASE_PATIENCE_MS = 90_000
+#: How long an error without a reason is taken for a passing one. Kafka 4.4 makes one where it should say that source
+#: topics are missing, if the member has an application.server; a broker hears of a new topic with a delay.
+_UNKNOWN_ERROR_PATIENCE_MS = 5_000
 
 
 class Refusal:
@@ -39,18 +39,25 @@ class Refusal:
         self.error = error
         self.message = message or " ".join(map(str, error.args))
 
-    def verdict(self, joining: bool) -> Verdict:
-        """Return what follows; joining: it was the first heartbeat of a membership that was refused."""
-        if isinstance(self.error, kafka_errors.UnknownMemberIdError | kafka_errors.FencedMemberEpochError):
-            return Verdict.LOST
-        if isinstance(self.error, kafka_errors.GroupIdNotFoundError) and not joining:  # it was deleted
-            return Verdict.LOST
+    def lost(self, joining: bool) -> bool:
+        """Return True if the membership is over, but not the member. joining: it was its first heartbeat."""
+        if isinstance(self.error, kafka_errors.GroupIdNotFoundError):
+            return not joining  # the group was deleted
+        return isinstance(self.error, kafka_errors.UnknownMemberIdError | kafka_errors.FencedMemberEpochError)
+
+    @property
+    def patience_ms(self) -> int:
+        """For how long trying again may help."""
         if isinstance(self.error, kafka_errors.UnreleasedInstanceIdError):
-            return Verdict.WAIT
-        return Verdict.FATAL
+            return _INSTANCE_RELEASE_PATIENCE_MS
+        return _UNKNOWN_ERROR_PATIENCE_MS if self._code == kafka_errors.UnknownError.errno else 0
+
+    @property
+    def _code(self) -> int:
+        return getattr(self.error, "errno", None) or 0
 
     def __str__(self) -> str:
-        code = getattr(self.error, "errno", 0)
+        code = self._code
         known = _NAMES.get(code) or (self.error.message if code in kafka_errors.kafka_errors else None)
         name = known or f"{type(self.error).__name__} {code}"
         return f"{name}: {self.message}" if self.message else name
@@ -82,6 +89,7 @@ _ADVICE: Mapping[int, str] = {
         "The principal needs DESCRIBE on the source topics, and CREATE on the internal topics or on the cluster, since "
         "the broker makes them in its name."
     ),
+    kafka_errors.UnknownError.errno: "Do all source topics exist? Else the coordinator's log says what is wrong.",
     kafka_errors.SaslAuthenticationFailedError.errno: "Check sasl.mechanism, sasl.username and sasl.password.",
     STREAMS_INVALID_TOPOLOGY: "Is this a broker of a later version? If not, this is an error in Penstock.",
     STREAMS_INVALID_TOPOLOGY_EPOCH: _OTHER_TOPOLOGY,

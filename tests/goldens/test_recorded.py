@@ -1,0 +1,26 @@
+"""Every recorded case, run in TopologyTestDriver, ends like Kafka Streams: outputs, changelogs, stores, errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .case import files, read
+from .compare import compare_run
+
+CASES = Path(__file__).parent / "cases"
+
+
+@pytest.mark.parametrize("path", list(files([CASES])), ids=lambda path: path.stem)
+def test_a_recorded_case_runs_like_kafka_streams(path: Path) -> None:
+    assert compare_run(read(path)) is None
+
+
+def test_a_difference_of_one_byte_is_found() -> None:
+    case = read(CASES / "everything_named.json")
+    topic = next(iter(case["outputs"]))
+    case["outputs"][topic][0]["value_b64"] = "AA=="
+    difference = compare_run(case)
+    assert difference is not None
+    assert difference.startswith(f"outputs {topic}")

@@ -1,0 +1,274 @@
+"""The registries of seeds 002 and 004, with real tasks: which task is where after what, and the log lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from counting import CHANGELOG, IN, OUT, counting
+from memory_kafka import Cluster
+from thread_stage import Stage
+
+from penstock.topology.errors import TaskMigratedError
+from penstock.topology.records import TaskId, TopicPartition
+from penstock.topology.serdes import Serdes
+from penstock.topology.streams_builder import StreamsBuilder
+from penstock.workers.assigned_streams_tasks import AssignedStreamsTasks
+from penstock.workers.log_context import TRACE, PrefixedLogger
+from penstock.workers.stream_task import StreamTask
+from penstock.workers.task import TaskState
+
+TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
+IDS = [TaskId(0, 0), TaskId(0, 1)]
+INPUT = {task_id: {TopicPartition(IN, task_id.partition)} for task_id in IDS}
+LOGS = {task_id: TopicPartition(CHANGELOG, task_id.partition) for task_id in IDS}
+
+
+class Bench:
+    """A registry, and what makes tasks for it."""
+
+    def __init__(self, stage: Stage, topology: Any) -> None:
+        self.thread = stage.thread(topology, {})
+        self.registry = AssignedStreamsTasks(PrefixedLogger("penstock.test", ""))
+
+    def add(self, *task_ids: TaskId) -> list[StreamTask]:
+        tasks: list[StreamTask] = self.thread.task_manager._task_creator.create_tasks({i: INPUT[i] for i in task_ids})
+        for task in tasks:
+            self.registry.add_new_task(task)
+        return tasks
+
+    def run(self) -> list[StreamTask]:
+        """Bring two tasks to RUNNING."""
+        tasks = self.add(*IDS)
+        self.registry.initialize_new_tasks()
+        self.registry.update_restored(set(LOGS.values()))
+        return tasks
+
+
+def stateless(function: Callable[[str, str], Any] = lambda key, value: None) -> Any:
+    builder = StreamsBuilder()
+    builder.stream(IN, **TEXT).foreach(function)
+    return builder.build()
+
+
+@pytest.fixture(autouse=True)
+def topics(cluster: Cluster) -> None:
+    cluster.create_topic(IN, 2)
+    cluster.create_topic(OUT, 1)
+    cluster.create_topic(CHANGELOG, 2)
+
+
+@pytest.fixture(autouse=True)
+def all_levels(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(TRACE)
+
+
+@pytest.fixture
+def bench(stage: Stage) -> Bench:
+    return Bench(stage, counting())
+
+
+def states(*tasks: StreamTask) -> list[TaskState]:
+    return [task.state for task in tasks]
+
+
+def test_a_task_without_stores_runs_at_once(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(stage, stateless())
+    (task,) = bench.add(IDS[0])
+    assert bench.registry.uninitialized_partitions() == set()
+    bench.registry.initialize_new_tasks()
+    assert bench.registry.running == {IDS[0]: task}
+    assert task.state is TaskState.RUNNING
+    assert "Initializing stream tasks [0_0]" in caplog.messages
+    assert "Transitioning stream task 0_0 to running" in caplog.messages
+
+
+def test_a_task_with_stores_restores_first(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    first, second = bench.add(*IDS)
+    registry = bench.registry
+    assert registry.uninitialized_partitions() == INPUT[IDS[0]] | INPUT[IDS[1]]
+    registry.initialize_new_tasks()
+    assert registry.restoring == {IDS[0]: first, IDS[1]: second}
+    assert registry.restoring_by_partition[LOGS[IDS[1]]] is second
+    assert not registry.all_tasks_running()
+    assert "Transitioning stream task 0_1 to restoring" in caplog.messages
+    registry.update_restored({LOGS[IDS[0]]})
+    assert registry.running == {IDS[0]: first}
+    assert registry.running_task_for(TopicPartition(IN, 0)) is registry.running_task_for(LOGS[IDS[0]]) is first
+    assert (
+        "Stream task 0_0 completed restoration as all its changelog partitions [app-counts-changelog-0] "
+        "have been applied to restore state" in caplog.messages
+    )
+    assert (
+        "Stream task 0_1 cannot resume processing yet since some of its changelog partitions have not completed "
+        "restoring: [app-counts-changelog-1]" in caplog.messages
+    )
+    registry.update_restored({LOGS[IDS[1]]})
+    assert registry.all_tasks_running()
+    assert not registry.restored_partitions
+    assert not registry.restoring_by_partition
+
+
+def test_suspending_closes_what_does_not_run_yet(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    (running,) = bench.add(IDS[0])
+    bench.registry.initialize_new_tasks()
+    bench.registry.update_restored({LOGS[IDS[0]]})
+    (restoring,) = bench.add(IDS[1])
+    bench.registry.initialize_new_tasks()
+    bench.registry.suspend()
+    assert states(running, restoring) == [TaskState.SUSPENDED, TaskState.CLOSED]
+    assert bench.registry.suspended == {IDS[0]: running}
+    assert bench.registry.previous_active_tasks == {IDS[0]}
+    assert not bench.registry.running_by_partition
+    for line in (
+        "Suspending running stream task [0_0]",
+        "Close restoring stream task [0_1]",
+        "Close created stream task []",
+    ):
+        assert line in caplog.messages
+
+
+def test_only_what_moves_is_suspended(bench: Bench) -> None:
+    stays, moves = bench.run()
+    bench.registry.suspend({IDS[1]})
+    assert states(stays, moves) == [TaskState.RUNNING, TaskState.SUSPENDED]
+    assert bench.registry.running_by_partition.keys() == INPUT[IDS[0]] | {LOGS[IDS[0]]}
+
+
+def test_a_suspended_task_is_resumed_with_the_same_partitions(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    task, _ = bench.run()
+    bench.registry.suspend()
+    assert not bench.registry.maybe_resume_suspended_task(TaskId(0, 7), set())
+    assert not bench.registry.maybe_resume_suspended_task(IDS[0], {TopicPartition("other", 0)})
+    assert "couldn't resume task 0_0 assigned partitions [other-0], task partitions [in-0]" in caplog.messages
+    assert bench.registry.maybe_resume_suspended_task(IDS[0], INPUT[IDS[0]])
+    assert task.state is TaskState.RUNNING
+    assert bench.registry.running == {IDS[0]: task}
+    assert bench.registry.running_task_for(TopicPartition(IN, 0)) is task
+    lines = [line for line in caplog.messages if "suspended stream task 0_0" in line]
+    assert lines == ["found suspended stream task 0_0"] * 2 + ["resuming suspended stream task 0_0"]
+
+
+def test_suspended_tasks_that_are_not_assigned_are_closed(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    stays, moves = bench.run()
+    bench.registry.suspend()
+    bench.registry.close_non_assigned_suspended_tasks({IDS[0]: INPUT[IDS[0]]})
+    assert states(stays, moves) == [TaskState.SUSPENDED, TaskState.CLOSED]
+    assert bench.registry.suspended == {IDS[0]: stays}
+    assert "Closing suspended and not re-assigned stream task 0_1" in caplog.messages
+
+
+def test_a_task_with_other_partitions_is_closed(bench: Bench) -> None:
+    task, _ = bench.run()
+    bench.registry.suspend()
+    bench.registry.close_non_assigned_suspended_tasks({IDS[0]: INPUT[IDS[0]] | {TopicPartition("more", 0)}})
+    assert task.state is TaskState.CLOSED
+
+
+def boom(key: str, value: str) -> None:
+    raise {"migrated": TaskMigratedError("fenced"), "broken": ValueError("broken")}[key]
+
+
+def test_a_migrated_task_is_closed_as_a_zombie(
+    stage: Stage, cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(stage, stateless(boom))
+    zombie, other = bench.run()
+    cluster.append(IN, 0, b"migrated", b"")
+    zombie.add_records(TopicPartition(IN, 0), cluster.records(IN))
+    with pytest.raises(TaskMigratedError) as raised:
+        bench.registry.process(10)
+    assert raised.value.task is zombie
+    assert states(zombie, other) == [TaskState.CLOSED, TaskState.RUNNING]
+    assert bench.registry.running == {IDS[1]: other}
+    assert (
+        "Failed to process stream task 0_0 since it got migrated to another thread already. "
+        "Closing it as zombie before triggering a new rebalance." in caplog.messages
+    )
+
+
+def test_any_other_error_is_logged_and_raised(
+    stage: Stage, cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(stage, stateless(boom))
+    task, _ = bench.run()
+    cluster.append(IN, 0, b"broken", b"")
+    task.add_records(TopicPartition(IN, 0), cluster.records(IN))
+    with pytest.raises(Exception, match="ValueError: broken"):
+        bench.registry.process(10)
+    assert "Failed to process stream task 0_0 due to the following error:" in caplog.messages
+    assert task.state is TaskState.RUNNING
+
+
+def test_every_running_task_gets_its_turn_before_an_error_is_raised(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.run()
+    seen = []
+
+    def action(task: StreamTask) -> None:
+        seen.append(task.task_id)
+        raise ValueError(f"{task.task_id} is broken")
+
+    with pytest.raises(ValueError, match="0_0 is broken"):
+        bench.registry.apply_to_running_tasks(action)
+    assert seen == IDS
+    assert "Failed to commit stream task 0_1 due to the following error:" in caplog.messages
+
+
+def test_a_task_whose_code_fails_to_close_is_closed_all_the_same(stage: Stage) -> None:
+    class Stubborn:
+        def init(self, context: Any) -> None:
+            pass
+
+        def process(self, record: Any) -> None:
+            pass
+
+        def close(self) -> None:
+            raise OSError("stubborn")
+
+    builder = StreamsBuilder()
+    builder.stream(IN, **TEXT).process(Stubborn)
+    bench = Bench(stage, builder.build())
+    tasks = bench.run()
+    with pytest.raises(Exception, match="stubborn"):
+        bench.registry.suspend()
+    assert states(*tasks) == [TaskState.CLOSED, TaskState.CLOSED]
+    assert not bench.registry.all_tasks()
+
+
+def test_tasks_are_committed_when_their_code_asks(
+    stage: Stage, cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(stage, stateless())
+    task, _ = bench.run()
+    committed: list[StreamTask] = []
+    commit = lambda tasks: committed.extend(tasks) or len(tasks)  # type: ignore[func-returns-value]  # noqa: E731
+    task.request_commit()
+    assert bench.registry.maybe_commit_per_user_requested(commit) == 0  # there is nothing to commit
+    cluster.append(IN, 0, b"k", b"v")
+    task.add_records(TopicPartition(IN, 0), cluster.records(IN))
+    bench.registry.process(10)
+    assert bench.registry.maybe_commit_per_user_requested(commit) == 1
+    assert committed == [task]
+    assert "Committed active task 0_0 per user request in" in caplog.messages
+
+
+def test_closing_empties_all_registries(bench: Bench) -> None:
+    tasks = bench.run()
+    bench.registry.close(clean=True)
+    assert states(*tasks) == [TaskState.CLOSED, TaskState.CLOSED]
+    assert not bench.registry.all_tasks()
+    assert not bench.registry.running_by_partition
+
+
+def test_the_description_lists_tasks_by_state(bench: Bench) -> None:
+    bench.run()
+    bench.registry.suspend({IDS[1]})
+    text = bench.registry.describe()
+    running, suspended = text.index("Running:"), text.index("Suspended:")
+    assert running < text.index("TaskId: 0_0") < suspended < text.index("TaskId: 0_1") < text.index("New:")
+    assert text.rstrip().endswith("Restoring:")

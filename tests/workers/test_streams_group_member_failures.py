@@ -1,0 +1,289 @@
+"""The member of a streams group against a real broker: fenced, refused, slow, too late, and the offsets it commits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka import TopicPartition as RdTopicPartition
+from streams_group_stage import DEADLINE_SECONDS, HEARTBEAT_MS, Group, ThreadDouble, quick_groups
+
+from penstock.dev_broker import DevBroker
+from penstock.topology.errors import MissingSourceTopicError, StreamsError, TaskMigratedError
+from penstock.topology.records import TopicPartition
+from penstock.workers.assignment.topics_info import TopicsInfo
+from penstock.workers.clock import SystemClock
+from penstock.workers.membership import streams_messages
+from penstock.workers.membership.group_member import GroupMember
+from penstock.workers.membership.membership import (
+    Assigned,
+    Fatal,
+    GroupMembership,
+    Lost,
+    MemberAssignment,
+    MemberSubscription,
+    OffsetAndMetadata,
+    RetriableCommitError,
+)
+from penstock.workers.membership.requests import Identity
+from penstock.workers.membership.streams_messages import StreamsGroupHeartbeatRequest
+from penstock.workers.membership.streams_topology import StreamsSubtopology, StreamsTopology
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture(scope="module")
+def servers(bootstrap_servers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with quick_groups(bootstrap_servers, tmp_path_factory.mktemp("quick-groups")) as found:
+        yield found
+
+
+@pytest.fixture
+def group(unique_name: Callable[[str], str], servers: str) -> Iterator[Group]:
+    made = Group(unique_name("group"), servers)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def first(group: Group) -> TopicPartition:
+    return TopicPartition(group.topic, 0)
+
+
+def fatal_error(group: Group, thread: ThreadDouble) -> Exception:
+    group.run_until(lambda: thread.count(Fatal))
+    return thread.fatal
+
+
+def evict(thread: ThreadDouble) -> None:
+    """Throw a member out behind its back, as its session's end does."""
+    protocol, connection = thread.member._streams, thread.member._connection
+    request = streams_messages.leave(protocol._config, thread.member.member_id, comes_back=False)
+    response = connection.submit(protocol._coordinator.offsets, request).result(DEADLINE_SECONDS)
+    assert response.error_code == 0
+
+
+# Thrown out
+
+
+def test_a_member_that_was_thrown_out_loses_its_tasks_and_comes_back(group: Group) -> None:
+    first, second = group.add(), group.add()
+    group.settle()
+    group.watches = False  # until it hears of it, the one thrown out believes in its tasks
+    evict(second)
+    group.run_until(lambda: second.count(Lost))
+    group.settle()
+    assert (first.count(Lost), second.count(Lost)) == (0, 1)
+    lost = next(event for event in second.events if isinstance(event, Lost))
+    assert "UNKNOWN_MEMBER_ID" in lost.reason
+
+
+@pytest.mark.parametrize("instance_id", [None, "slot-0"])
+def test_a_thread_that_does_not_poll_gives_its_membership_up(group: Group, instance_id: str | None) -> None:
+    slow = group.add(replace(group.config, instance_id=instance_id, max_poll_interval_ms=500))
+    group.settle()
+    slow.closed = True  # its thread is busy
+    other = group.add()
+    if instance_id is None:
+        group.settle()
+    else:  # its tasks wait for it until the session ends
+        group.run_for(0.8)
+        assert other.active == frozenset()
+    slow.closed, group.watches = False, False
+    group.run_until(lambda: slow.count(Lost))
+    group.settle()
+    lost = next(event for event in slow.events if isinstance(event, Lost))
+    assert "max.poll.interval.ms=500" in lost.reason
+
+
+# Refused
+
+
+def test_missing_source_topics_are_an_error_that_names_them(group: Group) -> None:
+    missing = f"{group.group_id}-missing"
+    info = TopicsInfo(0, frozenset({missing}), frozenset(), {}, {}, frozenset(), ())
+    thread = group.add(topology=StreamsTopology((StreamsSubtopology(0, (missing,)),), {0: info}))
+    error = fatal_error(group, thread)
+    assert isinstance(error, MissingSourceTopicError)
+    assert missing in str(error)
+    assert thread.count(Assigned) == 0
+
+
+def test_source_topics_may_come_a_bit_late(group: Group) -> None:
+    late = f"{group.group_id}-late"
+    info = TopicsInfo(0, frozenset({late}), frozenset(), {}, {}, frozenset(), ())
+    topology = StreamsTopology((StreamsSubtopology(0, (late,)),), {0: info})
+    thread = group.add(topology=topology, endpoint="late.example:1")
+    group.run_for(4 * HEARTBEAT_MS / 1000)
+    group.make_topic("late")
+    group.settle()
+    assert thread.active == group.tasks
+
+
+def test_joined_topics_with_different_partition_counts_are_an_error(group: Group) -> None:
+    narrow = group.make_topic("narrow", partitions=1)
+    sources = frozenset({group.topic, narrow})
+    subtopology = StreamsSubtopology(0, tuple(sorted(sources)), copartition_groups=(sources,))
+    info = TopicsInfo(0, sources, frozenset(), {}, {}, frozenset(), (sources,))
+    error = fatal_error(group, group.add(topology=StreamsTopology((subtopology,), {0: info})))
+    assert isinstance(error, StreamsError)
+    assert narrow in str(error)
+    assert "repartition()" in str(error)
+
+
+def test_another_topology_is_refused(group: Group) -> None:
+    group.add()
+    group.settle()
+    topology = replace(group.topology, subtopologies=(StreamsSubtopology(0, (group.topic,)),))
+    error = fatal_error(group, group.add(topology=topology))
+    assert "Topology updates are not supported yet" in str(error)
+    assert "delete the group" in str(error)
+
+
+def classic_member(group: Group) -> GroupMember:
+    def assign(members: Mapping[str, MemberSubscription]) -> dict[str, MemberAssignment]:
+        return {member: MemberAssignment((), b"") for member in members}
+
+    connection = {"bootstrap_servers": group.bootstrap_servers}
+    member = GroupMember(replace(group.config, session_timeout_ms=6_000), connection, assign, SystemClock())
+    member.join([group.topic], b"")
+    return member
+
+
+def test_a_classic_group_takes_no_streams_member_until_it_is_empty(group: Group, first: TopicPartition) -> None:
+    classic = classic_member(group)
+    group.run_until(lambda: any(isinstance(event, Assigned) for event in classic.poll()))
+    refused = group.add()
+    error = fatal_error(group, refused)
+    assert "is not a streams group" in str(error)
+    assert "group of another protocol" in str(error)
+    refused.close()
+    classic.commit({first: OffsetAndMetadata(7, "kept")})
+    classic.close(leave=True)
+    thread = group.add()
+    group.settle()
+    assert thread.member.committed([first]) == {first: OffsetAndMetadata(7, "kept")}
+
+
+def test_a_broker_that_is_too_old_is_named_as_such(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(StreamsGroupHeartbeatRequest.json, "apiKey", 32_000)  # no broker knows it
+    error = fatal_error(group, group.add())
+    assert "group.protocol=streams needs brokers of Kafka 4.2" in str(error)
+
+
+@pytest.mark.slow
+def test_a_broker_without_the_protocol_is_named_as_such(tmp_path: Path, unique_name: Callable[[str], str]) -> None:
+    config = {"group.coordinator.rebalance.protocols": "classic,consumer"}
+    with DevBroker("no-streams", tmp_path, config=config) as broker:
+        group = Group(unique_name("group"), broker.bootstrap_servers)
+        error = fatal_error(group, group.add())
+        group.close()
+    assert "group.protocol=streams needs brokers of Kafka 4.2" in str(error)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <socket.socket")  # kafka-python's, of failed attempts
+def test_a_coordinator_that_restarts_keeps_its_members(tmp_path: Path, unique_name: Callable[[str], str]) -> None:
+    broker = DevBroker("restarted", tmp_path)
+    with broker:
+        group = Group(unique_name("group"), broker.bootstrap_servers)
+        group.configure(session_timeout_ms=45_000)
+        first, second = group.add(), group.add()
+        group.settle()
+        tasks = first.active, second.active
+        broker.stop()
+        with pytest.raises(RetriableCommitError):
+            first.member.commit({TopicPartition(group.topic, 0): OffsetAndMetadata(1)})
+        broker.start()
+        first.member.commit({TopicPartition(group.topic, 0): OffsetAndMetadata(2)})
+        group.run_for(10 * HEARTBEAT_MS / 1000)
+        assert (first.active, second.active) == tasks
+        assert first.count(Lost) == second.count(Lost) == 0
+        second.close(leave=True)
+        group.settle()
+        group.close()
+
+
+# Offsets
+
+
+def test_offsets_are_committed_with_the_member_epoch(group: Group, first: TopicPartition) -> None:
+    member = group.add().member
+    second = TopicPartition(group.topic, 1)
+    with pytest.raises(TaskMigratedError, match="Not a member"):
+        member.commit({first: OffsetAndMetadata(3)})
+    group.settle()
+    member.commit({first: OffsetAndMetadata(3, "text")})
+    member.commit_async({second: OffsetAndMetadata(4)}).result(DEADLINE_SECONDS)
+    assert member.committed([first, second]) == {first: OffsetAndMetadata(3, "text"), second: OffsetAndMetadata(4)}
+
+
+def test_commits_go_on_while_tasks_move(group: Group, first: TopicPartition) -> None:
+    thread = group.add()
+    group.settle()
+    group.add()
+    committed = 0
+
+    def commit() -> bool:
+        nonlocal committed
+        committed += 1
+        mine = {TopicPartition(group.topic, task.partition): OffsetAndMetadata(committed) for task in thread.active}
+        thread.member.commit(mine)
+        return group.settled()
+
+    group.run_until(commit)
+    assert committed > 3
+    assert thread.count(Lost) == 0
+
+
+def test_a_commit_of_a_member_that_was_thrown_out_is_refused(group: Group, first: TopicPartition) -> None:
+    thread = group.add()
+    group.settle()
+    evict(thread)
+    with pytest.raises(TaskMigratedError):
+        thread.member.commit({first: OffsetAndMetadata(3)})
+    with pytest.raises(TaskMigratedError):
+        thread.member.group_metadata()
+    group.run_until(lambda: thread.count(Lost))
+    group.settle()
+    assert thread.member.committed([first]) == {first: None}
+    thread.member.commit({first: OffsetAndMetadata(3)})
+
+
+def test_a_commit_with_an_epoch_that_is_not_the_members_is_refused(
+    group: Group, first: TopicPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group.configure(heartbeat_interval_ms=5_000, session_timeout_ms=45_000)
+    thread = group.add()
+    group.settle()
+    membership = thread.member._streams._membership
+    identity = membership.identity
+    monkeypatch.setattr(membership, "identity", Identity(identity.generation + 1, identity.member_id))
+    with pytest.raises(TaskMigratedError):
+        thread.member.commit({first: OffsetAndMetadata(3)})
+    group.run_until(lambda: thread.count(Lost))
+    lost = next(event for event in thread.events if isinstance(event, Lost))
+    assert "STALE_MEMBER_EPOCH" in lost.reason
+
+
+def test_a_transaction_is_fenced_by_the_member_epoch(
+    group: Group, first: TopicPartition, unique_name: Callable[[str], str]
+) -> None:
+    thread = group.add()
+    group.settle()
+    member: GroupMembership = thread.member
+    producer = Producer({"bootstrap.servers": group.bootstrap_servers, "transactional.id": unique_name("tx")})
+    producer.init_transactions(10)
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction([RdTopicPartition(*first, 8)], member.group_metadata(), 10)
+    producer.commit_transaction(10)
+    assert member.committed([first]) == {first: OffsetAndMetadata(8)}
+    evicted = member.group_metadata()
+    evict(thread)
+    producer.begin_transaction()
+    with pytest.raises(KafkaException, match="UNKNOWN_MEMBER_ID"):
+        producer.send_offsets_to_transaction([RdTopicPartition(*first, 9)], evicted, 10)
+    producer.abort_transaction(10)

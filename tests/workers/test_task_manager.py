@@ -1,0 +1,196 @@
+"""The task manager of seed 003: what it makes of an assignment, its log lines, and the order of a commit."""
+
+from __future__ import annotations
+
+import pytest
+from counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
+from memory_kafka import Cluster
+from thread_stage import Stage, Thread
+
+from penstock.topology.errors import StreamsError, TopologyError
+from penstock.topology.records import TaskId, TopicPartition
+from penstock.workers.log_context import TRACE
+
+TASK, OTHER = TaskId(0, 0), TaskId(0, 1)
+PARTITIONS = {TASK: {TopicPartition(IN, 0)}, OTHER: {TopicPartition(IN, 1)}}
+ALL = {TopicPartition(IN, 0), TopicPartition(IN, 1)}
+#: So long that no step commits by itself.
+NEVER = 10**9
+
+
+@pytest.fixture
+def thread(stage: Stage, cluster: Cluster, caplog: pytest.LogCaptureFixture) -> Thread:
+    cluster.create_topic(IN, 2)
+    cluster.create_topic(OUT, 1)
+    cluster.create_topic(CHANGELOG, 2)
+    caplog.set_level(TRACE)
+    return stage.thread(counting(), {"commit.interval.ms": NEVER})
+
+
+def restored(thread: Thread) -> None:
+    """Open and restore what is new."""
+    for _ in range(10):
+        if thread.task_manager.update_new_and_restoring_tasks():
+            return
+        thread.thread._changelog_reader.restore(0, 10)
+    raise AssertionError("not restored")
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [message.removeprefix("stream-thread [client-StreamThread-1] ") for message in caplog.messages]
+
+
+def test_assigned_tasks_are_created_paused_and_later_resumed(
+    thread: Thread, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = thread.task_manager
+    manager.set_assignment_metadata(PARTITIONS, {})
+    manager.create_tasks(ALL)
+    assert manager.active_task_ids() == {TASK, OTHER}
+    assert not manager.has_active_running_tasks()
+    assert not thread.consumer.positions  # not read before their state is there
+    assert not manager.update_new_and_restoring_tasks()
+    restored(thread)
+    assert manager.has_active_running_tasks()
+    assert thread.consumer.positions == {TopicPartition(IN, 0): 0, TopicPartition(IN, 1): 0}
+    assert manager.active_task(TopicPartition(IN, 1)).task_id == OTHER
+    for line in (
+        "Adding assigned tasks as active: {0_0=[in-0], 0_1=[in-1]}",
+        "New active tasks to be created: {0_0=[in-0], 0_1=[in-1]}",
+        "Pausing partitions: [in-0, in-1]",
+        "Resuming partitions [in-0, in-1]",
+    ):
+        assert line in lines(caplog)
+
+
+def test_a_task_without_its_partitions_is_not_created(thread: Thread, caplog: pytest.LogCaptureFixture) -> None:
+    thread.task_manager.set_assignment_metadata(PARTITIONS, {})
+    thread.task_manager.create_tasks(PARTITIONS[TASK])
+    assert thread.task_manager.active_task_ids() == {TASK}
+    assert "Task 0_1 owned partitions [in-1] are not contained in the assignment [in-0]" in lines(caplog)
+
+
+def test_tasks_that_stay_are_not_touched(thread: Thread) -> None:
+    manager = thread.task_manager
+    manager.set_assignment_metadata(PARTITIONS, {})
+    manager.create_tasks(ALL)
+    restored(thread)
+    before = dict(manager.active.running)
+    manager.set_assignment_metadata({TASK: PARTITIONS[TASK]}, {})
+    active, standby = manager.tasks_to_give_up()
+    assert (active, standby) == ({OTHER}, set())
+    manager.suspend_tasks_and_state(active, standby)
+    manager.create_tasks(PARTITIONS[TASK])
+    assert manager.active.all_tasks() == {TASK: before[TASK]}
+    assert thread.consumer.positions.keys() == PARTITIONS[TASK]
+
+
+def test_a_suspended_task_that_comes_back_goes_on(thread: Thread, cluster: Cluster) -> None:
+    manager = thread.task_manager
+    manager.set_assignment_metadata(PARTITIONS, {})
+    manager.create_tasks(ALL)
+    restored(thread)
+    task = manager.active.running[TASK]
+    manager.suspend_tasks_and_state({TASK, OTHER}, set())
+    manager.create_tasks(ALL)
+    assert manager.active.running[TASK] is task
+    assert thread.consumer.positions.keys() == ALL
+
+
+def test_standby_tasks_are_created_too(thread: Thread, caplog: pytest.LogCaptureFixture) -> None:
+    manager = thread.task_manager
+    manager.set_assignment_metadata({}, PARTITIONS)
+    manager.create_tasks(())
+    restored(thread)
+    assert manager.standby_task_ids() == {TASK, OTHER}
+    assert manager.has_standby_running_tasks()
+    assert manager.standby_task(TopicPartition(CHANGELOG, 0)).task_id == TASK
+    assert "Adding assigned standby tasks {0_0=[in-0], 0_1=[in-1]}" in lines(caplog)
+    assert "New standby tasks to be created: {0_0=[in-0], 0_1=[in-1]}" in lines(caplog)
+
+
+def test_without_a_consumer_no_task_can_be_made(thread: Thread) -> None:
+    thread.task_manager.consumer = None
+    with pytest.raises(StreamsError) as raised:
+        thread.task_manager.create_tasks(ALL)
+    assert str(raised.value) == (
+        "stream-thread [client-StreamThread-1] consumer has not been initialized while adding stream tasks. "
+        "This should not happen."
+    )
+
+
+def test_a_task_of_another_topology_is_refused(thread: Thread) -> None:
+    foreign = {TaskId(5, 0): PARTITIONS[TASK]}
+    thread.task_manager.set_assignment_metadata(foreign, {})
+    with pytest.raises(TopologyError, match="no sub-topology 5"):
+        thread.task_manager.create_tasks(ALL)
+
+
+@pytest.fixture
+def counted(thread: Thread, cluster: Cluster) -> Thread:
+    """A thread that has counted and not committed."""
+    feed(cluster, "aab")
+    return thread.start().until_idle()
+
+
+def stored_offset(thread: Thread) -> int | None:
+    offset: int | None = thread.task_manager.active.running[TASK].state_manager.stores["counts"].committed_offset()
+    return offset
+
+
+def test_a_commit_leaves_records_store_and_offsets_in_step(counted: Thread, cluster: Cluster) -> None:
+    counted.commit()
+    assert counts(cluster, CHANGELOG) == {"a": 2, "b": 1}
+    assert stored_offset(counted) == 2
+    assert committed(cluster) is not None
+
+
+def test_nothing_is_kept_before_all_records_are_acknowledged(counted: Thread, cluster: Cluster) -> None:
+    cluster.refuse_topics.add(OUT)
+    with pytest.raises(StreamsError):
+        counted.commit()
+    assert stored_offset(counted) is None
+    assert committed(cluster) is None
+
+
+def test_offsets_are_the_last_step(counted: Thread, cluster: Cluster) -> None:
+    counted.member.refuse_commits = 1
+    assert counted.commit() == -1
+    assert stored_offset(counted) == 2
+    assert committed(cluster) is None
+
+
+def test_nothing_is_committed_while_an_assignment_is_awaited(counted: Thread, cluster: Cluster) -> None:
+    counted.thread._group.enforce_rebalance("test")
+    counted.member._pending = True
+    assert counted.commit() == -1
+    assert counts(cluster) == {}
+    counted.member._pending = False
+
+
+def test_a_task_that_leaves_uncommitted_is_closed_all_the_same(
+    counted: Thread, cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    counted.member.refuse_commits = 1
+    counted.task_manager.suspend_tasks_and_state({TASK}, set())
+    assert "their last records will be processed again" in caplog.text
+    assert counted.task_manager.active.suspended.keys() == {TASK}
+
+
+def test_a_shutdown_that_cannot_commit_closes_dirty(counted: Thread, cluster: Cluster) -> None:
+    cluster.refuse_topics.add(OUT)
+    with pytest.raises(StreamsError, match="out"):
+        counted.task_manager.shutdown(clean=True)
+    assert not counted.task_manager.active.all_tasks()
+    assert committed(cluster) is None
+
+
+def test_offset_sums_tell_how_far_state_is(counted: Thread, cluster: Cluster) -> None:
+    latest, unknown = -2, -3
+    assert counted.task_manager.task_offset_sums() == {TASK: latest, OTHER: latest}
+    counted.commit()
+    counted.task_manager.shutdown(clean=True)
+    sums = counted.task_manager.task_offset_sums()
+    assert sums[TASK] == 2
+    (counted.task_manager._state_directory.directory_for_task(TASK) / ".checkpoint").unlink()
+    assert counted.task_manager.task_offset_sums()[TASK] == unknown
