@@ -130,7 +130,7 @@ class Bench:
         program = Program(system.command(scenario.topology, properties), topics, name, home / "log")
         try:
             warm_up = int(self._workload.records * WARM_UP_SHARE)
-            result = measure(program, self._admin, self._workload.topic, self._workload.records, warm_up)
+            result = measure(program, self._bootstrap_servers, self._workload.topic, self._workload.records, warm_up)
         except BenchmarkError as error:
             raise BenchmarkError(f"{scenario.name}, {system.name}: {error}") from error
         problem = check_topic(self._bootstrap_servers, output, scenario.check(self._workload))

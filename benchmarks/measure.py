@@ -11,13 +11,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, TopicPartition
 
 SAMPLE_SECONDS = 0.05
 PROCESSES_EVERY = 5  # samples: to look through /proc costs more than to ask the broker
@@ -64,11 +63,10 @@ class Sample:
 class Watch:
     """Samples one running program."""
 
-    def __init__(self, process: subprocess.Popen[bytes], admin: AdminClient, group: str, topic: str) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._root = psutil.Process(process.pid)
-        self._admin = admin
-        self._group = group
-        self._topic = topic
+        self._consumer = consumer
+        self._partitions = partitions
         self._taken = 0
         self._cpu = 0.0
         self.rss_bytes = 0
@@ -86,12 +84,8 @@ class Watch:
         return Sample(sample.at, sample.committed, self._cpu)
 
     def _committed(self) -> int:
-        request = self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(self._group)])
-        try:
-            found = request[self._group].result(REQUEST_TIMEOUT_SECONDS)
-        except KafkaException:  # there is no such group yet
-            return 0
-        return sum(max(p.offset, 0) for p in found.topic_partitions if p.topic == self._topic)
+        found = self._consumer.committed(self._partitions, REQUEST_TIMEOUT_SECONDS)
+        return sum(max(partition.offset, 0) for partition in found)
 
     def _look_at_processes(self) -> None:
         rss, cpu = 0, 0.0
@@ -110,13 +104,17 @@ def _tree(root: psutil.Process) -> list[psutil.Process]:
     return []
 
 
-def measure(program: Program, admin: AdminClient, topic: str, records: int, warm_up: int) -> Measurement:
+def measure(program: Program, bootstrap_servers: str, topic: str, records: int, warm_up: int) -> Measurement:
     """Run a program until its group has committed all records of the input topic; raises BenchmarkError."""
-    with program.log_file.open("wb") as log:
+    settings = {"bootstrap.servers": bootstrap_servers, "group.id": program.group, "log_level": 3}
+    consumer = Consumer({**settings, "enable.auto.commit": False})  # never joins the group
+    found = consumer.list_topics(topic, REQUEST_TIMEOUT_SECONDS).topics[topic].partitions
+    partitions = [TopicPartition(topic, number) for number in found]
+    with closing(consumer), program.log_file.open("wb") as log:
         environment = {**os.environ, **program.environment}
         process = subprocess.Popen(program.command, env=environment, stdout=log, stderr=subprocess.STDOUT)
         try:
-            measurement = _watch(process, Watch(process, admin, program.group, topic), records, warm_up)
+            measurement = _watch(process, Watch(process, consumer, partitions), records, warm_up)
         except BenchmarkError as error:
             raise BenchmarkError(f"{error}. Its log: {program.log_file}") from error
         finally:

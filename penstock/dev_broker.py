@@ -26,7 +26,7 @@ from types import TracebackType
 
 import psutil
 from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from penstock.jar_lock import fetch_jars, read_lock
 from penstock.java_runtime import find_java

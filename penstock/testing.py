@@ -21,7 +21,7 @@ from penstock.topology.durations import Duration, to_millis
 from penstock.topology.errors import PenstockError, TopologyError
 from penstock.topology.processor_topology import SinkNode, SourceNode
 from penstock.topology.records import Headers, RawRecord
-from penstock.topology.serdes import Serde, SerdeLike, Serdes, as_serde, resolve_serde
+from penstock.topology.serdes import SerdeLike, Serdes, resolve_serde
 from penstock.topology.store_interfaces import StoreKind
 from penstock.topology.streams_config import StreamsConfig
 from penstock.topology.subtopologies import build_whole_topology
@@ -132,17 +132,21 @@ class TopologyTestDriver:
     def create_output_topic(
         self, name: str, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
     ) -> TestOutputTopic:
-        """Return what reads the records written to a topic; without serdes those of its sink are taken, else bytes."""
-        sink = self._sink_node(name)
-        key = self._output_serde(key_serde or (None if sink is None else sink.key_serde), True)
-        value = self._output_serde(value_serde or (None if sink is None else sink.value_serde), False)
-        return TestOutputTopic(self._outputs, name, key, value)
+        """Return what reads the records written to a topic.
 
-    def _output_serde(self, serde: SerdeLike | None, is_key: bool) -> Serde[Any]:
-        default = self._config["default.key.serde" if is_key else "default.value.serde"]
-        if serde is None and default is None:
-            return Serdes.bytes()
-        return resolve_serde(as_serde(serde), self._config, is_key, "an output topic")
+        Without serdes those of its sink are taken; a topic that no sink names (a changelog, dead letters, one that a
+        function chose) is read as bytes.
+        """
+        sink = self._sink_node(name)
+        key = key_serde or (Serdes.bytes() if sink is None else sink.key_serde)
+        value = value_serde or (Serdes.bytes() if sink is None else sink.value_serde)
+        where = f"output topic {name}"
+        return TestOutputTopic(
+            self._outputs,
+            name,
+            resolve_serde(key, self._config, True, where),
+            resolve_serde(value, self._config, False, where),
+        )
 
     def advance_wall_clock_time(self, advance: Duration) -> None:
         """Move the wall clock forward (timedelta or ms) and run the punctuations that are due, each once."""

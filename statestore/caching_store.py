@@ -123,11 +123,13 @@ class CachingStore(StateStore):
             return
         entries = dirty.copy()
         dirty.clear()  # before anything is sent: what is downstream may read this store, or change it
+        deleted = set()
         for key, entry in entries.items():
             if entry[0] is None:
-                self._deleting.add(key)
+                deleted.add(key)
             else:
                 clean[key] = entry[0]
+        self._deleting |= deleted
         context = task.timestamp, task.headers, task.message
         try:
             if self._listener is None:
@@ -136,7 +138,7 @@ class CachingStore(StateStore):
                 self._send_all(entries.items(), self._listener)
         finally:
             task.timestamp, task.headers, task.message = context
-            self._deleting.clear()
+            self._deleting -= deleted
 
     def _write_all(self, entries: Iterable[tuple[Any, Any]]) -> None:
         task, write = self.task, self._write_entry
@@ -238,9 +240,10 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
         dirty = ((row_key(key), entry[0]) for key, entry in self._cache.dirty.items())
         # Clean entries are the rows below, except those that a bounded store has evicted meanwhile.
         clean = ((row_key(key), value) for key, value in self._cache.clean.items() if self._evicts)
-        keys = chain(deleting, clean, dirty)
-        found = [(k, v) for k, v in keys if (start is None or k >= start) and (end is None or k < end)]
-        return sorted(((key, None if value is None else encode(value)) for key, value in found), reverse=reverse)
+        keys = chain(deleting, clean, dirty)  # a key that is being deleted may be dirty again
+        found = {k: v for k, v in keys if (start is None or k >= start) and (end is None or k < end)}
+        rows = ((key, None if found[key] is None else encode(found[key])) for key in sorted(found, reverse=reverse))
+        return list(rows)
 
 
 def _same(key: Any) -> Any:

@@ -123,7 +123,8 @@ class RocksDBStore(BytesStore):
     """An ordered map on disk.
 
     path: the database's directory, made if missing. request_commit: called when more than
-    ``resources.config.uncommitted_max_bytes`` wait for a commit. read_only: open what is there, for queries.
+    ``resources.config.uncommitted_max_bytes`` wait for a commit. read_only: open what is there, for queries. configure:
+    changes the options before the database is opened.
     Raises TaskCorruptedError if the files are damaged, LockError if the database is open elsewhere, ProcessorStateError
     for anything else.
     """
@@ -134,11 +135,12 @@ class RocksDBStore(BytesStore):
         resources: RocksDBResources | None = None,
         request_commit: Callable[[], None] | None = None,
         read_only: bool = False,
+        configure: Callable[[Options], None] | None = None,
     ) -> None:
         self.path = path
         self._resources = resources or process_resources()
         self._request_commit = request_commit
-        self._db = self._open(read_only)
+        self._db = self._open(read_only, configure)
         self._db_get = self._db.get
         self._offsets = self._db.get_column_family(OFFSETS)
         self._offsets_handle = self._db.get_column_family_handle(OFFSETS)
@@ -152,12 +154,16 @@ class RocksDBStore(BytesStore):
         self._check_at = self._first_check
         self._closed = False
 
-    def _open(self, read_only: bool) -> Rdict:
+    def _open(self, read_only: bool, configure: Callable[[Options], None] | None) -> Rdict:
         access = AccessType.read_only() if read_only else AccessType.read_write()
-        families = {"default": self._resources.rows_options(), OFFSETS: self._resources.offsets_options()}
+        options = self._resources.rows_options()
+        if configure is not None:
+            configure(options)
+            options.set_atomic_flush(True)  # whatever else it changes: data and offset depend on it
+        families = {"default": options, OFFSETS: self._resources.offsets_options()}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            return Rdict(str(self.path), self._resources.options(), column_families=families, access_type=access)
+            return Rdict(str(self.path), options, column_families=families, access_type=access)
         except OSError as error:
             raise ProcessorStateError(
                 f"Cannot make the directory of the store {self.path}: {error}; check state.dir and its permissions"

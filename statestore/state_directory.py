@@ -159,8 +159,6 @@ class StateDirectory:
         return [task_id for task_id, path in found if self._clean(task_id, path, older_than_ms)]
 
     def _clean(self, task_id: TaskId, path: Path, older_than_ms: int) -> bool:
-        if task_id in self._locks:
-            return False
         age_ms = self._wall_clock_ms() - self._last_used_ms(task_id, path)
         if age_ms <= older_than_ms:
             return False

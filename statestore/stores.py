@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from penstock.topology.errors import StreamsError
+from penstock.topology.errors import StreamsError, TaskCorruptedError
 from penstock.topology.store_interfaces import StoreBackend, StoreBuilder, StoreKind
 from penstock.topology.task_context import TaskContext
 
@@ -79,4 +79,10 @@ def build_rows(
         return MemoryLRUCache(builder.max_entries)
     if directory is None or builder.backend is StoreBackend.IN_MEMORY:
         return InMemoryStore()
-    return RocksDBStore(directory / STORES_DIRECTORY / builder.name, resources, task.request_commit)
+    setter = task.config.get("rocksdb.config.setter")
+    configure = None if setter is None else lambda options: setter(builder.name, options, task.config)
+    path = directory / STORES_DIRECTORY / builder.name
+    try:
+        return RocksDBStore(path, resources, task.request_commit, configure=configure)
+    except TaskCorruptedError as error:
+        raise TaskCorruptedError(f"Task {task.task_id}: {error}", [task.task_id]) from error

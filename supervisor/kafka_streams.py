@@ -22,6 +22,7 @@ from penstock.topology.topology import Topology
 from .application_state import ApplicationState, StateListener
 from .exit_codes import ExitCode
 from .queryable_store import QueryableStore
+from .state_cleaner import StateCleaner
 from .stream_thread_process import run_stream_thread
 from .supervisor import Supervisor
 from .topology_source import TopologySource
@@ -66,7 +67,10 @@ class KafkaStreams:
             worker_target,
             client_id=self._config["client.id"] or f"{application_id}-{process_id}",
             process_id=process_id,
-            at_end=self._state_directory.close,
+            at_end=self._at_end,
+        )
+        self._cleaner = StateCleaner(
+            self._state_directory, self._config, lambda: self.state is ApplicationState.RUNNING
         )
 
     @property
@@ -119,8 +123,13 @@ class KafkaStreams:
                 'Put `if __name__ == "__main__":` around what starts it.'
             )
         self._state_directory.lock_application()
+        self._cleaner.start()
         atexit.register(self.close)
         self._supervisor.start()
+
+    def _at_end(self) -> None:
+        self._cleaner.stop()
+        self._state_directory.close()
 
     def run(self) -> ExitCode:
         """Start, if that is still to be done, and wait for the end; SIGTERM and SIGINT bring it in good order.
@@ -160,6 +169,19 @@ class KafkaStreams:
         atexit.unregister(self.close)
         self._supervisor.shut_down(leave_group)
         return self._supervisor.join(_seconds(timeout))
+
+    def clean_up(self) -> None:
+        """Delete the state of all tasks on this host, so that the next start restores it (KafkaStreams.cleanUp).
+
+        Raises StreamsError while the application runs, LockError while another one has the state directory.
+        """
+        if not (self.state is ApplicationState.CREATED or self.state.has_completed_shutdown):
+            raise StreamsError(f"Cannot clean up while the application is {self.state.name}: close() it first.")
+        self._state_directory.lock_application()
+        try:
+            self._state_directory.clean(older_than_ms=-1)
+        finally:
+            self._state_directory.close()
 
     def add_stream_thread(self) -> str | None:
         """Start one more stream thread (KIP-663); returns its name, None if the application does not run."""

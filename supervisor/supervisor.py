@@ -187,9 +187,9 @@ class Supervisor:
     # -- the loop
 
     def _run(self) -> None:
-        resource_tracker.ensure_running()  # it would unblock signals in this thread when started by the first spawn
-        signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
         try:
+            resource_tracker.ensure_running()  # it would unblock signals in this thread if the first spawn started it
+            signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
             for number in range(1, self._config["num.stream.threads"] + 1):
                 self._slots[number] = Slot(number, start_at=self._now())
             while self._slots or not self._stopping:
@@ -259,7 +259,7 @@ class Supervisor:
 
     def _start_due(self, now: int) -> None:
         for slot in list(self._slots.values()):
-            if slot.worker is None and slot.start_at <= now:
+            if slot.worker is None and slot.start_at <= now and not self._stopping:
                 self._start(slot, now)
 
     def _start(self, slot: Slot, now: int) -> None:

@@ -63,7 +63,7 @@ def test_exactly_once_changes_the_defaults_that_depend_on_it() -> None:
     [
         ("commit.interval.ms", "250", 250),
         ("commit.interval.ms", timedelta(seconds=2), 2_000),
-        ("processor.wrapper.class", "", None),
+        ("errors.dead.letter.queue.topic.name", "", None),
         ("ensure.explicit.internal.resource.naming", "True", True),
         ("rack.aware.assignment.tags", [], []),
         ("bootstrap.servers", ["a:1", "b:2"], "a:1,b:2"),
@@ -152,6 +152,12 @@ def test_a_deprecated_key_gives_its_value_to_the_new_one_with_a_warning(caplog: 
     assert "cache.max.bytes.buffering is deprecated; use statestore.cache.max.bytes." in caplog.text
     both = StreamsConfig({"cache.max.bytes.buffering": 5, "statestore.cache.max.bytes": 6})
     assert both["statestore.cache.max.bytes"] == 6
+
+
+def test_a_key_that_nothing_reads_is_accepted_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    StreamsConfig({"config.providers": ["file"], "rack.aware.assignment.strategy": "none"})
+    assert "config.providers has no effect: Java's configuration providers; use environment variables." in caplog.text
+    assert "rack.aware" not in caplog.text  # the default: what it says is true
 
 
 def test_what_is_required_is_named_with_the_ways_to_set_it() -> None:

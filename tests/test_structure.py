@@ -117,7 +117,7 @@ def function_lengths(path: Path) -> Iterator[tuple[str, int]]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             first = node.body[0]
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+            if ast.get_docstring(node) is not None:
                 lines -= (first.end_lineno or first.lineno) - first.lineno + 1
             yield f"{path.relative_to(ROOT)}:{node.lineno} {node.name}", lines
 
@@ -145,7 +145,8 @@ def test_setup_cfg_lists_every_package() -> None:
         for path in python_files(room)
         if path.name == "__init__.py"
     }
-    without_init = {str(p.parent) for room in ROOMS for p in python_files(room) if not (p.parent / "__init__.py").exists()}
+    folders = {path.parent for room in ROOMS for path in python_files(room)}
+    without_init = [str(folder) for folder in folders if not (folder / "__init__.py").exists()]
     assert listed == on_disk
     assert not without_init, f"folders with modules but no __init__.py: {without_init}"
 

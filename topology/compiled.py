@@ -24,7 +24,7 @@ __all__ = ["CompiledSource", "CompiledTopology", "StampedRecord", "compile_topol
 class CompiledTopology:
     """A sub-topology in one task.
 
-    sources: by full topic name. errors: names the operator when something fails that no source has called: a store's flush
+    sources: by full topic name. errors: names the operator if something fails that no source called: a store's flush
     (``errors.raise_flush_failure(store name, error)``), a punctuation does it itself.
     """
 

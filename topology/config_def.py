@@ -68,6 +68,8 @@ class ConfigKey:
     words: what may be written -> the value it stands for, without regard to case (enum words, Kafka's class names).
     client: "consumer" or "producer" for a key of that client, which is then also found behind the client's prefixes.
     deprecated_for: the newer key that takes this one's value if it is not given itself.
+    no_effect: accepted, so that Kafka Streams' configurations can be taken over, but nothing reads it; the
+        documentation says why.
     """
 
     name: str
@@ -78,6 +80,7 @@ class ConfigKey:
     words: Mapping[str, str] | None = None
     client: str | None = None
     deprecated_for: str | None = None
+    no_effect: bool = False
 
     @property
     def expected(self) -> str:

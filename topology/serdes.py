@@ -160,7 +160,7 @@ def resolve_serde(serde: SerdeLike | None, config: Mapping[str, Any], is_key: bo
         )
     open_part = found.open_part()
     if open_part is not None:
-        raise ConfigError(f"No serde for the {open_part} in {where}: name it where the data come from, or set a default")
+        raise ConfigError(f"No serde for the {open_part} in {where}: name it where the data come from or set a default")
     return found
 
 

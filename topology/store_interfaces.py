@@ -35,7 +35,7 @@ class StoreBackend(Enum):
 class StoreBuilder:
     """Everything that is said of a store when a topology is built (Kafka Streams: StoreBuilder and its suppliers).
 
-    Durations are in milliseconds. ``caching`` and ``logging`` are what was declared; whether a cache is really used also
+    Durations are in milliseconds. ``caching`` and ``logging`` are what was declared; whether a cache is used also
     depends on ``statestore.cache.max.bytes``. ``log_config`` are overrides for the changelog topic.
     """
 

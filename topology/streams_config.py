@@ -66,6 +66,9 @@ class StreamsConfig(Mapping[str, Any]):
             if isinstance(key.default, DerivedDefault) and self._sources[name] is None:
                 self._effective[name] = key.default.value(self._effective)
         self._validate_together()
+        for name, source in self._sources.items():
+            if source and KEYS[name].no_effect and self._effective[name] != KEYS[name].default:
+                logger.warning("%s has no effect: %s", source, KEYS[name].documentation)
 
     @classmethod
     def of(cls, config: StreamsConfig | Mapping[str, Any] | None) -> StreamsConfig:
@@ -163,7 +166,7 @@ class StreamsConfig(Mapping[str, Any]):
 _COMMON_CLIENT_KEYS = frozenset(
     ("bootstrap.servers", "security.protocol", "request.timeout.ms", "retry.backoff.ms", "reconnect.backoff.ms",
      "reconnect.backoff.max.ms", "connections.max.idle.ms", "metadata.max.age.ms", "metadata.recovery.strategy",
-     "receive.buffer.bytes", "send.buffer.bytes", "enable.metrics.push")
+     "metadata.recovery.rebootstrap.trigger.ms", "receive.buffer.bytes", "send.buffer.bytes", "enable.metrics.push")
 )  # fmt: skip
 
 

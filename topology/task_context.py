@@ -39,7 +39,7 @@ class TaskContext(Protocol):
     headers: Headers
     #: Highest timestamp (ms) of all input records of the task so far, -1 before the first.
     stream_time_ms: int
-    #: Times (ms) that operators want to find again after a restart, by store name: committed with the consumed offsets and
+    #: Times (ms) that operators want to find again after a restart, by store name: committed with the offsets and
     #: there again before the topology is compiled (Kafka Streams: ProcessorMetadata).
     processor_metadata: dict[str, int]
 

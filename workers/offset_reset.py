@@ -21,13 +21,15 @@ class OffsetReset:
     def __init__(
         self, topologies: Iterable[ProcessorTopology], topics: TopicNames, original_reset: str, log: PrefixedLogger
     ) -> None:
-        self._policies = _policies(topologies, topics)
+        self._topologies = topologies
+        self._topics = topics
         self._original_reset = AutoOffsetReset(original_reset)
         self._log = log
 
     def offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return OFFSET_BEGINNING or OFFSET_END for each partition; raises StreamsError where none is allowed."""
-        policies = {p: self._policies.get(p.topic) or self._original_reset for p in sorted(partitions)}
+        own = _policies(self._topologies, self._topics)
+        policies = {p: own.get(p.topic) or self._original_reset for p in sorted(partitions)}
         refused = sorted({p.topic for p, policy in policies.items() if policy is AutoOffsetReset.NONE})
         if refused:
             raise StreamsError(
@@ -37,7 +39,7 @@ class OffsetReset:
                 "StreamsBuilder.table(..., offset_reset=...)"
             )
         for topic, policy in sorted({(p.topic, policy) for p, policy in policies.items()}, key=lambda item: item[0]):
-            if self._policies.get(topic) is not None:
+            if own.get(topic) is not None:
                 self._log.info("Setting topic '%s' to consume from %s offset", topic, policy.value)
             else:
                 self._log.info(

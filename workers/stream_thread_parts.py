@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
 
+from confluent_kafka import KafkaException
+
 from penstock.statestore.state_directory import StateDirectory
 from penstock.statestore.thread_cache import ThreadCache
+from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.streams_config import EXACTLY_ONCE_V2, StreamsConfig
 
@@ -17,7 +20,6 @@ from .assigned_standby_tasks import AssignedStandbyTasks
 from .assigned_streams_tasks import AssignedStreamsTasks
 from .assignment.changelog_offsets import AdminChangelogOffsets
 from .assignment.streams_partition_assignor import StreamsPartitionAssignor
-from .assignment.topics_info import topics_infos
 from .client_supplier import KafkaClientSupplier, static_instance_id
 from .clock import Clock, SystemClock
 from .committer import Committer
@@ -33,6 +35,7 @@ from .partition_consumer import PartitionConsumer
 from .production_errors import production_error_handler
 from .rebalance_listener import RebalanceListener
 from .record_purge import RecordPurge
+from .source_topics import BuiltTopologies, SourceTopics
 from .state_machine import StateMachine
 from .state_restore_listener import StateRestoreListener
 from .store_changelog_reader import StoreChangelogReader
@@ -70,6 +73,9 @@ class ThreadSpec(Protocol):
         """The effective configuration."""
 
 
+#: Records taken from the consumer at once unless max.poll.records is set. Kafka's default, 1000, spends a twentieth
+#: of the time on the loop around the batches; more than this gains nothing and delays commits and commands.
+DEFAULT_POLL_RECORDS = 5_000
 #: How long the broker may take to list its topics, in seconds.
 METADATA_TIMEOUT_SECONDS = 60.0
 
@@ -152,9 +158,7 @@ class _Assembly:
         self.states = stream_thread_states(self.log)
         self.instance_id = static_instance_id(self.config, spec.process_id, spec.slot)
         self.admin = supplier.get_admin(f"{self.name}-admin")
-        self.topologies: list[ProcessorTopology] = topology.internal_builder.build_subtopologies(
-            self.config, self._known_topics(topology)
-        )
+        self.topologies = BuiltTopologies(topology.internal_builder, self.config, self._topic_counts)
         self.global_topology: ProcessorTopology | None = topology.internal_builder.build_global_topology(self.config)
         self.topics = TopicNames(self.application_id, self.topologies)
         self.state_directory = StateDirectory(
@@ -164,11 +168,13 @@ class _Assembly:
             self.config["allow.os.group.write.access"],
         )
 
-    def _known_topics(self, topology: Any) -> frozenset[str]:
-        """Return the cluster's topics if a source has a pattern, for it to match."""
-        if not topology.internal_builder.source_patterns():
-            return frozenset()
-        return frozenset(self.admin.list_topics(timeout=METADATA_TIMEOUT_SECONDS).topics)
+    def _topic_counts(self) -> dict[str, int]:
+        """Return the partition counts of all topics of the cluster."""
+        try:
+            topics = self.admin.list_topics(timeout=METADATA_TIMEOUT_SECONDS).topics
+        except KafkaException as error:
+            raise BrokerUnavailableError(f"The topics of the cluster could not be listed: {error}") from error
+        return {name: len(topic.partitions) for name, topic in topics.items()}
 
     def parts(self) -> StreamThreadParts:
         """Return everything."""
@@ -220,11 +226,17 @@ class _Assembly:
             global_state=global_state,
             metrics=self.metrics,
             control=self.control,
-            poll_records=self.config["max.poll.records"],
+            poll_records=self._poll_records(),
             static_member=self.instance_id is not None,
             close_clients={"state directory": self.state_directory.close},
             log=self.log,
         )
+
+    def _poll_records(self) -> int:
+        if self.config.origin("max.poll.records") == "default":
+            return DEFAULT_POLL_RECORDS
+        records: int = self.config["max.poll.records"]
+        return records
 
     def _log(self, module: str) -> PrefixedLogger:
         return PrefixedLogger(f"penstock.workers.{module}", self.log_prefix)
@@ -281,11 +293,18 @@ class _Assembly:
             self.config.with_prefix("client.tag."),
         )
 
-    def _prepare_topics(self, assignor: StreamsPartitionAssignor) -> Callable[[], None]:
+    def _source_topics(self, assignor: StreamsPartitionAssignor) -> SourceTopics:
         log = self._log("internal_topic_manager")
         manager = InternalTopicManager(self.admin, self.config, self.clock, log, self.sleep)
-        infos = topics_infos(self.application_id, self.topologies)
-        return lambda: assignor.update_topics(infos, manager.make_ready(infos))
+        return SourceTopics(
+            self.topologies,
+            self._topic_counts,
+            manager.make_ready,
+            assignor.update_topics,
+            self.clock,
+            self.config["metadata.max.age.ms"],
+            log,
+        )
 
     def _group(
         self, membership: GroupMembership, assignor: StreamsPartitionAssignor, task_manager: TaskManager
@@ -300,7 +319,7 @@ class _Assembly:
         return StreamsGroup(
             membership,
             assignor,
-            self._prepare_topics(assignor),
+            self._source_topics(assignor),
             task_manager,
             listener,
             self.clock,

@@ -6,8 +6,6 @@ which then joins once more; only that follow-up rebalance gives them to the new 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from penstock.topology.records import TopicPartition
 
 from .assignment.streams_partition_assignor import Assignment, StreamsPartitionAssignor
@@ -16,10 +14,8 @@ from .clock import Clock
 from .log_context import PrefixedLogger
 from .membership.membership import Assigned, Event, Fatal, GroupMembership, Lost, Rebalance
 from .rebalance_listener import RebalanceListener
+from .source_topics import SourceTopics
 from .task_manager import TaskManager
-
-#: Brings the topics that the assignor plans with up to date: makes internal topics, reads partition counts.
-PrepareTopics = Callable[[], None]
 
 
 class StreamsGroup:
@@ -29,7 +25,7 @@ class StreamsGroup:
         self,
         membership: GroupMembership,
         assignor: StreamsPartitionAssignor,
-        prepare_topics: PrepareTopics,
+        topics: SourceTopics,
         task_manager: TaskManager,
         listener: RebalanceListener,
         clock: Clock,
@@ -40,7 +36,7 @@ class StreamsGroup:
         self.closing = False
         self._membership = membership
         self._assignor = assignor
-        self._prepare_topics = prepare_topics
+        self._topics = topics
         self._task_manager = task_manager
         self._clock = clock
         self._log = log
@@ -72,6 +68,8 @@ class StreamsGroup:
         elif self._next_rebalance_ms is not None and self._clock.wall_clock_ms() >= self._next_rebalance_ms:
             self._log.info("Triggering the followup rebalance scheduled for %s.", self._next_rebalance_ms)
             self._join(f"triggered followup rebalance scheduled for {self._next_rebalance_ms}")
+        elif self._topics.changed():
+            self._join("the topics that are read have changed")
 
     def enforce_rebalance(self, reason: str) -> None:
         """Make the group rebalance, as soon as no rebalance is under way."""
@@ -123,7 +121,7 @@ class StreamsGroup:
     def _join(self, reason: str) -> None:
         self._rejoin = self._next_rebalance_ms = None
         self._log.info("(Re-)joining the group: %s", reason)
-        self._prepare_topics()
+        self._topics.prepare()
         user_data = self._assignor.subscription(
             self._task_manager.active_task_ids(),
             self._task_manager.standby_task_ids(),

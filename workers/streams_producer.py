@@ -68,22 +68,27 @@ class StreamsProducer:
         self.dropped = 0
         self._log = log
         self._handler = handler
-        # Reports of success would cost half as much as the send itself; flush() tells the same of all records at once.
-        self._make = lambda: make_producer({"on_delivery": self._on_error, "delivery.report.only.error": True})
-        self._producer = self._make()
+        self._make_producer = make_producer
+        self._producer = self._new_producer()
         if transactional:
             self._initialize_transactions()
 
     @property
     def produce(self) -> Callable[..., None]:
-        """The client's own produce(topic, value, key, partition, on_delivery, timestamp, headers)."""
+        """The client's own produce; record_collector.py says how it is called."""
         produce: Callable[..., None] = self._producer.produce
         return produce
 
-    def wait_for_room(self) -> None:
-        """Wait a little for the local queue to drain; called when produce raised BufferError."""
-        self._producer.poll(QUEUE_FULL_POLL_SECONDS)
-        self.check()
+    def produce_later(self, *record: Any) -> None:
+        """Produce what raised BufferError, as soon as the local queue has room."""
+        while True:
+            self._producer.poll(QUEUE_FULL_POLL_SECONDS)
+            self.check()
+            try:
+                self._producer.produce(*record)
+                return
+            except BufferError:
+                continue
 
     def check(self) -> None:
         """Raise the first error that was reported, if there is one, until forget_errors is called."""
@@ -148,7 +153,7 @@ class StreamsProducer:
             self._producer.abort_transaction(TRANSACTION_REQUEST_SECONDS)
         except KafkaException as error:
             self._log.warning("The transaction could not be aborted, making a new producer: %s", error)
-            self._producer = self._make()
+            self._producer = self._new_producer()
             self._initialize_transactions()
         self.errors.clear()
 
@@ -157,6 +162,10 @@ class StreamsProducer:
         if self.in_transaction:
             self.abort_transaction()
         self._producer.flush()
+
+    def _new_producer(self) -> Any:
+        # Reports of success would cost half as much as the send itself; flush() tells the same of all records at once.
+        return self._make_producer({"on_delivery": self._on_error, "delivery.report.only.error": True})
 
     def _initialize_transactions(self) -> None:
         self._guard("initialize transactions", self._producer.init_transactions)

@@ -18,14 +18,14 @@ from .task import TaskEnvironment
 
 
 class AbstractTaskCreator(ABC, Generic[T]):
-    """Makes the tasks of one type."""
+    """Makes the tasks of one type. topologies: read anew each time, since patterns may match other topics by then."""
 
     def __init__(
         self, topologies: Iterable[ProcessorTopology], environment: TaskEnvironment, log: PrefixedLogger
     ) -> None:
         self.environment = environment
         self.log = log
-        self._topologies = {topology.subtopology: topology for topology in topologies}
+        self._topologies = topologies
 
     def create_tasks(self, tasks: Mapping[TaskId, Collection[TopicPartition]]) -> list[T]:
         """Return new tasks, in state CREATED, for ids and their input partitions.
@@ -33,8 +33,9 @@ class AbstractTaskCreator(ABC, Generic[T]):
         Raises TopologyError for a sub-topology that does not exist here.
         """
         created = []
+        topologies = {topology.subtopology: topology for topology in self._topologies}
         for task_id, partitions in sorted(tasks.items()):
-            topology = self._topologies.get(task_id.subtopology)
+            topology = topologies.get(task_id.subtopology)
             if topology is None:
                 raise TopologyError(
                     f"Task {task_id} is assigned, but this process's topology has no sub-topology "

@@ -246,7 +246,6 @@ class TaskManager:
 
     def process(self, max_records: int) -> int:
         """Let every running task process up to max_records. Returns how many records were processed."""
-        self._producer.begin_transaction()
         return self.active.process(max_records)
 
     def punctuate(self) -> int:

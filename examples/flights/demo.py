@@ -159,8 +159,10 @@ class Demo:
     def _watch(self, streams: KafkaStreams, ended: threading.Event, until_finished: bool) -> bool:
         """Show what happens; return True once everything is processed, False if the application ends before."""
         application_id = streams.config["application.id"]
-        reader = ProgressReader(self.bootstrap_servers, application_id, GROUP_INPUTS)
-        with Live(console=console, auto_refresh=False, transient=not until_finished) as live:
+        with (
+            ProgressReader(self.bootstrap_servers, application_id, GROUP_INPUTS) as reader,
+            Live(console=console, auto_refresh=False, transient=not until_finished) as live,
+        ):
             refreshes = 0
             while not ended.wait(REFRESH_SECONDS):
                 state, threads, progress = streams.state, streams.status(), reader.read()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 REQUEST_TIMEOUT_SECONDS = 10.0
 #: What a broker answers for a topic that is not quite there yet.
@@ -32,12 +32,21 @@ class Progress:
 
 
 class ProgressReader:
-    """Reads the progress of a group through its input topics and its own repartition topics."""
+    """Reads the progress of a group through its input topics and its own repartition topics, without joining it."""
 
     def __init__(self, bootstrap_servers: str, application_id: str, inputs: Iterable[str]) -> None:
-        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
+        settings: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap_servers, "log_level": 3}
+        self._admin = AdminClient(settings)
+        # Not the admin client: librdkafka 2.16's crashes the process when a coordinator is still loading its groups.
+        self._consumer = Consumer({**settings, "group.id": application_id, "enable.auto.commit": False})
         self._group = application_id
         self._inputs = frozenset(inputs)
+
+    def __enter__(self) -> ProgressReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
 
     def read(self) -> Progress:
         """Ask the broker; raises KafkaException if it does not answer.
@@ -45,35 +54,28 @@ class ProgressReader:
         First what is committed, then what there is: a commit comes after all that its records led to was written, so
         that equal numbers in this order leave nothing on the way, in no topic.
         """
-        committed = self._committed()
+        partitions = self._partitions()
+        committed = self._consumer.committed(partitions, REQUEST_TIMEOUT_SECONDS)
+        sums = _sum_by_topic((p.topic, max(p.offset, 0)) for p in committed)
         try:
-            return Progress(committed, self._available())
+            return Progress(sums, self._available(partitions))
         except KafkaException as error:
             if error.args[0].code() not in JUST_CREATED:
                 raise
-            return Progress(committed, {})
+            return Progress(sums, {})
 
-    def _committed(self) -> dict[str, int]:
-        request = self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(self._group)])
-        try:
-            partitions = request[self._group].result(REQUEST_TIMEOUT_SECONDS).topic_partitions
-        except KafkaException:  # nobody has joined the group yet
-            return {}
-        return _sum_by_topic((p.topic, max(p.offset, 0)) for p in partitions)
-
-    def _available(self) -> dict[str, int]:
+    def _partitions(self) -> list[TopicPartition]:
         topics = self._admin.list_topics(timeout=REQUEST_TIMEOUT_SECONDS).topics
-        specs = {
-            TopicPartition(name, number): OffsetSpec.latest()  # type: ignore[no-untyped-call]
-            for name, topic in topics.items()
-            if name in self._inputs or self._is_repartition_topic(name)
-            for number in topic.partitions
-        }
-        ends = self._admin.list_offsets(specs)
-        return _sum_by_topic((p.topic, future.result(REQUEST_TIMEOUT_SECONDS).offset) for p, future in ends.items())
+        chosen = [name for name in topics if name in self._inputs or self._is_repartition_topic(name)]
+        return [TopicPartition(name, number) for name in chosen for number in topics[name].partitions]
 
     def _is_repartition_topic(self, name: str) -> bool:
         return name.startswith(f"{self._group}-") and name.endswith("-repartition")
+
+    def _available(self, partitions: list[TopicPartition]) -> dict[str, int]:
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        ends = self._admin.list_offsets(dict.fromkeys(partitions, latest))
+        return _sum_by_topic((p.topic, future.result(REQUEST_TIMEOUT_SECONDS).offset) for p, future in ends.items())
 
 
 def _sum_by_topic(offsets: Iterable[tuple[str, int]]) -> dict[str, int]:

@@ -187,8 +187,10 @@ def _rows(store: Any) -> Any:
     if kind is StoreKind.VERSIONED_KEY_VALUE:
         return [store.rows.get(key) for key, _ in store.rows.scan(None, None) if key.startswith(b"\xfe")]
     if kind in (StoreKind.WINDOW, StoreKind.TIMESTAMPED_WINDOW):
-        # A cache shows rows that have expired below it, as Kafka Streams' does.
-        return [(key, row) for key, row in store.all() if key.start >= store.segments.visible_from]
+        # A cache shows rows that have expired below it; and a store with duplicates hears of a null value's time only
+        # through its changelog. Kafka Streams has both.
+        expired = store.task.stream_time_ms - store.builder.retention_ms if store.builder.retain_duplicates else -1
+        return [(key, row) for key, row in store.all() if key.start >= max(store.segments.visible_from, expired + 1)]
     if kind is StoreKind.SESSION:
         return [(key, row) for key, row in store.all() if key.end >= store.segments.visible_from]
     return list(store.all())

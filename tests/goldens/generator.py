@@ -6,19 +6,16 @@ Kafka Streams makes of such a case; tests/goldens/test_properties.py checks what
 
 from __future__ import annotations
 
-import base64
 import random
 from dataclasses import dataclass
 from typing import Any
 
+from .generated_inputs import inputs
 
 Op = dict[str, Any]
 
 WINDOW_SIZES_MS = (2, 5, 10, 20)
 GRACES_MS = (None, 0, 5, 20)
-KEYS = ("a", "b", "c", "A", "bb")
-STRINGS = ("a1", "b2", "bb", "xyz", "a b", "", "b:1")
-LONGS = (-1, 0, 1, 2, 3, 4, 5, 10)
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,7 @@ class Generator:
             "tags": ["fuzz", *sorted({op["op"] for op in self.ops})],
             "config": self.config(),
             "topology": self.ops,
-            "inputs": self.inputs(),
+            "inputs": inputs(self.random, self.topics),
         }
 
     def config(self) -> dict[str, str]:
@@ -78,12 +75,12 @@ class Generator:
             config["emit.interval.ms"] = "1000"
         return config
 
-    def add(self, op: str, node: Node | None = None, named: float = 0.2, **fields: Any) -> Node | None:
-        """Append an entry; give its result an id if there is one, and sometimes a name."""
+    def add(self, op: str, node: Node | None = None, named: Any = 0.2, **fields: Any) -> Node | None:
+        """Append an entry, sometimes with a name; the fields from_ and with_ are "from" and "with"."""
         entry: Op = {
             "op": op,
             **({"id": node.id} if node else {}),
-            **{k: v for k, v in fields.items() if v is not None},
+            **{k.rstrip("_"): v for k, v in fields.items() if v is not None},
         }
         if self.random.random() < named:
             self.names += 1
@@ -148,8 +145,9 @@ class Generator:
         return self.random.choice([c for c in choices if c[0] != "null_if:a1" or value == "string"])
 
     def predicate(self, node: Node) -> str:
-        numeric = ("value_even", "value_gt:3", "value_gt:0") if node.value == "long" else ("value_contains:a",)
-        return self.random.choice((*numeric, "value_not_null", "key_not_null", "key_starts_with:a", "always"))
+        of_value = {"long": ("value_even", "value_gt:3", "value_gt:0"), "string": ("value_contains:a",)}[node.value]
+        found: str = self.random.choice((*of_value, "value_not_null", "key_not_null", "key_starts_with:a", "always"))
+        return found
 
     def key_function(self, node: Node) -> str:
         choices = (
@@ -166,8 +164,13 @@ class Generator:
         op = self.random.choice(("filter", "filter_not"))
         fields = self.store(node.key, node.value, 0.3) if node.kind == "table" and node.plain else {}
         versioned = fields.get("store_kind") == "versioned"
-        self.add(op, self.new(node.key, node.value, node.kind, versioned=versioned), **{"from": node.id},
-                 predicate=self.predicate(node), **fields)  # fmt: skip
+        self.add(
+            op,
+            self.new(node.key, node.value, node.kind, versioned=versioned),
+            from_=node.id,
+            predicate=self.predicate(node),
+            **fields,
+        )
 
     def mapping_values(self) -> None:
         node = self.pick("stream", "table")
@@ -176,8 +179,13 @@ class Generator:
         function, value = self.value_function(node.value)
         fields = self.store(node.key, value, 0.3) if node.kind == "table" else {}
         versioned = fields.get("store_kind") == "versioned"
-        self.add("map_values", self.new(node.key, value, node.kind, versioned=versioned), **{"from": node.id}, fn=function,
-                 **fields)  # fmt: skip
+        self.add(
+            "map_values",
+            self.new(node.key, value, node.kind, versioned=versioned),
+            from_=node.id,
+            fn=function,
+            **fields,
+        )
 
     def reshaping(self) -> None:
         node = self.pick("stream")
@@ -187,16 +195,21 @@ class Generator:
             self.add(
                 "select_key",
                 self.new("string", node.value, "stream"),
-                **{"from": node.id},
+                from_=node.id,
                 key_fn=self.key_function(node),
             )
         elif self.random.random() < 0.5:
             function = self.random.choice(("twice", "expand:3") if node.value == "long" else ("twice", "split_words"))
-            self.add("flat_map_values", self.new(node.key, node.value, "stream"), **{"from": node.id}, fn=function)
+            self.add("flat_map_values", self.new(node.key, node.value, "stream"), from_=node.id, fn=function)
         else:
             function, value = self.value_function(node.value)
-            self.add("map", self.new("string", value, "stream"), **{"from": node.id}, key_fn=self.key_function(node),
-                     value_fn=function)  # fmt: skip
+            self.add(
+                "map",
+                self.new("string", value, "stream"),
+                from_=node.id,
+                key_fn=self.key_function(node),
+                value_fn=function,
+            )
 
     def branching(self) -> None:
         node = self.pick("stream", plain=True)
@@ -206,7 +219,7 @@ class Generator:
             {"id": n.id, "predicate": self.predicate(node)} for n in self.branches(node, self.random.randint(1, 2))
         ]
         default = {"id": self.branches(node, 1)[0].id} if self.random.random() < 0.5 else None
-        self.add("split", **{"from": node.id}, branches=branches, default=default)
+        self.add("split", from_=node.id, branches=branches, default=default)
 
     def branches(self, node: Node, count: int) -> list[Node]:
         new = [self.new(node.key, node.value, "stream") for _ in range(count)]
@@ -218,15 +231,13 @@ class Generator:
         other = self.pick("stream", plain=True, value=node.value) if node else None
         if node is None or other is None or other == node:
             return
-        self.add("merge", self.new("string", node.value, "stream"), **{"from": node.id, "with": other.id})
+        self.add("merge", self.new("string", node.value, "stream"), from_=node.id, with_=other.id)
 
     def repartitioning(self) -> None:
         node = self.pick("stream", plain=True)
         if node is None:
             return
-        self.add(
-            "repartition", self.new("string", node.value, "stream"), **{"from": node.id}, key="string", value=node.value
-        )
+        self.add("repartition", self.new("string", node.value, "stream"), from_=node.id, key="string", value=node.value)
 
     # tables and aggregates
 
@@ -236,24 +247,20 @@ class Generator:
             return
         fields = {"key": "string", "value": node.value} | self.store("string", node.value)
         versioned = fields.get("store_kind") == "versioned"
-        self.add(
-            "to_table", self.new("string", node.value, "table", versioned=versioned), **{"from": node.id}, **fields
-        )
+        self.add("to_table", self.new("string", node.value, "table", versioned=versioned), from_=node.id, **fields)
 
     def streaming(self) -> None:
         node = self.pick("table")
         if node is None:
             return
-        self.add("to_stream", self.new(node.key, node.value, "stream"), **{"from": node.id})
+        self.add("to_stream", self.new(node.key, node.value, "stream"), from_=node.id)
 
     def grouping(self, node: Node) -> Node:
         grouped = self.new("string", node.value, "grouped")
         if node.kind == "table" or self.random.random() < 0.5:
-            self.add(
-                "group_by", grouped, **{"from": node.id}, key_fn=self.key_function(node), key="string", value=node.value
-            )
+            self.add("group_by", grouped, from_=node.id, key_fn=self.key_function(node), key="string", value=node.value)
         else:
-            self.add("group_by_key", grouped, **{"from": node.id}, key="string", value=node.value)
+            self.add("group_by_key", grouped, from_=node.id, key="string", value=node.value)
         return grouped
 
     def aggregating(self) -> None:
@@ -287,7 +294,7 @@ class Generator:
         fields.setdefault("value", value)
         if op == "count" and "store" not in fields:
             fields = {}
-        self.add(op, result, **{"from": grouped.id}, **fields, **extra)
+        self.add(op, result, from_=grouped.id, **fields, **extra)
 
     def windowing(self) -> None:
         node = self.pick("stream", plain=True)
@@ -306,7 +313,7 @@ class Generator:
         window |= {} if grace is None else {"grace_ms": grace}
         windowed = self.new("string", node.value, "grouped")
         emit = self.random.choice((None, None, "window_update", "window_close"))
-        self.add("windowed_by", windowed, named=0, **{"from": grouped.id}, window=window, emit=emit)
+        self.add("windowed_by", windowed, named=0, from_=grouped.id, window=window, emit=emit)
         self.aggregate(windowed, node, ("session" if kind == "session" else "time") + "_windowed:string", False, True)
 
     def suppressing(self) -> None:
@@ -316,7 +323,7 @@ class Generator:
         fields: Op = {"until": "time_limit", "ms": self.random.choice((0, 5, 20))}
         if self.random.random() < 0.5:
             fields["max_records"] = self.random.choice((1, 2, 100))
-        self.add("suppress", self.new(node.key, node.value, "table"), **{"from": node.id}, **fields)
+        self.add("suppress", self.new(node.key, node.value, "table"), from_=node.id, **fields)
 
     # joins
 
@@ -331,11 +338,20 @@ class Generator:
             return
         joiner, value = self.joiner(left, right, keyed=True)
         self.add(
-            "stream_stream_join", self.new("string", value, "stream"), **{"from": left.id, "with": right.id},
-            type=self.random.choice(("inner", "left", "outer")), joiner=joiner, before_ms=self.random.choice((0, 5, 10)),
-            after_ms=self.random.choice((0, 5, 12)), grace_ms=self.random.choice((0, 5, 15)), key="string",
-            value=left.value, other_value=right.value, store_kind="in_memory" if self.random.random() < 0.2 else None,
-        )  # fmt: skip
+            "stream_stream_join",
+            self.new("string", value, "stream"),
+            from_=left.id,
+            with_=right.id,
+            type=self.random.choice(("inner", "left", "outer")),
+            joiner=joiner,
+            before_ms=self.random.choice((0, 5, 10)),
+            after_ms=self.random.choice((0, 5, 12)),
+            grace_ms=self.random.choice((0, 5, 15)),
+            key="string",
+            value=left.value,
+            other_value=right.value,
+            store_kind="in_memory" if self.random.random() < 0.2 else None,
+        )
 
     def joining_table(self) -> None:
         stream, table = self.pick("stream", plain=True), self.pick("table", "global", plain=True)
@@ -343,13 +359,22 @@ class Generator:
             return
         kind = self.random.choice(("inner", "left"))
         joiner, value = self.joiner(stream, table, keyed=True)
-        node, sides = self.new("string", value, "stream"), {"from": stream.id, "with": table.id}
+        node = self.new("string", value, "stream")
         if table.kind == "global":
             key = self.random.choice(("same_key", "key_first_char", "null_key"))
-            self.add("stream_global_join", node, **sides, type=kind, joiner=joiner, key_fn=key)
+            self.add("stream_global_join", node, from_=stream.id, with_=table.id, type=kind, joiner=joiner, key_fn=key)
         else:
-            self.add("stream_table_join", node, **sides, type=kind, joiner=joiner, key="string", value=stream.value,
-                     other_value=table.value)  # fmt: skip
+            self.add(
+                "stream_table_join",
+                node,
+                from_=stream.id,
+                with_=table.id,
+                type=kind,
+                joiner=joiner,
+                key="string",
+                value=stream.value,
+                other_value=table.value,
+            )
 
     def joining_tables(self) -> None:
         left, right = self.pick("table", plain=True), self.pick("table", plain=True)
@@ -361,11 +386,26 @@ class Generator:
             key = self.random.choice(
                 ("fk_first_char", "fk_prefix", "fk_value") if left.value == "string" else ("fk_key_first_char",)
             )
-            self.add("table_fk_join", self.new("string", value, "table"), **{"from": left.id, "with": right.id},
-                     type=self.random.choice(("inner", "left")), fk=key, joiner=joiner, **fields)  # fmt: skip
+            self.add(
+                "table_fk_join",
+                self.new("string", value, "table"),
+                from_=left.id,
+                with_=right.id,
+                type=self.random.choice(("inner", "left")),
+                fk=key,
+                joiner=joiner,
+                **fields,
+            )
         else:
-            self.add("table_table_join", self.new("string", value, "table"), **{"from": left.id, "with": right.id},
-                     type=self.random.choice(("inner", "left", "outer")), joiner=joiner, **fields)  # fmt: skip
+            self.add(
+                "table_table_join",
+                self.new("string", value, "table"),
+                from_=left.id,
+                with_=right.id,
+                type=self.random.choice(("inner", "left", "outer")),
+                joiner=joiner,
+                **fields,
+            )
 
     def processing(self) -> None:
         node = self.pick("stream", plain=True)
@@ -382,13 +422,29 @@ class Generator:
             value = "long" if "tally" in processor else node.value
             self.add("add_store", named=0, store=uses, key="string", value=value, **extra)
         value = "long" if "tally" in processor else node.value
-        self.add("process", self.new("string", value, "stream"), **{"from": node.id}, processor=processor, uses=uses)
+        self.add("process", self.new("string", value, "stream"), from_=node.id, processor=processor, uses=uses)
 
     STEPS = (
-        filtering, mapping_values, reshaping, branching, merging, repartitioning, tabling, streaming, aggregating,
-        aggregating, windowing, windowing, suppressing, joining_streams, joining_streams, joining_table, joining_tables,
-        joining_tables, processing,
-    )  # fmt: skip
+        filtering,
+        mapping_values,
+        reshaping,
+        branching,
+        merging,
+        repartitioning,
+        tabling,
+        streaming,
+        aggregating,
+        aggregating,
+        windowing,
+        windowing,
+        suppressing,
+        joining_streams,
+        joining_streams,
+        joining_table,
+        joining_tables,
+        joining_tables,
+        processing,
+    )
 
     # ends
 
@@ -398,43 +454,13 @@ class Generator:
             source = node
             if node.kind == "table":
                 source = self.new(node.key, node.value, "stream")
-                self.add("to_stream", source, named=0, **{"from": node.id})
-            self.add("to", named=0, **{"from": source.id}, topic=f"out-{node.id}", key=node.key, value=node.value)
-
-    def inputs(self) -> list[Op]:
-        """Return records with mostly rising timestamps, some late, some null, and a few steps of the clock."""
-        found: list[Op] = []
-        time = 0
-        for _ in range(self.random.randint(15, 40)):
-            if self.random.random() < 0.05:
-                found.append({"advance_wall_clock_ms": self.random.choice((10, 1000))})
-                continue
-            time += self.random.choice((0, 1, 4, 9))
-            topic, value = self.random.choice(self.topics)
-            late = self.random.choice((0, 0, 0, 3, 15)) if time > 15 else 0
-            record = {
-                "topic": topic,
-                "key": None if self.random.random() < 0.05 else encoded(self.random.choice(KEYS), "string"),
-                "value": None
-                if self.random.random() < 0.12
-                else encoded(self.random.choice(STRINGS if value == "string" else LONGS), value),
-                "timestamp": time - late,
-            }
-            if self.random.random() < 0.3:
-                record["headers"] = [["h", base64.b64encode(b"%d" % self.random.randint(0, 9)).decode()]]
-            found.append(record)
-        return found
+                self.add("to_stream", source, named=0, from_=node.id)
+            self.add("to", named=0, from_=source.id, topic=f"out-{node.id}", key=node.key, value=node.value)
 
 
 def without(fields: Op) -> Op:
     """Return store fields without the serdes, for entries that carry their own."""
     return {name: value for name, value in fields.items() if name not in ("key", "value")}
-
-
-def encoded(value: Any, serde: str) -> Op:
-    """Return a key or value as inputs carry it."""
-    data = value.encode() if serde == "string" else value.to_bytes(8, "big", signed=True)
-    return {"json": value, "b64": base64.b64encode(data).decode()}
 
 
 def generate(seed: int) -> dict[str, Any]:

@@ -151,10 +151,11 @@ def run_with_crashes(
 ) -> tuple[dict[str, Any], dict[str, Log]] | str:
     """Return rows by store and records by topic, or how the run failed; crashes are numbers of inputs before each.
 
-    It commits after each fourth input, and begins behind that again after a crash.
+    It commits after each fourth input, and begins behind that again after a crash, with the rows of then.
     """
     pending = sorted(crashes, reverse=True)
     committed, committed_inputs, done = Committed(wall_clock_ms=WALL_CLOCK_START_MS), 0, 0
+    committed_rows: dict[str, Any] = {}
     try:
         driver = CrashingDriver(interpreter.build(case), case_config(case), directory, committed)
     except PenstockError as error:
@@ -165,11 +166,13 @@ def run_with_crashes(
             done += 1
             if done % 4 == 0:
                 committed, committed_inputs = driver.commit(), done
+                committed_rows = rows(driver) if pending else {}
             if pending and done == pending[-1]:
                 pending.pop()
                 driver.crash()
                 driver = CrashingDriver(interpreter.build(case), case_config(case), directory, committed, compacts)
                 done = committed_inputs
+                assert not done or rows(driver) == committed_rows
         driver.commit()
         return rows(driver), driver.topics()
     except PenstockError as error:
@@ -229,9 +232,7 @@ WINDOWS: list[Any] = [
 
 cached = st.sampled_from([0, 1_000_000])
 #: (key, value, time since the record before; negative: late)
-events = st.lists(
-    st.tuples(st.sampled_from("abc"), st.integers(-5, 5), st.integers(-15, 12)), min_size=1, max_size=30
-)
+events = st.lists(st.tuples(st.sampled_from("abc"), st.integers(-5, 5), st.integers(-15, 12)), min_size=1, max_size=30)
 
 
 @settings(max_examples=60, derandomize=True, deadline=None)
@@ -242,7 +243,9 @@ def test_windows_retracted_and_added_again_balance_to_zero(
     """Each window's updates are summed up: added minus retracted is its last value, 0 for sessions that were merged."""
     builder = StreamsBuilder()
     numbers = builder.stream("in", key_serde=Serdes.string(), value_serde=Serdes.int64())
-    table: KTable[Windowed, int] = numbers.group_by_key().windowed_by(windows).reduce(lambda total, value: total + value)
+    table: KTable[Windowed, int] = (
+        numbers.group_by_key().windowed_by(windows).reduce(lambda total, value: total + value)
+    )
     table.to_stream().map(lambda window, total: (str(window), total)).to("windows", value_serde=Serdes.int64())
     balances = table.group_by(lambda window, total: (str(window), total), value_serde=Serdes.int64())
     balances.aggregate(zero, add, subtract, value_serde=Serdes.int64()).to_stream().to("balances")
@@ -266,9 +269,7 @@ def test_windows_retracted_and_added_again_balance_to_zero(
 
 @settings(max_examples=60, derandomize=True, deadline=None)
 @given(
-    st.lists(
-        st.tuples(st.sampled_from("abcd"), st.none() | st.tuples(st.sampled_from("xyz"), st.integers(-5, 5)))
-    ),
+    st.lists(st.tuples(st.sampled_from("abcd"), st.none() | st.tuples(st.sampled_from("xyz"), st.integers(-5, 5)))),
     cached,
 )
 def test_rows_that_change_groups_are_counted_where_they_are(

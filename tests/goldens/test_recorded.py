@@ -23,4 +23,4 @@ def test_a_difference_of_one_byte_is_found() -> None:
     case["outputs"][topic][0]["value_b64"] = "AA=="
     difference = compare_run(case)
     assert difference is not None
-    assert difference.startswith(f"outputs {topic}")
+    assert difference.startswith(f"outputs of {topic}, number 0")

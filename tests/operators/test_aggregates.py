@@ -71,6 +71,47 @@ def test_records_without_key_or_value_are_dropped_and_counted(start: Any, number
     assert flow.driver.dropped_records() == {("counting", "null key or value"): 2}
 
 
+def test_reducing_leaves_out_records_without_key_or_value(start: Any, numbers: Options) -> None:
+    flow = start(
+        lambda builder: builder.stream("in", **numbers).group_by_key().reduce(lambda a, v: a + v, name="sum", store="r")
+    )
+    flow.pipe("in", "k", 1).pipe("in", None, 2).pipe("in", "k", None).pipe("in", "k", 4)
+    assert list(flow.driver.get_key_value_store("r").all()) == [("k", 5)]
+    assert flow.driver.dropped_records() == {("sum", "null key or value"): 2}
+
+
+def test_a_reduction_is_summed_again_with_its_old_values(start: Any, numbers: Options) -> None:
+    def declare(builder: Any) -> None:
+        sums = builder.stream("in", **numbers).group_by_key().reduce(lambda a, v: a + v, store="sums")
+        everything = sums.group_by(lambda key, value: ("all", value), **numbers)
+        everything.reduce(lambda a, v: a + v, lambda a, v: a - v, store="total")
+
+    flow = start(declare)
+    for key, value in (("a", 1), ("a", 2), ("b", 4), ("a", 8)):
+        flow.pipe("in", key, value)
+    assert flow.driver.get_key_value_store("total").get("all") == 15
+
+
+def test_a_reduced_table_follows_deletions(start: Any, text: Options) -> None:
+    def declare(builder: Any) -> None:
+        grouped = builder.table("in", store="t", **text).group_by(lambda key, value: (value[0], value), **text)
+        reduced = grouped.reduce(lambda a, v: a + v, lambda a, v: a.replace(v, "", 1) or None, store="r")
+        reduced.to_stream().to("out", **text)
+
+    flow = start(declare)
+    for key, value, timestamp in (("1", "ax", 5), ("2", "ay", 3), ("1", None, 9), ("2", "bz", 4), ("2", None, 1)):
+        flow.pipe("in", key, value, timestamp)
+    assert flow.read() == [
+        ("a", "ax", 5),
+        ("a", "axay", 5),
+        ("a", "ay", 9),
+        ("a", None, 9),
+        ("b", "bz", 4),
+        ("b", None, 4),
+    ]
+    assert list(flow.driver.get_key_value_store("r").all()) == []
+
+
 def test_a_reducer_that_returns_none_deletes_and_starts_again(start: Any, numbers: Options) -> None:
     def declare(builder: Any) -> None:
         reduced = (

@@ -250,7 +250,10 @@ def test_a_processor_that_cannot_be_initialized_is_named(start: Any, text: Optio
 
 def test_a_missing_serde_is_found_at_the_start(start: Any, text: Options) -> None:
     with pytest.raises(StreamsError, match="No value serde for sink lost"):
-        start(lambda builder: builder.stream("in", **text).map_values(len).to("out", name="lost"))
+        start(
+            lambda builder: builder.stream("in", **text).map_values(len).to("out", name="lost"),
+            {"default.value.serde": None},
+        )
 
 
 def test_the_store_of_a_table_must_fit(start: Any, text: Options) -> None:

@@ -104,6 +104,31 @@ def test_two_drivers_of_one_topology_do_not_share_time(text: Options) -> None:
             assert driver.create_output_topic("out").read_value() == "L+None"
 
 
+@pytest.mark.parametrize(("difference", "grace", "found"), [(0, 0, True), (0, 1, False), (1, 0, False)])
+def test_the_interval_begins_though_nothing_waits_where_the_sum_overflows(
+    start: Any, text: Options, difference: int, grace: int, found: bool
+) -> None:
+    """Kafka Streams adds after and grace to Long.MAX_VALUE where no record waits."""
+    interval = {"__emit.interval.ms.kstreams.outer.join.spurious.results.fix__": 1000}
+    flow = start(joined("left", JoinWindows(difference, grace=grace), text), interval)
+    flow.pipe("right", "z", "R", 0).driver.advance_wall_clock_time(1000)
+    flow.pipe("right", "z", "R", 1)
+    flow.pipe("left", "a", "L", 2).pipe("left", "b", "x", 50)
+    assert (values(flow) != []) == found
+
+
+def test_a_self_join_leaves_out_records_without_key_or_value(start: Any, text: Options) -> None:
+    def declare(builder: Any) -> None:
+        stream = builder.stream("in", **text)
+        stream.join(stream, lambda one, other: one + other, JoinWindows(5), other_value_serde=text["value_serde"]).to(
+            "out", **text
+        )
+
+    flow = start(declare, {"topology.optimization": "all"})
+    flow.pipe("in", None, "a").pipe("in", "k", None).pipe("in", "k", "b")
+    assert values(flow) == [("bb", 0)]
+
+
 def test_a_self_join_gives_what_two_sides_give(text: Options) -> None:
     from penstock import StreamsBuilder
     from penstock.testing import TopologyTestDriver

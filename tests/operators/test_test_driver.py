@@ -213,7 +213,7 @@ def test_a_topology_that_cannot_start_leaves_no_files(
     builder = StreamsBuilder()
     builder.stream("in", **text).map_values(len).to("out")
     with pytest.raises(PenstockError):
-        TopologyTestDriver(builder.build())
+        TopologyTestDriver(builder.build(), {"default.value.serde": None})
     assert list(tmp_path.iterdir()) == []
 
 

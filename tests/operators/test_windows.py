@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -63,6 +64,18 @@ def test_a_record_is_in_each_hopping_window_that_holds_it(start: Any, numbers: O
     assert [(begin, end) for _, begin, end, _, _ in results(flow)] == [(4, 14), (8, 18), (12, 22)]
 
 
+def test_a_hopping_window_takes_late_records_until_stream_time_is_grace_after_its_end(
+    start: Any, numbers: Options
+) -> None:
+    flow = start(counting(TimeWindows(10, advance=5, grace=5), numbers)).pipe("in", "k", 1, 22)
+    assert [begin for _, begin, *_ in results(flow)] == [15, 20]
+    flow.pipe("in", "k", 1, 9)  # stream time less grace is 17: both windows of this record are closed
+    assert results(flow) == []
+    flow.pipe("in", "k", 1, 14)
+    assert [begin for _, begin, *_ in results(flow)] == [10]
+    assert flow.driver.dropped_records() == {("counting", "expired window"): 3}
+
+
 def test_windows_of_ones_own_are_asked_for_each_record(start: Any, numbers: Options) -> None:
     class EndsAtTen(Windows):
         size_ms, grace_ms = 10, 0
@@ -118,6 +131,18 @@ def test_records_before_the_first_whole_sliding_window_share_the_one_at_0(start:
         flow.pipe("in", "k", 1, timestamp)
     counts = {windowed.start: row.value for windowed, row in flow.driver.get_timestamped_window_store("w").all()}
     assert counts == {0: 3, 4: 2, 6: 1}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_sliding_windows_near_0_count_as_if_all_records_were_there_at_once(
+    start: Any, numbers: Options, seed: int
+) -> None:
+    timestamps = random.Random(seed).choices(range(26), k=8)
+    flow = start(counting(SlidingWindows(10, grace=1000), numbers))
+    for timestamp in timestamps:
+        flow.pipe("in", "k", 1, timestamp)
+    counts = {windowed.start: row.value for windowed, row in flow.driver.get_timestamped_window_store("w").all()}
+    assert counts == brute_force(timestamps, 10)
 
 
 def test_sliding_windows_keep_aggregates_apart_that_are_changed_in_place(start: Any, documents: Options) -> None:

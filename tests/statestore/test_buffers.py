@@ -170,6 +170,27 @@ def test_the_suppress_changelog_has_the_last_state_of_each_key_and_no_timestamps
     assert task.log_timestamps == [None, None]
 
 
+def test_a_key_that_is_buffered_again_has_its_new_time_after_a_restore_and_its_old_one_after_an_abort() -> None:
+    open_store = suppress_buffer()
+    store = open_store.store
+    store.put(3, "a", Change(1, None), CONTEXT)
+    store.put(5, "b", Change(1, None), CONTEXT)
+    open_store.commit()
+    store.evict_while(lambda: store.num_records() > 1, lambda *change: None)
+    assert store.min_timestamp() == 5
+    store.put(9, "a", Change(2, 1), CONTEXT)
+    store.flush()
+    other = suppress_buffer()
+    other.store.restore(open_store.task.changelog, len(open_store.task.changelog))
+    seen: list[Any] = []
+    other.store.evict_while(lambda: True, lambda *change: seen.append(change[0]))
+    assert seen == ["b", "a"]
+    open_store.abort()
+    assert store.min_timestamp() == 3
+    store.evict_while(lambda: True, lambda *change: seen.append(change[0]))
+    assert seen[2:] == ["a", "b"]
+
+
 def test_a_suppress_buffer_without_logging_writes_no_changelog() -> None:
     open_store = suppress_buffer(logging=False)
     open_store.store.put(3, "a", Change(1, None), CONTEXT)
@@ -219,6 +240,39 @@ def test_a_join_buffer_gives_back_records_once_their_grace_period_is_over(
     put("a", 7, 35)
     assert seen[4:] == [("b", 5, 25)]
     assert open_store.store.num_records() == 2
+    open_store.store.close()
+
+
+def test_a_join_buffer_looks_at_nothing_until_stream_time_has_moved() -> None:
+    open_store = join_buffer(10)
+    open_store.store.put(0, "a", 1, join_context(20))
+    open_store.store.put(0, "a", 2, join_context(30))
+    open_store.store.evict_while(lambda: True, lambda *row: None)
+    asked = []
+
+    def asked_for_it() -> bool:
+        asked.append(1)
+        return True
+
+    open_store.store.evict_while(asked_for_it, lambda *row: None)
+    assert asked == []
+    open_store.store.put(0, "a", 3, join_context(40))
+    open_store.store.evict_while(asked_for_it, lambda *row: None)
+    assert asked == [1, 1]
+    assert open_store.store.num_records() == 1
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_duplicates_in_a_join_buffer_replace_nothing_after_a_restart(restored: bool, tmp_path: Path) -> None:
+    open_store = join_buffer(5, None if restored else tmp_path)
+    open_store.store.put(0, "a", 1, join_context(20))
+    open_store.commit()
+    open_store.reopen()
+    open_store.store.put(0, "a", 2, join_context(20))
+    open_store.store.put(0, "a", 3, join_context(25))
+    seen: list[Any] = []
+    open_store.store.evict_while(lambda: True, lambda *row: seen.append(row[:2]))
+    assert seen == [("a", 1), ("a", 2)]
     open_store.store.close()
 
 

@@ -230,6 +230,28 @@ def test_a_listener_reads_the_new_state_even_of_keys_that_are_sent_after_it() ->
     assert seen == [("a", *wanted), ("b", *wanted)]
 
 
+def test_a_listener_may_put_again_what_is_being_deleted() -> None:
+    open_store = cached()
+    store = open_store.store
+    store.put("a", row(1))
+    store.put("b", row(1))
+    open_store.commit()
+    seen: list[Any] = []
+
+    def flushed(key: str, *change: Any) -> None:
+        if key == "a":
+            store.put("b", row(2))
+        seen.append(list(store.all()))
+
+    store.set_flush_listener(flushed, False)
+    store.put("a", None)
+    store.put("b", None)
+    store.flush()
+    assert seen == [[("b", row(2))], [("b", row(2))]]
+    store.flush()
+    assert store.get("b") == row(2)
+
+
 def test_what_a_listener_puts_into_the_flushed_store_is_sent_by_the_next_flush() -> None:
     store = cached().store
     seen: list[Any] = []

@@ -6,18 +6,26 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rocksdict import Options
 
 from penstock.statestore.bytes_store import BytesStore
 from penstock.statestore.memory_store import InMemoryStore
 from penstock.statestore.rocksdb_store import RocksDBConfig, RocksDBResources, RocksDBStore, open_error
 from penstock.statestore.sorted_keys import CHUNK, SortedKeys
+from penstock.statestore.stores import build_store
 from penstock.topology.errors import LockError, ProcessorStateError, TaskCorruptedError
+from penstock.topology.records import TaskId
+from penstock.topology.serdes import Serdes
+from penstock.topology.store_interfaces import StoreBuilder, StoreKind
+
+from .support import StoreTask
 
 #: Commits for ever: in commit n all keys get the value n, the offset is n; says so after each, and flushes some.
 WRITER = """
@@ -82,6 +90,14 @@ def test_a_damaged_store_says_that_the_task_is_corrupted(damage: str, tmp_path: 
     damaged(tmp_path / "store", damage)
     with pytest.raises(TaskCorruptedError, match=r"(?s)store .* is damaged: .* delete the task's directory"):
         RocksDBStore(tmp_path / "store")
+
+
+def test_a_damaged_store_names_its_task(tmp_path: Path) -> None:
+    damaged(tmp_path / "stores" / "counts", "truncated SST")
+    builder = StoreBuilder("counts", StoreKind.KEY_VALUE, Serdes.string(), Serdes.int64())
+    with pytest.raises(TaskCorruptedError, match="Task 0_0: The store") as caught:
+        build_store(builder, StoreTask(), tmp_path, None)
+    assert caught.value.task_ids == {TaskId(0, 0)}
 
 
 def test_a_store_that_is_open_elsewhere_can_be_tried_again(tmp_path: Path) -> None:
@@ -167,6 +183,19 @@ def test_a_read_only_store_shows_what_was_committed(tmp_path: Path) -> None:
     assert reader.committed_offset() == 3
     reader.close()
     store.close()
+
+
+def test_a_config_setter_changes_the_options_of_a_store(tmp_path: Path) -> None:
+    def setter(store_name: str, options: Options, config: Mapping[str, Any]) -> None:
+        assert store_name == "counts"
+        assert config["application.id"] == "app"
+        options.create_if_missing(False)
+
+    task = StoreTask()
+    task.config = {"application.id": "app", "rocksdb.config.setter": setter}
+    builder = StoreBuilder("counts", StoreKind.KEY_VALUE, Serdes.string(), Serdes.int64())
+    with pytest.raises(ProcessorStateError, match=r"does not exist \(create_if_missing is false\)"):
+        build_store(builder, task, tmp_path, None)
 
 
 def test_many_uncommitted_bytes_ask_for_a_commit(tmp_path: Path) -> None:

@@ -124,6 +124,7 @@ def test_unused_task_directories_are_cleaned_once_they_are_old(tmp_path: Path) -
     directory.lock(TaskId(0, 0))  # still ours
     other.lock(TaskId(0, 1))  # another process's
     directory.lock(TaskId(0, 2))
+    os.utime(tmp_path / "app" / ".locks" / "0_2", (0, 0))  # it was locked long ago and used until now
     directory.unlock(TaskId(0, 2))
     used_ms = (tmp_path / "app" / ".locks" / "0_2").stat().st_mtime_ns // 1_000_000
     clock.now_ms = used_ms

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -180,6 +181,15 @@ def test_processing_goes_on_when_nobody_reads_stdout_any_more(program: Any, cond
     assert process.returncode == ExitCode.OK, output
 
 
+def test_a_host_that_cannot_start_processes_is_named(program: Any, config: dict[str, Any]) -> None:
+    config |= {"num.stream.threads": 3, "penstock.worker.restart.max": 1}
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir('/proc/self/fd')) + 4,) * 2)"
+    process = program(end=f"{limit}; sys.exit(streams.run())")
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == ExitCode.RESTART_LIMIT, output
+    assert "cannot be started: [Errno 24] Too many open files" in output
+
+
 @pytest.mark.parametrize("how", ["idle", "hangs in C"])
 def test_processes_do_not_outlive_a_killed_supervisor(program: Any, conductor: Conductor, how: str) -> None:
     process = program()
@@ -297,6 +307,42 @@ def test_a_state_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     config = {"application.id": "app", "bootstrap.servers": "nowhere:1", "state.dir": str(tmp_path / "file")}
     with pytest.raises(ConfigError, match=r"/file.* couldn't be created: .*; check state.dir"):
         KafkaStreams("my_app:topology", config)
+
+
+def test_the_state_of_tasks_that_moved_away_is_deleted(
+    streams: MakeStreams, conductor: Conductor, tmp_path: Path
+) -> None:
+    (tmp_path / "app" / "0_5" / "stores").mkdir(parents=True)
+    app = streams(**{"state.cleanup.delay.ms": 1})
+    app.start()
+    conductor.running(1)
+    until(lambda: not (tmp_path / "app" / "0_5").exists())
+
+
+def test_all_state_can_be_deleted_while_nothing_runs(
+    streams: MakeStreams, conductor: Conductor, tmp_path: Path
+) -> None:
+    state = tmp_path / "app" / "0_1" / "stores"
+    state.mkdir(parents=True)
+    app = streams()
+    app.start()
+    conductor.running(1)
+    with pytest.raises(StreamsError, match=r"close\(\) it first"):
+        app.clean_up()
+    assert state.exists()
+    app.close()
+    app.clean_up()
+    assert not state.exists()
+
+
+def test_outdated_state_is_deleted_before_the_start(streams: MakeStreams, conductor: Conductor, tmp_path: Path) -> None:
+    for task, age in (("0_1", 5_000), ("0_2", 0)):
+        (tmp_path / "app" / task / "stores").mkdir(parents=True)
+        os.utime(tmp_path / "app" / task, (time.time() - age,) * 2)
+    app = streams(**{"state.cleanup.dir.max.age.ms": 3_600_000})
+    app.start()
+    assert [(tmp_path / "app" / task).exists() for task in ("0_1", "0_2")] == [False, True]
+    conductor.running(1)
 
 
 def test_required_keys_are_checked_first() -> None:

@@ -223,6 +223,7 @@ class MemoryProducer:
         value: bytes | None = None,
         key: bytes | None = None,
         partition: int = -1,
+        callback: Any = None,
         on_delivery: Any = None,
         timestamp: int = 0,
         headers: Any = None,
@@ -270,7 +271,7 @@ class MemoryProducer:
         if metadata != self.cluster.group.metadata():
             raise KafkaException(KafkaError(KafkaError.ILLEGAL_GENERATION))
         self._offsets = {
-            TopicPartition(p.topic, p.partition): OffsetAndMetadata(p.offset, p.metadata + "\0") for p in offsets
+            TopicPartition(p.topic, p.partition): OffsetAndMetadata(p.offset, f"{p.metadata}\0") for p in offsets
         }
 
     def commit_transaction(self, timeout: float) -> None:

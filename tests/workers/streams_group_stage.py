@@ -128,7 +128,7 @@ class Group:
     def __init__(self, group_id: str, bootstrap_servers: str, partitions: int = PARTITIONS) -> None:
         self.group_id = group_id
         self.bootstrap_servers = bootstrap_servers
-        self.admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+        self.admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
         self.changelog = f"{group_id}-counts-changelog"
         self.config = GroupMemberConfig(
             group_id, heartbeat_interval_ms=HEARTBEAT_MS, max_poll_interval_ms=30_000, api_timeout_ms=10_000

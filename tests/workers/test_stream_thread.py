@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable
 
@@ -62,6 +63,16 @@ def test_a_restarted_thread_reads_neither_input_nor_changelog_again(cluster: Clu
     thread.commit()
     assert counts(cluster) == {"a": 3, "b": 1}
     assert [record.offset() for record in cluster.records(IN)] == [0, 1, 2, 3]
+
+
+def test_stream_time_goes_on_after_a_restart(cluster: Cluster, counter: Application) -> None:
+    feed(cluster, "a", timestamp=7_000)
+    counter.thread().until_idle().close()
+    times = {
+        task_id.partition: task.stream_time_ms
+        for task_id, task in counter.thread().until_running().task_manager.active.running.items()
+    }
+    assert times == {0: 7_000, 1: -1}
 
 
 def test_a_deleted_state_directory_is_restored_from_the_changelog(cluster: Cluster, counter: Application) -> None:
@@ -168,9 +179,9 @@ def test_shutdown_commits_closes_and_leaves(cluster: Cluster, counter: Applicati
     thread = counter.thread().until_idle()
     thread.control.commands.append(Shutdown(leave_group=True))
     thread.step()
-    assert thread.state is StreamThreadState.PENDING_SHUTDOWN
+    assert thread.state.name == "PENDING_SHUTDOWN"
     thread.complete_shutdown(clean_run=True)
-    assert thread.state is StreamThreadState.DEAD
+    assert thread.state.name == "DEAD"
     assert counts(cluster) == {"a": 1}
     assert thread.member.left is True
     assert thread.consumer.closed
@@ -232,3 +243,30 @@ def test_the_description_lists_tasks_by_state(cluster: Cluster, counter: Applica
     text = counter.thread().until_running().describe()
     assert text.startswith("\tStreamsThread threadId: client-StreamThread-1\nTaskManager\n")
     assert text.index("Active tasks:") < text.index("Running:") < text.index("TaskId: 0_0") < text.index("Suspended:")
+
+
+def test_a_summary_is_logged_every_two_minutes(
+    cluster: Cluster, counter: Application, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    feed(cluster, "abc")
+    thread = counter.thread().until_idle()
+    clock.advance(120_001)
+    thread.step(2)
+    summaries = [line for line in caplog.messages if "since the last update" in line]
+    assert len(summaries) == 1
+    assert "Processed 3 total records, ran 0 punctuators, and committed 1 total tasks since" in summaries[0]
+
+
+def test_iterations_grow_and_are_halved_by_a_commit(
+    cluster: Cluster, counter: Application, clock: ManualClock
+) -> None:
+    thread = counter.thread().until_running()
+    feed(cluster, "a" * 500)
+    thread.step(3)
+    grown = thread.num_iterations
+    assert grown > 2
+    clock.advance(30_001)
+    feed(cluster, "b")
+    thread.step()
+    assert thread.num_iterations == grown // 2

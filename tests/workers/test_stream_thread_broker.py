@@ -142,7 +142,7 @@ class Case:
         consumer.assign([TopicPartition(topic, partition, 0)])
         try:
             while (message := consumer.poll(PATIENCE_SECONDS)) is not None and message.error() is None:
-                yield message.key().decode(), struct.unpack(">q", message.value())[0]
+                yield (message.key() or b"").decode(), struct.unpack(">q", message.value() or b"")[0]
         finally:
             consumer.close()
 

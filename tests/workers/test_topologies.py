@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -248,3 +249,21 @@ def test_punctuations_follow_stream_time_and_wall_clock(
     wall = [at for kind, at in fired if kind == "wall_clock_time"]
     assert len(wall) == 1
     assert wall[0] >= started + 1_000
+
+
+def test_a_pattern_takes_in_topics_that_are_made_later(
+    cluster: Cluster, application: MakeApplication, clock: ManualClock
+) -> None:
+    for topic in ("in-1", "other", OUT):
+        cluster.create_topic(topic, 1)
+    builder = StreamsBuilder()
+    builder.stream(re.compile(r"in-\d"), **TEXT).to(OUT, **TEXT)
+    thread = application(builder.build()).thread().until_running()
+    cluster.append("in-1", 0, b"k", b"first", 1)
+    cluster.append("other", 0, b"k", b"other", 2)
+    thread.step(2)
+    cluster.create_topic("in-2", 1)
+    cluster.append("in-2", 0, b"k", b"second", 3)
+    clock.advance(300_000)
+    thread.step(6).until_running().step(2).commit()
+    assert values(cluster) == ["first", "second"]

@@ -113,9 +113,8 @@ class Thread:
 
     def crash(self) -> None:
         """End like a killed process: nothing is committed, the operating system gives locks and files back."""
-        for task in self.thread.task_manager.active.all_tasks().values():
-            task.state_manager.close()
-        for task in self.thread.task_manager.standby.all_tasks().values():
+        manager = self.thread.task_manager
+        for task in (*manager.active.all_tasks().values(), *manager.standby.all_tasks().values()):
             task.state_manager.close()
         self.thread._parts.close_clients["state directory"]()
         self.thread._states.state = StreamThreadState.DEAD

@@ -45,7 +45,7 @@ class TableStore:
         if store.builder.kind not in _TABLE_KINDS:
             raise InvalidStateStoreError(
                 f"A table's store must be a timestamped or versioned key-value store, but {store_name} is a "
-                f"{store.builder.kind.value} store (windowed aggregations of cogrouped streams cannot be joined or read)"
+                f"{store.builder.kind.value} store (windowed aggregations of cogrouped streams cannot be read)"
             )
         self.store = store
         self.get_as_of: GetterAsOf | None = None

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as RdTopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # no __all__ there
+from confluent_kafka.admin import AdminClient, OffsetSpec  # no __all__ there
 
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition

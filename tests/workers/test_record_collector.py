@@ -1,0 +1,136 @@
+"""What a task writes, through a real librdkafka producer and librdkafka's own mock of a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+from penstock.topology import records
+from penstock.topology.errors import StreamsError, TaskMigratedError
+from penstock.workers.log_context import PrefixedLogger
+from penstock.workers.production_errors import production_error_handler
+from penstock.workers.record_collector import make_log_change, make_send
+from penstock.workers.streams_producer import StreamsProducer
+
+TOPIC = "topic"
+WAIT_SECONDS = 10.0
+#: A record that is older than this is given up: fast failures for the tests below.
+DELIVERY_TIMEOUT_MS = 200
+LOG = PrefixedLogger("penstock.test", "")
+
+
+class Mock:
+    """A producer whose mock broker can be read."""
+
+    def __init__(self, handler: Any = None, **settings: Any) -> None:
+        self.settings = {"test.mock.num.brokers": 1, "bootstrap.servers": "", "linger.ms": 0, **settings}
+        self.clients: list[Producer] = []
+        options: Mapping[str, Any] = {"handler": handler} if handler else {}
+        self.producer = StreamsProducer(self._make, LOG, **options)
+
+    def _make(self, settings: Mapping[str, Any]) -> Producer:
+        self.clients.append(Producer({**self.settings, **settings}, logger=LOG.logger))
+        return self.clients[-1]
+
+    def read(self, partition: int, count: int) -> list[Any]:
+        """Return the first records of a partition."""
+        broker = next(iter(self.clients[0].list_topics(timeout=WAIT_SECONDS).brokers.values()))
+        settings = {"bootstrap.servers": f"{broker.host}:{broker.port}", "group.id": "reader"}
+        consumer = Consumer(settings, logger=LOG.logger)
+        consumer.assign([TopicPartition(TOPIC, partition, 0)])
+        try:
+            return consumer.consume(count, WAIT_SECONDS)
+        finally:
+            consumer.close()
+
+
+@pytest.fixture
+def mock() -> Iterator[Mock]:
+    made = Mock()
+    yield made
+    made.producer.close()
+
+
+def test_everything_of_a_record_arrives(mock: Mock) -> None:
+    send = make_send(mock.producer)
+    send(TOPIC, b"key", b"value", 1234, (("name", b"1"), ("none", None)), 2)
+    send(TOPIC, None, None, 5678, None, 2)
+    mock.producer.flush()
+    first, second = mock.read(2, 2)
+    assert (first.key(), first.value(), first.timestamp()) == (b"key", b"value", (1, 1234))
+    assert first.headers() == [("name", b"1"), ("none", None)]
+    assert (second.key(), second.value(), second.timestamp(), second.headers()) == (None, None, (1, 5678), None)
+
+
+def test_the_beginning_of_time_is_not_now(mock: Mock) -> None:
+    send = make_send(mock.producer)
+    send(TOPIC, b"k", b"v", 0, None, 0)
+    send(TOPIC, b"k", b"v", None, None, 0)
+    mock.producer.flush()
+    zero, none = mock.read(0, 2)
+    assert zero.timestamp() == (1, 1)
+    assert none.timestamp()[1] > 1_600_000_000_000
+
+
+def test_a_change_goes_to_the_tasks_own_partition(mock: Mock) -> None:
+    log_change = make_log_change(mock.producer, {"store": records.TopicPartition(TOPIC, 1)})
+    log_change("store", b"k", b"v", 7)
+    log_change("store", b"k", None, 8, [("h", b"x")])
+    mock.producer.flush()
+    put, deleted = mock.read(1, 2)
+    assert (put.value(), put.timestamp()) == (b"v", (1, 7))
+    assert (deleted.value(), deleted.headers()) == (None, [("h", b"x")])
+
+
+def test_a_full_queue_is_waited_for() -> None:
+    mock = Mock(**{"queue.buffering.max.messages": 2})
+    send = make_send(mock.producer)
+    for number in range(20):
+        send(TOPIC, b"%d" % number, b"v", 1, None, 0)
+    mock.producer.flush()
+    assert [message.key() for message in mock.read(0, 20)] == [b"%d" % number for number in range(20)]
+    mock.producer.close()
+
+
+def unreachable(handler: Any = None) -> Mock:
+    """A producer whose broker does not exist."""
+    settings = {"test.mock.num.brokers": 0, "bootstrap.servers": "127.0.0.1:1"}
+    return Mock(handler, **settings, **{"message.timeout.ms": DELIVERY_TIMEOUT_MS})
+
+
+def test_a_record_that_is_given_up_is_raised_by_all_that_follows() -> None:
+    mock = unreachable()
+    send = make_send(mock.producer)
+    send(TOPIC, b"k", b"v", 1, None, 0)
+    with pytest.raises(StreamsError, match=r"Error encountered sending record to topic topic partition 0 due to"):
+        mock.producer.flush()
+    with pytest.raises(StreamsError, match="topic partition 0"):
+        send(TOPIC, b"k", b"v", 1, None, 0)
+    with pytest.raises(StreamsError, match="topic partition 0"):
+        mock.producer.poll()
+    mock.producer.forget_errors()
+    mock.producer.poll()
+
+
+def test_a_handler_can_go_on_without_a_record() -> None:
+    seen = []
+
+    def handler(context: Any, record: Any, exception: Exception) -> str:
+        seen.append((record.topic, record.key, record.partition))
+        return "continue"
+
+    mock = unreachable(production_error_handler({"production.exception.handler": handler}))
+    make_send(mock.producer)(TOPIC, b"k", b"v", 1, None, 0)
+    mock.producer.flush()
+    assert seen == [(TOPIC, b"k", 0)]
+    assert mock.producer.dropped == 1
+
+
+def test_a_fenced_producer_means_that_its_tasks_have_moved(mock: Mock) -> None:
+    fenced = KafkaError(KafkaError.INVALID_PRODUCER_EPOCH)
+    mock.producer._on_error(fenced, records.RawRecord(TOPIC, 0, -1, 1, b"k", b"v"))
+    with pytest.raises(TaskMigratedError, match="fenced"):
+        mock.producer.check()
