@@ -48,11 +48,12 @@ def main(only: str | None, systems: str, records: int | None, rounds: int, quick
     workload = Workload(records or (QUICK_RECORDS if quick else DEFAULT_RECORDS))
     try:
         with _work_directory() as directory, _broker(directory) as address:
-            bench = Bench(address, workload, directory, _systems(systems, directory))
-            results = bench.run(scenarios, 1 if quick else rounds)
+            measured = _systems(systems, directory)
+            versions = [system.version for system in measured]
+            results = Bench(address, workload, directory, measured).run(scenarios, 1 if quick else rounds)
     except (BenchmarkError, PenstockError) as error:
         raise click.ClickException(str(error)) from error
-    print_table(results, environment_line(workload.records, [system.version for system in bench.systems]))
+    print_table(results, environment_line(workload.records, versions))
     if json_file:
         write_json(results, json_file)
 
@@ -97,7 +98,7 @@ class Bench:
     """Runs scenarios in rounds, the systems in turn."""
 
     def __init__(self, bootstrap_servers: str, workload: Workload, directory: Path, systems: list[System]) -> None:
-        self.systems = systems
+        self._systems = systems
         self._bootstrap_servers = bootstrap_servers
         self._workload = workload
         self._directory = directory
@@ -106,10 +107,10 @@ class Bench:
     def run(self, scenarios: list[Scenario], rounds: int) -> Results:
         """Run everything; raises BenchmarkError at the first run that failed or answered wrong."""
         self._workload.load(self._bootstrap_servers)
-        results: Results = {scenario: {system.name: [] for system in self.systems} for scenario in scenarios}
+        results: Results = {scenario: {system.name: [] for system in self._systems} for scenario in scenarios}
         for number in range(rounds):
             # Who is first changes from round to round: what the broker still does for the one before is shared out.
-            order = self.systems if number % 2 == 0 else self.systems[::-1]
+            order = self._systems if number % 2 == 0 else self._systems[::-1]
             for scenario in scenarios:
                 for system in order:
                     result = self._run_one(scenario, system, number)

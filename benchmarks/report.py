@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -19,6 +20,11 @@ from benchmarks.measure import Measurement
 from benchmarks.scenarios import Scenario
 from benchmarks.systems import THREADS, KafkaStreams, Penstock
 
+PAGE_WIDTH = 120
+CAPTION = (
+    "k/s: thousand records a second after the warm-up. ratio: of the medians (and of single rounds). start: from the\n"
+    "process's start to the first commit. CPU s/M: of all its processes, for a million records."
+)
 Results = dict[Scenario, dict[str, list[Measurement]]]
 
 
@@ -31,10 +37,13 @@ def environment_line(records: int, versions: list[str]) -> str:
 
 def print_table(results: Results, environment: str) -> None:
     """Print a table to standard output."""
-    table = Table(title=environment, title_justify="left")
+    console = Console()
+    if not console.is_terminal:
+        console.width = PAGE_WIDTH
+    table = Table(box=box.SIMPLE_HEAD)
     for column in ("scenario", "system"):
         table.add_column(column)
-    for column in ("k records/s: min", "median", "max", "ratio (min to max)", "start s", "RSS MB", "CPU s / M records"):
+    for column in ("min k/s", "median", "max", "ratio", "start s", "RSS MB", "CPU s/M"):
         table.add_column(column, justify="right")
     for scenario, by_system in results.items():
         for system, runs in by_system.items():
@@ -48,7 +57,7 @@ def print_table(results: Results, environment: str) -> None:
                 f"{_median(runs, lambda run: run.rss_bytes) / 1e6:,.0f}",
                 f"{_median(runs, lambda run: run.cpu_seconds_per_million):.2f}",
             )
-    Console().print(table)
+    console.print(environment, table, CAPTION, sep="\n")
 
 
 def _median(runs: list[Measurement], value: Callable[[Measurement], float]) -> float:

@@ -41,14 +41,14 @@ SCENARIOS = (
     Scenario("count", "count by key, cache", "count", lambda workload: CountsCheck(_counts(workload))),
     Scenario(
         "count-uncached",
-        "count by key, no cache: every update",
+        "count by key, no cache",
         "count",
         lambda workload: CountsCheck(_counts(workload), every_update=True),
         {"statestore.cache.max.bytes": "0"},
     ),
     Scenario(
         "windowed-count",
-        "count by key and 10 s window, cache",
+        "count by 10 s window, cache",
         "windowed_count",
         lambda workload: CountsCheck(_windowed_counts(workload)),
     ),

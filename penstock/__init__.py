@@ -47,6 +47,7 @@ from penstock.topology.processor_api import (
     ProcessorContext,
     Punctuation,
     PunctuationType,
+    ValueTransformerWithKey,
 )
 from penstock.topology.processor_topology import AutoOffsetReset
 from penstock.topology.records import (
@@ -148,6 +149,7 @@ __all__ = [
     "ContextualFixedKeyProcessor",
     "ProcessorContext",
     "FixedKeyProcessorContext",
+    "ValueTransformerWithKey",
     "Punctuation",
     "PunctuationType",
     # how topics are read

@@ -15,6 +15,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 import uuid
 from base64 import urlsafe_b64encode
@@ -87,6 +88,16 @@ logger.log.name=org.apache.kafka.storage.internals.log
 logger.log.level=WARN
 logger.logmanager.name=kafka.log
 logger.logmanager.level=WARN
+"""
+
+#: Python that asks Linux for a SIGTERM when its parent ends, however it ends, and becomes the command of its arguments.
+#: The parent may have ended before it asked: then it is not the parent any more.
+DIE_WITH_PARENT = """\
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
 """
 
 #: What a line of the broker's log means for whoever started it.
@@ -162,7 +173,7 @@ class DevBroker:
         self._lock_entries = read_lock(Path(__file__).with_name("broker.lock"))
 
     def __enter__(self) -> DevBroker:
-        self.start()
+        self.start(detached=False)
         return self
 
     def __exit__(
@@ -188,10 +199,11 @@ class DevBroker:
         """Return the version of Kafka in the lock file."""
         return next(jar.version for jar in self._lock_entries if jar.name.startswith("kafka_2"))
 
-    def start(self, timeout: float = START_TIMEOUT_SECONDS) -> str:
+    def start(self, timeout: float = START_TIMEOUT_SECONDS, *, detached: bool = True) -> str:
         """Start the broker unless it runs, wait until it serves, and return its bootstrap servers.
 
-        timeout: seconds from its process's start to its first answer.
+        timeout: seconds from its process's start to its first answer. detached: it goes on when this process ends;
+        otherwise it ends with the thread that has started it, even if that is killed (on Linux).
         Raises DevBrokerError, JavaNotFoundError, JarError.
         """
         with self._exclusive():
@@ -204,7 +216,7 @@ class DevBroker:
             class_path = os.pathsep.join(str(jar) for jar in fetch_jars(self._lock_entries))
             for attempt in range(1, PORT_ATTEMPTS + 1):
                 try:
-                    return self._launch(java, class_path, timeout)
+                    return self._launch(java, class_path, timeout, detached)
                 except _PortTakenError:
                     if self._port is not None or attempt == PORT_ATTEMPTS:
                         raise
@@ -293,7 +305,7 @@ class DevBroker:
                 f"{MINIMUM_FREE_BYTES // 2**20} MB: free some space, or choose another --directory"
             )
 
-    def _launch(self, java: Path, class_path: str, timeout: float) -> str:
+    def _launch(self, java: Path, class_path: str, timeout: float, detached: bool) -> str:
         port, controller_port = self._choose_ports()
         self._write_config(port, controller_port)
         command = [str(java), *JVM_OPTIONS, f"-XX:ErrorFile={self.directory}/jvm_crash.log", "-cp", class_path]
@@ -302,7 +314,7 @@ class DevBroker:
         self._format_storage([*command, "kafka.tools.StorageTool"], properties)
         if self.log_file.exists():
             self.log_file.replace(self.directory / "broker.log.1")
-        process = _spawn([*command, "kafka.Kafka", properties], self.log_file)
+        process = _spawn([*command, "kafka.Kafka", properties], self.log_file, detached)
         try:
             running = _Process(process.pid, process.create_time(), port, controller_port)
             self._state_file.write_text(json.dumps(asdict(running)), "utf-8")
@@ -383,8 +395,10 @@ def _state_home() -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "penstock"
 
 
-def _spawn(command: list[str], log_file: Path) -> psutil.Process:
+def _spawn(command: list[str], log_file: Path, detached: bool) -> psutil.Process:
     """Start a process in a session of its own, so that Ctrl-C at our terminal does not reach it."""
+    if not detached:
+        command = [sys.executable, "-c", DIE_WITH_PARENT, str(os.getpid()), *command]
     write_log = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     pid = os.posix_spawn(
         command[0],

@@ -1,75 +1,48 @@
 """Window and session stores behind the record cache (Kafka Streams: CachingWindowStore, CachingSessionStore).
 
-Cache keys are (key, window start) and (key, start, end), where key is the object if equal keys have equal bytes, else
-its bytes. As in Kafka Streams, the cache hides nothing: what the store below hides because it has expired can still be
-seen while it is cached.
+Cache keys are (key, window start) and (key, session end, session start), where key is the object if equal keys have
+equal bytes, else its bytes. As in Kafka Streams, the cache hides nothing: what the store below hides because it has
+expired can still be seen while it is cached.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from penstock.topology.records import Windowed
+from penstock.topology.records import Message, Windowed
 from penstock.topology.store_interfaces import StoreBuilder
 from penstock.topology.task_context import TaskContext
 
 from .bytes_store import BytesStore, RawRow, Row, merge
-from .caching_store import CachingStore
+from .cached_rows import CachedRows, CacheKey
+from .caching_store import CachingStore, Copy
 from .segments import Segments
 from .session_store import SessionStore
 from .state_store import LONG, null_key
-from .thread_cache import NamedCache, ThreadCache
-from .window_store import WindowStore
+from .thread_cache import ThreadCache
+from .window_store import LONG_MAX, WindowStore
 
 _new = tuple.__new__
-
-
-class KeyIndex:
-    """Which cache keys there are of one record key. It may name some that are gone.
-
-    Built when first asked, from then on kept up by ``add``, and built anew after as many additions as there are
-    entries: so it costs little per put, and what was evicted does not stay for long.
-    """
-
-    def __init__(self, cache: NamedCache) -> None:
-        self._cache = cache
-        self._by_key: dict[Any, set[Any]] | None = None
-        self._added = 0
-
-    def add(self, cache_key: Any) -> None:
-        """Note a cache key."""
-        if self._by_key is not None:
-            self._added += 1
-            self._by_key.setdefault(cache_key[0], set()).add(cache_key)
-
-    def find(self, key: Any) -> Sequence[Any]:
-        """Return the cache keys of a record key that are cached now, in no order."""
-        cache = self._cache
-        if self._by_key is None or self._added > 1000 + len(cache.dirty) + len(cache.clean):
-            self._by_key = self._build()
-            self._added = 0
-        found = self._by_key.get(key, ())
-        return [cache_key for cache_key in found if cache_key in cache.dirty or cache_key in cache.clean]
-
-    def _build(self) -> dict[Any, set[Any]]:
-        by_key: dict[Any, set[Any]] = {}
-        for cache_key in chain(self._cache.clean, self._cache.dirty):
-            by_key.setdefault(cache_key[0], set()).add(cache_key)
-        return by_key
-
-    def clear(self) -> None:
-        """Forget all."""
-        self._by_key = None
 
 
 class CachingSegments(CachingStore):
     """What caching window and session stores share: cached rows laid over the rows of a scan."""
 
     segments: Segments
-    _index: KeyIndex
+
+    def __init__(self, cache: ThreadCache, copy: Copy, objects: bool) -> None:
+        super().__init__(cache, copy)
+        self._objects = objects  # whether record keys are objects in cache keys
+        self._cached = CachedRows(self._cache, self._deleting)
+
+    def _row_key(self, cache_key: CacheKey) -> bytes:
+        """Return the serialized record key of a cache key."""
+        return self._encode_key(cache_key[0]) if self._objects else cache_key[0]
+
+    _encode_key: Callable[[Any], bytes]
 
     @abstractmethod
     def _log_key(self, key: Any) -> bytes:
@@ -93,8 +66,9 @@ class CachingSegments(CachingStore):
             ((key, None) for key in self._deleting),
             ((key, entry[0]) for key, entry in self._cache.dirty.items()),
         )
+        taken_in, visible_from = self._cached.taken_in, self.segments.visible_from
         for key, value in entries:
-            if wanted(key):
+            if wanted(key) and (key[1] >= visible_from or key not in taken_in):
                 log_key = self._log_key(key)
                 data = None if value is None else encode(value)
                 yield LONG.pack(time_of(log_key) // interval) + log_key, data
@@ -106,14 +80,33 @@ class CachingSegments(CachingStore):
     def _entry_size(self, key: Any, value: Any) -> int:
         return len(self._log_key(key)) + len((None if value is None else self._encode(value)) or b"")
 
-    def _cached_values(self, key: Any) -> dict[Any, Any]:
-        """Return the cached values of a record key by cache key, None for deleted ones; they are the caller's own."""
+    @abstractmethod
+    def _read_rows(self, low: CacheKey) -> Iterable[tuple[CacheKey, Any]]:
+        """Return the rows of low's record key from low on as the store below has them."""
+
+    def _key_values(self, low: CacheKey, high: CacheKey | None) -> list[tuple[CacheKey, Any]]:
+        """Return the rows of a record key with low <= cache key < high, by time; the values are the caller's own."""
+        visible = max(low, (low[0], self.segments.visible_from))
+        below = () if self._cached.take_in(visible, self._read_rows) else self._read_rows(visible)
+        cached = [key for key in self._cached.find(low, high) if key >= visible or key not in self._cached.taken_in]
         dirty, clean, copy = self._cache.dirty, self._cache.clean, self._copy
-        found = {at: dirty[at][0] if at in dirty else clean[at] for at in self._index.find(key)}
-        found |= {at: None for at in self._deleting if at[0] == key and at not in found}
-        if copy is None:
-            return found
-        return {at: None if value is None else copy(value) for at, value in found.items()}
+        rows = ((key, dirty[key][0] if key in dirty else clean[key]) for key in cached)
+        found = [(key, value if copy is None or value is None else copy(value)) for key, value in rows]
+        if below:
+            known = set(cached) | self._deleting
+            found += [row for row in below if row[0] not in known and (high is None or row[0] < high)]
+            found.sort(key=lambda row: row[0])
+        return [row for row in found if row[1] is not None]
+
+    def rollback(self) -> None:
+        """See StateStore.rollback."""
+        self._cached.clear()
+        super().rollback()
+
+    def restore(self, messages: Sequence[Message], next_offset: int | None) -> None:
+        """See StateStore.restore."""
+        self._cached.clear()
+        super().restore(messages, next_offset)
 
 
 class CachingWindowStore(CachingSegments, WindowStore):
@@ -121,9 +114,7 @@ class CachingWindowStore(CachingSegments, WindowStore):
 
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore, cache: ThreadCache) -> None:
         WindowStore.__init__(self, builder, task, rows)
-        CachingStore.__init__(self, cache, self.values.copy)
-        self._index = KeyIndex(self._cache)
-        self._objects = self.serdes.cacheable_keys
+        CachingSegments.__init__(self, cache, self.values.copy, self.serdes.cacheable_keys)
         copy = self.values.copy
         vars(self).update(
             fetch=self._fetcher(self._getter(self._read_entry, copy)),
@@ -133,50 +124,57 @@ class CachingWindowStore(CachingSegments, WindowStore):
         )
 
     def _fetcher(self, get: Callable[[Any], Any]) -> Callable[[Any, int], Any]:
-        encode_key = self._encode_key
-        if self._objects:
-            return lambda key, time: get((key, time))
-        return lambda key, time: get((encode_key(key), time))
+        segments, taken_in, encode_key = (
+            self.segments,
+            self._cached.taken_in,
+            None if self._objects else self._encode_key,
+        )
+
+        def fetch(key: Any, time: int) -> Any:
+            cache_key = (key if encode_key is None else encode_key(key), time)
+            if time < segments.visible_from and cache_key in taken_in:
+                return None
+            return get(cache_key)
+
+        return fetch
 
     def _window_putter(self, put: Callable[[Any, Any], None]) -> Callable[[Any, Any, int], None]:
-        name, index, encode_key = self.name, self._index, None if self._objects else self._encode_key
+        name, cached, encode_key = self.name, self._cached, None if self._objects else self._encode_key
 
         def put_window(key: Any, value: Any, window_start: int) -> None:
             if key is None:
                 raise null_key(name)
             cache_key = (key if encode_key is None else encode_key(key), window_start)
-            index.add(cache_key)
+            cached.put(cache_key)
             put(cache_key, value)
 
         return put_window
 
-    def _row_key(self, key: Any) -> bytes:
-        return self._encode_key(key[0]) if self._objects else key[0]
-
-    def _log_key(self, key: Any) -> bytes:
+    def _log_key(self, key: CacheKey) -> bytes:
         return self._row_key(key) + LONG.pack(key[1]) + b"\0\0\0\0"
 
-    def _object_key(self, key: Any) -> Any:
+    def _object_key(self, key: CacheKey) -> Any:
         return self._windowed(key[0] if self._objects else self.serdes.decode_key(key[0]), key[1])
 
-    def _write_entry(self, key: Any, value: Any) -> None:
+    def _write_entry(self, key: CacheKey, value: Any) -> None:
         self.put_row(self._row_key(key), value, key[1])
 
-    def _read_entry(self, key: Any) -> Any:
+    def _read_entry(self, key: CacheKey) -> Any:
         return self.fetch_row(self._row_key(key), key[1])
+
+    def _read_rows(self, low: CacheKey) -> Iterable[tuple[CacheKey, Any]]:
+        decode = self.values.decode
+        rows = self._key_rows(self._row_key(low), low[1], LONG_MAX)
+        return [((low[0], start), decode(data)) for start, data in rows]
 
     def _encode(self, value: Any) -> bytes | None:
         return self.values.encode(value)
 
     def fetch_range(self, key: Any, time_from: int, time_to: int) -> Sequence[tuple[int, Any]]:
         """See WindowStore.fetch_range."""
-        cached = self._cached_values(key if self._objects else self._encode_key(key))
-        stored = super().fetch_range(key, time_from, time_to)
-        if not cached:
-            return stored
-        found = dict(stored)
-        found.update({start: value for (_, start), value in cached.items() if time_from <= start <= time_to})
-        return sorted(((start, value) for start, value in found.items() if value is not None), key=lambda row: row[0])
+        record_key = key if self._objects else self._encode_key(key)
+        rows = self._key_values((record_key, time_from), (record_key, time_to + 1))
+        return [(cache_key[1], value) for cache_key, value in rows]
 
     def _scan(self, time_from: int, time_to: int, reverse: bool) -> Iterator[Row]:
         stored = super()._scan(time_from, time_to, reverse)
@@ -188,9 +186,7 @@ class CachingSessionStore(CachingSegments, SessionStore):
 
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore, cache: ThreadCache) -> None:
         SessionStore.__init__(self, builder, task, rows)
-        CachingStore.__init__(self, cache, self.values.copy)
-        self._index = KeyIndex(self._cache)
-        self._objects = self.serdes.cacheable_keys
+        CachingSegments.__init__(self, cache, self.values.copy, self.serdes.cacheable_keys)
         copy = self.values.copy
         self._get = self._getter(self._read_entry, copy)
         vars(self).update(
@@ -198,53 +194,51 @@ class CachingSessionStore(CachingSegments, SessionStore):
         )
 
     def _session_putter(self, put: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-        name, index, encode_key = self.name, self._index, None if self._objects else self._encode_key
+        name, cached, encode_key = self.name, self._cached, None if self._objects else self._encode_key
 
         def put_session(session: Windowed, value: Any) -> None:
             key, start, end = session
             if key is None:
                 raise null_key(name)
-            cache_key = (key if encode_key is None else encode_key(key), start, end)
-            index.add(cache_key)
+            cache_key = (key if encode_key is None else encode_key(key), end, start)
+            cached.put(cache_key)
             put(cache_key, value)
 
         return put_session
 
     def fetch_session(self, key: Any, start: int, end: int) -> Any:
         """See SessionStore.fetch_session."""
-        return self._get((key if self._objects else self._encode_key(key), start, end))
+        cache_key = (key if self._objects else self._encode_key(key), end, start)
+        if end < self.segments.visible_from and cache_key in self._cached.taken_in:
+            return None
+        return self._get(cache_key)
 
-    def _row_key(self, key: Any) -> bytes:
-        return self._encode_key(key[0]) if self._objects else key[0]
+    def _log_key(self, key: CacheKey) -> bytes:
+        return self._row_key(key) + LONG.pack(key[1]) + LONG.pack(key[2])
 
-    def _log_key(self, key: Any) -> bytes:
-        return self._row_key(key) + LONG.pack(key[2]) + LONG.pack(key[1])
+    def _object_key(self, key: CacheKey) -> Any:
+        return Windowed(key[0] if self._objects else self.serdes.decode_key(key[0]), key[2], key[1])
 
-    def _object_key(self, key: Any) -> Any:
-        return Windowed(key[0] if self._objects else self.serdes.decode_key(key[0]), key[1], key[2])
+    def _write_entry(self, key: CacheKey, value: Any) -> None:
+        self.put_row(self._row_key(key), key[2], key[1], value)
 
-    def _write_entry(self, key: Any, value: Any) -> None:
-        self.put_row(self._row_key(key), key[1], key[2], value)
+    def _read_entry(self, key: CacheKey) -> Any:
+        return self.fetch_row(self._row_key(key), key[2], key[1])
 
-    def _read_entry(self, key: Any) -> Any:
-        return self.fetch_row(self._row_key(key), key[1], key[2])
+    def _read_rows(self, low: CacheKey) -> Iterable[tuple[CacheKey, Any]]:
+        decode = self.values.decode
+        rows = self._key_rows(self._row_key(low), low[1], LONG_MAX)
+        return [((low[0], end, start), decode(data)) for end, start, data in rows]
 
     def _encode(self, value: Any) -> bytes | None:
         return self.values.encode(value)
 
     def find_sessions(self, key: Any, earliest_end: int, latest_start: int) -> Sequence[tuple[Windowed, Any]]:
         """See SessionStore.find_sessions."""
-        cached = self._cached_values(key if self._objects else self._encode_key(key))
-        stored = super().find_sessions(key, earliest_end, latest_start)
-        if not cached:
-            return stored
-        found = {(session[2], session[1]): value for session, value in stored}
-        for (_, start, end), value in cached.items():
-            if end >= earliest_end and start <= latest_start:
-                found[end, start] = value
-        live = sorted((row for row in found.items() if row[1] is not None), key=lambda row: row[0])
-        return [(_new(Windowed, (key, start, end)), value) for (end, start), value in live]
+        record_key = key if self._objects else self._encode_key(key)
+        rows = self._key_values((record_key, earliest_end), None)
+        return [(_new(Windowed, (key, at[2], at[1])), value) for at, value in rows if at[2] <= latest_start]
 
     def _scan(self, earliest_end: int, latest_end: int, reverse: bool, hidden_too: bool = False) -> Iterator[Row]:
         stored = super()._scan(earliest_end, latest_end, reverse, hidden_too)
-        return self._overlay(stored, lambda key: earliest_end <= key[2] <= latest_end, reverse)
+        return self._overlay(stored, lambda key: earliest_end <= key[1] <= latest_end, reverse)

@@ -43,7 +43,7 @@ class NamedCache:
     serialized size in bytes of an entry.
     """
 
-    __slots__ = ("_flush", "_owner", "_size_of", "check_at", "clean", "dirty", "entry_bytes", "name")
+    __slots__ = ("_flush", "_owner", "_size_of", "check_at", "clean", "dirty", "entry_bytes", "evictions", "name")
 
     def __init__(
         self, owner: ThreadCache, name: str, flush: Callable[[], None], size_of: Callable[[Any, Any], int]
@@ -52,6 +52,7 @@ class NamedCache:
         self.dirty: dict[Any, tuple[Any, int, Headers, Message | None]] = {}
         self.clean: dict[Any, Any] = {}
         self.check_at = 1
+        self.evictions = 0  # how often entries were dropped
         self.entry_bytes = float(ENTRY_OVERHEAD_BYTES)
         self._owner = owner
         self._flush = flush
@@ -80,6 +81,7 @@ class NamedCache:
         clean = self.clean
         if entries > len(clean) and self.dirty:
             self._flush()
+        self.evictions += 1
         for key in list(islice(clean, entries)):
             del clean[key]
 

@@ -180,6 +180,20 @@ def test_ctrl_c_while_it_starts_leaves_no_process(tmp_path: Path) -> None:
     assert not java_processes(tmp_path)
 
 
+def test_a_block_whose_process_is_killed_takes_its_broker_with_it(tmp_path: Path) -> None:
+    program = (
+        "import sys; from penstock.dev_broker import DevBroker\n"
+        "with DevBroker('tried', sys.argv[1]) as broker: print(broker.status().pid, flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "b")]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        broker = psutil.Process(int(owner.stdout.readline()))
+        assert broker.is_running()
+        owner.kill()
+    broker.wait(20)
+
+
 def test_the_command(tmp_path: Path) -> None:
     def run(*arguments: str) -> tuple[int, str]:
         result = CliRunner().invoke(cli, ["broker", *arguments, "--directory", str(tmp_path / "b")])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, Literal, TypeVar, Unpack, overload
 
 from .abstract_stream import AbstractStream
@@ -28,8 +28,10 @@ from .operators.suppress import KTableSuppressProcessor
 from .operators.table import KTableFilter, KTableMapValues, KTableSource
 from .operators.table_aggregate import KTableRepartitionMap
 from .operators.table_store import KTableMaterializedValueGetterSupplier
+from .operators.table_transform import KTableTransformValues
 from .operators.value_getters import KTableValueGetterSupplier
 from .operators.windowed import WindowedAggregator
+from .processor_api import ValueTransformerWithKey, stores_of
 from .serdes import Serde, SerdeLike, as_serde
 from .store_interfaces import StoreBuilder, StoreKind
 from .suppressed import Suppressed
@@ -127,18 +129,50 @@ class KTable(AbstractStream, Generic[K, V]):
         operator = KTableMapValues(self, mapper, kept.queryable_store_name, with_key)
         return self._derived(name, prefix, operator, given, kept)
 
+    def transform_values(
+        self,
+        supplier: Callable[[], ValueTransformerWithKey[K, V, VR]],
+        *state_stores: str,
+        name: str | None = None,
+        store: StoreOption = None,
+        key_serde: SerdeLike | None = None,
+        value_serde: SerdeLike | None = None,
+    ) -> KTable[K, VR]:
+        """Replace values by those of a ValueTransformerWithKey of your own; state_stores names the stores it uses.
+
+        supplier: the transformer's class, or a function without arguments that makes one per task. Transformers are
+        called for deletions too. store is where the result is kept; one with state needs it if joins or grouping follow,
+        because without it a transformer is called again whenever a row is read.
+        """
+        prefix = "KTABLE-TRANSFORMVALUES-"
+        given = materialized_option(store, key_serde, value_serde)
+        kept = MaterializedInternal(given, key_serde=self.key_serde)
+        operator = KTableTransformValues(self, supplier, kept.queryable_store_name)
+        return self._derived(name, prefix, operator, given, kept, state_stores, stores_of(supplier))
+
     def _kept(self, given: Materialized | None, prefix: str, value_serde: Serde[Any] | None) -> MaterializedInternal:
         if given is not None and given.store_name is None:
             self.builder.new_store_name(prefix)  # uses up a number, as in Kafka Streams
         return MaterializedInternal(given, key_serde=self.key_serde, value_serde=value_serde)
 
     def _derived(
-        self, name: str | None, prefix: str, operator: Operator, given: Materialized | None, kept: MaterializedInternal
+        self,
+        name: str | None,
+        prefix: str,
+        operator: Operator,
+        given: Materialized | None,
+        kept: MaterializedInternal,
+        used: Sequence[str] = (),
+        own: Sequence[StoreBuilder] = (),
     ) -> KTable[K, Any]:
-        """Return the table of an operator that is kept only if it has a store name."""
+        """Return the table of an operator that is kept only if it has a store name.
+
+        used, own: the stores that the operator works with, declared elsewhere and by itself.
+        """
         stores = [key_value_store(kept)] if kept.queryable_store_name is not None else []
+        stores += [StoreFactory(builder) for builder in own]
         versioned = None if given is None else kept.versioned
-        node = self.attach(name, prefix, operator, stores=stores, output_versioned=versioned)
+        node = self.attach(name, prefix, operator, store_names=used, stores=stores, output_versioned=versioned)
         return KTable(
             self.builder,
             node,

@@ -115,6 +115,30 @@ class FixedKeyProcessor(ABC, Generic[KIn, VIn, VOut]):
         """Release what the processor holds; called once when the task closes."""
 
 
+class ValueTransformerWithKey(ABC, Generic[KIn, VIn, VOut]):
+    """Makes new values for the rows of a table, with state if it likes (Kafka Streams: ValueTransformerWithKey).
+
+    For KTable.transform_values. The context has no forward(): results are returned.
+    """
+
+    context: ProcessingContext
+
+    def init(self, context: ProcessingContext) -> None:
+        """Prepare for a task. Overriders call super().init()."""
+        self.context = context
+
+    @abstractmethod
+    def transform(self, key: KIn, value: VIn | None) -> VOut | None:
+        """Return the new value of a row, None for no row; value is None for a row that is deleted or not there.
+
+        It is also called to read a row, or to know its old value, if the result is not kept in a store; then the
+        context has no record_metadata().
+        """
+
+    def close(self) -> None:
+        """Release what the transformer holds; called once when the task closes."""
+
+
 #: Kafka Streams' names: a base class that keeps the context for you.
 ContextualProcessor = Processor
 ContextualFixedKeyProcessor = FixedKeyProcessor

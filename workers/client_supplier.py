@@ -52,6 +52,7 @@ _FOR_MEMBER: Mapping[str, str] = {
 _CONSUMER_DEFAULTS: Mapping[str, Any] = {
     "check.crcs": True,  # as Java's consumer; a broken record must not get into a store
     "fetch.wait.max.ms": 100,  # a partition that is assigned while a fetch waits for data is fetched only after it
+    "fetch.queue.backoff.ms": 10,  # librdkafka's 1000: with full queues it sleeps longer than it takes to empty them
 }
 #: What the runtime depends on. Members are GroupMember's, positions are explicit, ends are seen by their events.
 _CONSUMER_FIXED: Mapping[str, Any] = {

@@ -85,7 +85,7 @@ def cluster(fresh: bool) -> Iterator[tuple[str, Path]]:
             yield given, directory
             return
         with console.status(f"Starting Kafka {broker.kafka_version} …"):
-            broker.start()
+            broker.start(detached=False)
         try:
             console.print(f"Kafka {broker.kafka_version} serves {broker.bootstrap_servers}")
             yield broker.bootstrap_servers, directory

@@ -58,9 +58,11 @@ class CrashingTask(DriverTask):
         self.processor_metadata.update(self._committed.processor_metadata)
         self.stream_time_ms = self._committed.stream_time_ms
         for name, topic in self.topology.changelog_topics.items():
-            log = self._changelog(topic)
+            log, store = self._changelog(topic), self.stores[name]
             self._changelog_ends[name] = len(log)
-            self._restore_store(self.stores[name], log)
+            at_commit = store.committed_offset() in (None, len(log))
+            assert at_commit or topic in self.topology.source_topics, f"{name} on disk is not what was committed"
+            self._restore_store(store, log)
 
     def _changelog(self, topic: str) -> Log:
         if topic in self.topology.source_topics:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from penstock import (
@@ -135,7 +135,7 @@ def in_order(case: Case) -> Case:
     return case
 
 
-def feels_a_crash(op: dict[str, Any]) -> bool:
+def feels_a_crash(op: Mapping[str, Any]) -> bool:
     """Return whether an entry keeps something in memory only, as Kafka Streams' does.
 
     A punctuation by stream time is due at once after a restart; a left or outer join remembers in memory since when
@@ -186,9 +186,7 @@ def assert_crashes_are_not_seen(case: Case, directory: Path | None, compacts: bo
     expected = run_with_crashes(case, (), None, compacts)
     actual = run_with_crashes(case, (inputs // 3, 2 * inputs // 3), directory, compacts)
     feeling = derived_from(case["topology"], feels_a_crash)
-    if isinstance(expected, str) or isinstance(actual, str):
-        assert actual == expected
-    elif not feeling:
+    if isinstance(expected, str) or isinstance(actual, str) or not feeling:
         assert actual == expected
     else:
         stores = {op["store"] for op in case["topology"] if "store" in op} - stores_of(case["topology"], feeling)
@@ -231,7 +229,7 @@ WINDOWS: list[Any] = [
 ]
 
 cached = st.sampled_from([0, 1_000_000])
-#: (key, value, time since the record before; negative: late)
+#: (key, value, time since the record before in ms; negative: late)
 events = st.lists(st.tuples(st.sampled_from("abc"), st.integers(-5, 5), st.integers(-15, 12)), min_size=1, max_size=30)
 
 
@@ -241,6 +239,11 @@ def test_windows_retracted_and_added_again_balance_to_zero(
     windows: Any, events: list[tuple[str, int, int]], cache_bytes: int, commit_every: int
 ) -> None:
     """Each window's updates are summed up: added minus retracted is its last value, 0 for sessions that were merged."""
+    times = [50 + max(-50, sum(step for *_, step in events[: number + 1])) for number in range(len(events))]
+    # Kafka Streams, and so we, update these windows twice without retracting the first: where a record's left window is
+    # the right one of the record before, and where a session of one moment gets another record of that moment.
+    assume(cache_bytes or not isinstance(windows, SlidingWindows))
+    assume(cache_bytes or not isinstance(windows, SessionWindows) or len(set(times)) == len(times))
     builder = StreamsBuilder()
     numbers = builder.stream("in", key_serde=Serdes.string(), value_serde=Serdes.int64())
     table: KTable[Windowed, int] = (
@@ -252,9 +255,8 @@ def test_windows_retracted_and_added_again_balance_to_zero(
     config = {"statestore.cache.max.bytes": cache_bytes, "default.key.serde": "string"}
     driver = CrashingDriver(builder.build(), config, None)
     try:
-        source, time = driver.create_input_topic("in"), 50
-        for number, (key, value, step) in enumerate(events, start=1):
-            time = max(0, time + step)
+        source = driver.create_input_topic("in")
+        for number, ((key, value, _), time) in enumerate(zip(events, times, strict=True), start=1):
             source.pipe_input(key, value, time)
             if number % commit_every == 0:
                 driver.commit()

@@ -38,6 +38,12 @@ def test_a_batch_runs_record_by_record_and_moves_stream_time(compiled: Any, text
     assert seen == [("k", "a", 5, 5, 0, None), ("k", None, 3, 5, 1, None), ("k", "c", 9, 9, 2, None)]
 
 
+def test_a_timestamp_of_0_is_one(compiled: Any, text: Options) -> None:
+    task = compiled(lambda builder: builder.stream("in", **text).to("out", **text))
+    task.compiled.sources["in"].process_batch([record(b"a", 5), record(b"b", 0)])
+    assert [r.timestamp for r in task.take_produced()] == [5, 0]
+
+
 def test_a_batch_goes_on_after_a_record_that_is_skipped(compiled: Any, numbers: Options) -> None:
     seen: list[int] = []
     config = {"deserialization.exception.handler": "continue"}

@@ -104,6 +104,14 @@ def test_two_drivers_of_one_topology_do_not_share_time(text: Options) -> None:
             assert driver.create_output_topic("out").read_value() == "L+None"
 
 
+def test_the_interval_does_not_begin_while_even_the_oldest_window_is_open(start: Any, text: Options) -> None:
+    interval = {"__emit.interval.ms.kstreams.outer.join.spurious.results.fix__": 1000}
+    flow = start(joined("left", JoinWindows(10, grace=5), text), interval).pipe("left", "a", "L", 0)
+    flow.driver.advance_wall_clock_time(1000)
+    flow.pipe("left", "b", "x", 15).pipe("left", "b", "y", 16)
+    assert values(flow) == [("L+None", 0)]
+
+
 @pytest.mark.parametrize(("difference", "grace", "found"), [(0, 0, True), (0, 1, False), (1, 0, False)])
 def test_the_interval_begins_though_nothing_waits_where_the_sum_overflows(
     start: Any, text: Options, difference: int, grace: int, found: bool

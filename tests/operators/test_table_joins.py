@@ -164,6 +164,22 @@ def test_a_row_without_update_is_not_deleted_again_where_old_values_are_known(st
         assert [value for _, value, _ in flow.read()] == expected
 
 
+@pytest.mark.parametrize("cache", [0, 1_000_000])
+@pytest.mark.parametrize("store", [None, "mapped"])
+def test_a_mapped_table_can_be_aggregated_with_its_old_values(
+    start: Any, text: Options, cache: int, store: str | None
+) -> None:
+    def declare(builder: Any) -> None:
+        mapped = builder.table("in", **text).map_values(str.upper, store=store, **({} if store is None else text))
+        grouped = mapped.group_by(lambda key, value: ("all", value), **text)
+        grouped.reduce(lambda a, v: a + v, lambda a, v: a.replace(v, "", 1), store="r")
+
+    flow = start(declare, {"statestore.cache.max.bytes": cache})
+    for key, value in (("1", "a"), ("2", "b"), ("1", "c"), ("2", None)):
+        flow.pipe("in", key, value)
+    assert flow.driver.get_key_value_store("r").get("all") == "C"
+
+
 def test_the_rows_of_a_mapped_table_are_computed_when_they_are_read(start: Any, text: Options) -> None:
     def declare(builder: Any) -> None:
         table = builder.table("table", **text).filter(lambda key, value: value != "no").map_values(str.upper)
@@ -206,6 +222,16 @@ def test_a_foreign_key_join_follows_both_tables(start: Any, text: Options, kind:
     for topic, key, value in FOREIGN:
         flow.pipe(topic, key, value)
     assert [value for _, value, _ in flow.read()] == expected
+
+
+def test_a_row_of_a_foreign_key_join_has_the_later_timestamp(start: Any, text: Options) -> None:
+    def declare(builder: Any) -> None:
+        left, right = builder.table("left", **text), builder.table("right", **text)
+        left.join(right, pair, foreign_key=lambda value: value[:1]).to_stream().to("out", **text)
+
+    flow = start(declare).pipe("right", "r", "R", 9).pipe("left", "a", "r1", 3).pipe("left", "a", "r2", 12)
+    flow.pipe("right", "r", "S", 4)
+    assert flow.read() == [("a", "r1+R", 9), ("a", "r2+R", 12), ("a", "r2+S", 12)]
 
 
 def test_a_table_with_grace_must_be_versioned(start: Any, text: Options) -> None:

@@ -27,15 +27,25 @@ Rows = dict[Windowed, int]
 
 
 class SessionMachine(RuleBasedStateMachine):
-    """Random operations on a session store and on dicts. The cache is large: nothing is evicted."""
+    """Random operations on a session store and on dicts.
 
-    @initialize(backend=st.sampled_from([ROCKSDB, IN_MEMORY]), cached=st.booleans(), json=st.booleans())
-    def set_up(self, backend: StoreBackend, cached: bool, json: bool) -> None:
-        builder = session_builder(backend, value_serde=Serdes.json() if json else Serdes.int64())
+    With the small cache, which evicts all the time, nothing expires: what has expired is seen as long as it is cached.
+    """
+
+    @initialize(
+        backend=st.sampled_from([ROCKSDB, IN_MEMORY]),
+        cache_bytes=st.sampled_from([0, 700, 10_000_000]),
+        json=st.booleans(),
+    )
+    def set_up(self, backend: StoreBackend, cache_bytes: int, json: bool) -> None:
+        self.retention = 10**9 if cache_bytes == 700 else RETENTION
+        self.segment = max(self.retention // 2, 60_000)
+        value_serde = Serdes.json() if json else Serdes.int64()
+        builder = session_builder(backend, value_serde=value_serde, retention_ms=self.retention)
         self.directory = Path(tempfile.mkdtemp())
-        self.open = OpenStore(builder, self.directory, 10_000_000 if cached else 0)
+        self.open = OpenStore(builder, self.directory, cache_bytes)
         self.in_memory = backend is IN_MEMORY
-        self.cached = cached
+        self.cached = cache_bytes > 0
         self.below: Rows = {}
         self.cache: dict[Windowed, int | None] = {}
         self.dirty: dict[Windowed, None] = {}
@@ -52,15 +62,18 @@ class SessionMachine(RuleBasedStateMachine):
 
     def put_below(self, session: Windowed, value: int | None) -> None:
         self.observed = max(self.observed, session.end)
-        horizon = self.observed - RETENTION
-        if (session.end <= horizon) if self.in_memory else (session.end // SEGMENT < max(0, horizon) // SEGMENT):
+        horizon = self.observed - self.retention
+        expired_segment = session.end // self.segment < max(0, horizon) // self.segment
+        if (session.end <= horizon) if self.in_memory else expired_segment:
             return
         self.below.pop(session, None)
         if value is not None:
             self.below[session] = value
 
     def visible(self) -> Rows:
-        rows: dict[Windowed, int | None] = {s: v for s, v in self.below.items() if s.end > self.observed - RETENTION}
+        rows: dict[Windowed, int | None] = {
+            s: v for s, v in self.below.items() if s.end > self.observed - self.retention
+        }
         rows.update(self.cache)
         return {session: value for session, value in rows.items() if value is not None}
 
@@ -111,7 +124,7 @@ class SessionMachine(RuleBasedStateMachine):
             key, start, end = session
             if self.in_memory:
                 return end, key.encode(), start
-            return end // SEGMENT, key.encode() + end.to_bytes(8) + start.to_bytes(8)
+            return end // self.segment, key.encode() + end.to_bytes(8) + start.to_bytes(8)
 
         return [(session, rows[session]) for session in sorted(rows, key=order)]
 

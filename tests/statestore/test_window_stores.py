@@ -21,6 +21,7 @@ KEYS = st.sampled_from(["a", "a\0", "ab", "b"])
 SIZE = 10_000
 RETENTION = 100_000
 SEGMENT = 60_000  # max(retention / 2, 60 s)
+FOREVER = 10**9
 TIMES = st.integers(0, 40).map(lambda tens: tens * 10_000)
 ROCKSDB, IN_MEMORY = StoreBackend.ROCKSDB, StoreBackend.IN_MEMORY
 Rows = dict[tuple[str, int], int]
@@ -33,8 +34,10 @@ def windowed(key: str, start: int) -> Windowed:
 class WindowModel:
     """The rules, in dicts: rows by key and start, what the store below a cache has, what the cache has."""
 
-    def __init__(self, backend: StoreBackend, cached: bool) -> None:
+    def __init__(self, backend: StoreBackend, cached: bool, retention: int) -> None:
         self.in_memory = backend is IN_MEMORY
+        self.retention = retention
+        self.segment = max(retention // 2, 60_000)
         self.cached = cached
         self.below: Rows = {}
         self.cache: dict[tuple[str, int], int | None] = {}
@@ -52,8 +55,8 @@ class WindowModel:
 
     def put_below(self, key: str, value: int | None, start: int) -> None:
         self.observed = max(self.observed, start)
-        expired_segment = start // SEGMENT < max(0, self.observed - RETENTION) // SEGMENT
-        if (start <= self.observed - RETENTION) if self.in_memory else expired_segment:
+        horizon = self.observed - self.retention
+        if (start <= horizon) if self.in_memory else (start // self.segment < max(0, horizon) // self.segment):
             self.dropped += 1
         elif value is None:
             self.below.pop((key, start), None)
@@ -67,7 +70,7 @@ class WindowModel:
         self.cache = {at: value for at, value in self.cache.items() if value is not None}
 
     def visible(self) -> Rows:
-        rows = {at: value for at, value in self.below.items() if at[1] > self.observed - RETENTION}
+        rows = {at: value for at, value in self.below.items() if at[1] > self.observed - self.retention}
         rows.update(self.cache)  # type: ignore[arg-type]
         return {at: value for at, value in rows.items() if value is not None}
 
@@ -76,18 +79,25 @@ class WindowModel:
             key, start = at
             if self.in_memory:
                 return start, key.encode()
-            return start // SEGMENT, key.encode() + start.to_bytes(8)
+            return start // self.segment, key.encode() + start.to_bytes(8)
 
         return [(windowed(*at), rows[at]) for at in sorted(rows, key=order)]
 
 
 class WindowMachine(RuleBasedStateMachine):
-    """Random operations on a window store and on the model. The cache is large: nothing is evicted."""
+    """Random operations on a window store and on the model.
+
+    With the small cache, which evicts all the time, nothing expires: what has expired is seen as long as it is cached.
+    """
 
     @initialize(
-        backend=st.sampled_from([ROCKSDB, IN_MEMORY]), cached=st.booleans(), json=st.booleans(), objects=st.booleans()
+        backend=st.sampled_from([ROCKSDB, IN_MEMORY]),
+        cache_bytes=st.sampled_from([0, 700, 10_000_000]),
+        json=st.booleans(),
+        objects=st.booleans(),
     )
-    def set_up(self, backend: StoreBackend, cached: bool, json: bool, objects: bool) -> None:
+    def set_up(self, backend: StoreBackend, cache_bytes: int, json: bool, objects: bool) -> None:
+        retention = FOREVER if cache_bytes == 700 else RETENTION
         key_serde = Serdes.string() if objects else Serdes.of(UnknownString())
         value_serde = Serdes.json() if json else Serdes.int64()
         builder = StoreBuilder(
@@ -97,12 +107,12 @@ class WindowMachine(RuleBasedStateMachine):
             value_serde,
             backend,
             caching=True,
-            retention_ms=RETENTION,
+            retention_ms=retention,
             window_size_ms=SIZE,
         )
         self.directory = Path(tempfile.mkdtemp())
-        self.open = OpenStore(builder, self.directory, 10_000_000 if cached else 0)
-        self.model = WindowModel(backend, cached)
+        self.open = OpenStore(builder, self.directory, cache_bytes)
+        self.model = WindowModel(backend, cache_bytes > 0, retention)
         self.committed: tuple[Rows, int] = {}, -1
 
     @rule(key=KEYS, value=st.none() | st.integers(0, 9), start=TIMES)

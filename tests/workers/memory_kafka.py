@@ -127,6 +127,7 @@ class MemoryConsumer:
         self.clock = clock
         self.committed_only = committed_only
         self.positions: dict[TopicPartition, int] = {}
+        self.starts: dict[TopicPartition, int] = {}
         self.paused: set[TopicPartition] = set()
         self.told_end: dict[TopicPartition, int] = {}
         self.closed = False
@@ -135,7 +136,7 @@ class MemoryConsumer:
         for partition in partitions:
             key = TopicPartition(partition.topic, partition.partition)
             assert key not in self.positions
-            self.positions[key] = partition.offset
+            self.positions[key] = self.starts[key] = partition.offset
 
     def incremental_unassign(self, partitions: list[RdTopicPartition]) -> None:
         for partition in partitions:
@@ -419,6 +420,13 @@ class MemoryAdmin:
     def list_offsets(self, asked: Mapping[RdTopicPartition, Any], request_timeout: float = 0) -> dict[Any, Future[Any]]:
         ends = {p: self.cluster.logs[TopicPartition(p.topic, p.partition)].end for p in asked}
         return {partition: done(SimpleNamespace(offset=end)) for partition, end in ends.items()}
+
+    def list_consumer_group_offsets(self, requests: list[Any], request_timeout: float = 0) -> dict[str, Future[Any]]:
+        (request,) = requests
+        asked = [TopicPartition(p.topic, p.partition) for p in request.topic_partitions]
+        offsets = {p: at.offset if (at := self.cluster.committed.get(p)) is not None else -1001 for p in asked}
+        found = [RdTopicPartition(*partition, offset) for partition, offset in offsets.items()]
+        return {request.group_id: done(SimpleNamespace(topic_partitions=found))}
 
     def delete_records(self, partitions: list[RdTopicPartition]) -> dict[Any, Future[Any]]:
         for partition in partitions:

@@ -31,6 +31,8 @@ DEADLINE_SECONDS = 20.0
 PAUSE_SECONDS = 0.01
 HEARTBEAT_MS = 100
 SESSION_TIMEOUT_MS = 1_500
+#: What does not wait for a session's end takes less than this.
+PROMPT_SECONDS = SESSION_TIMEOUT_MS / 1000 / 2
 #: By default a broker lets no streams group heartbeat this fast, nor end sessions this soon.
 QUICK_GROUPS = {
     "group.streams.min.heartbeat.interval.ms": str(HEARTBEAT_MS),

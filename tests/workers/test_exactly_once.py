@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from confluent_kafka import KafkaError
 from counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
 from memory_kafka import Cluster
 from thread_stage import Application
 
-from penstock.topology.records import TopicPartition
+from penstock.topology.records import RawRecord, TopicPartition
 
 MakeApplication = Callable[..., Application]
 
@@ -79,6 +80,18 @@ def test_a_fenced_producer_gives_its_tasks_up(
     assert not thread.task_manager.active.running
     assert committed(cluster) is None
     assert counts(cluster) == {}
+    thread.until(lambda: len(thread.task_manager.active.running) == 2).step(3).commit()
+    assert counts(cluster) == {"a": 2, "b": 1}
+    assert len(cluster.records(OUT)) == 2  # what the aborted transaction held never comes
+
+
+def test_a_fence_that_is_learned_of_later_gives_the_tasks_up_too(cluster: Cluster, counter: Application) -> None:
+    thread = counter.thread().until_idle()
+    fenced = KafkaError(KafkaError.INVALID_PRODUCER_EPOCH)
+    thread._parts.producer._on_error(fenced, RawRecord(OUT, 0, -1, 1, b"k", b"v"))
+    thread.step()
+    assert not thread.task_manager.active.running
+    feed(cluster, "aab")
     thread.until(lambda: len(thread.task_manager.active.running) == 2).step(3).commit()
     assert counts(cluster) == {"a": 2, "b": 1}
 

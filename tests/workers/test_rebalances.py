@@ -88,6 +88,16 @@ def test_a_task_that_moves_is_committed_first(cluster: Cluster, counter: Applica
         assert offset.offset == 2
 
 
+def test_everything_is_committed_before_a_thread_joins_again(cluster: Cluster, counter: Application) -> None:
+    for partition in range(PARTITIONS):
+        feed(cluster, "ab", partition)
+    first = counter.thread().until_idle()
+    assert committed(cluster) is None
+    counter.thread(slot=2)
+    first.step()
+    assert all(committed(cluster, partition) is not None for partition in range(PARTITIONS))
+
+
 def test_a_thread_that_leaves_gives_its_tasks_back(cluster: Cluster, counter: Application) -> None:
     first, second = counter.thread().until_running(), counter.thread(slot=2)
     step_until(lambda: all_run(first, second), first, second)

@@ -224,6 +224,15 @@ def test_a_query_is_answered_by_task(cluster: Cluster, counter: Application) -> 
     assert results[3].value == {}
 
 
+def test_a_store_that_is_being_restored_cannot_be_queried(cluster: Cluster, counter: Application) -> None:
+    thread = counter.thread()
+    thread.until(lambda: thread.task_manager.active.restoring)
+    thread.control.commands.append(Query(1, "counts", "get", ("a",)))
+    thread.thread._commands.poll()
+    results = [report for report in thread.control.reports if isinstance(report, QueryResult)]
+    assert "task 0_0 is still restoring; try again" in (results[0].error or "")
+
+
 def test_positions_that_are_gone_are_reset_by_policy(cluster: Cluster, counter: Application) -> None:
     feed(cluster, "aab")
     cluster.committed[TopicPartition(IN, 0)] = OffsetAndMetadata(99)

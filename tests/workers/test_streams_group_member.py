@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 from streams_group_stage import (
     HEARTBEAT_MS,
     PARTITIONS,
+    PROMPT_SECONDS,
     SESSION_TIMEOUT_MS,
     Group,
     ThreadDouble,
@@ -107,6 +109,23 @@ def test_a_task_reads_only_the_partitions_that_there_are(group: Group) -> None:
     assert thread.assignment.active[TaskId(0, 3)] == {TopicPartition(group.topic, 3)}
 
 
+def test_a_broker_that_hears_late_of_partitions_is_asked_again(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, late = streams_messages.partition_counts, []
+
+    def outdated(response: object) -> tuple[int, dict[str, int]]:
+        code, counts = read(response)
+        if not late:
+            late.append(counts)
+            return code, {name: count - 1 for name, count in counts.items()}
+        return code, counts
+
+    monkeypatch.setattr(streams_messages, "partition_counts", outdated)
+    thread = group.add()
+    group.settle()
+    assert late
+    assert thread.active == group.tasks
+
+
 # Moving tasks
 
 
@@ -131,7 +150,7 @@ def test_a_member_that_leaves_gives_its_tasks_away_at_once(group: Group) -> None
     first, second = group.add(), group.add()
     group.settle()
     second.close(leave=True)
-    assert group.settle() < SESSION_TIMEOUT_MS / 1000
+    assert group.settle() < PROMPT_SECONDS
     assert first.active == group.tasks
 
 
@@ -189,7 +208,10 @@ def static(group: Group, slot: int = 0) -> ThreadDouble:
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_replaced_static_member_gets_its_tasks_back_and_nobody_else_notices(group: Group, killed: bool) -> None:
+def test_a_replaced_static_member_gets_its_tasks_back_and_nobody_else_notices(
+    group: Group, killed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     other, old = static(group, 0), static(group, 1)
     group.settle()
     tasks = old.active
@@ -201,16 +223,17 @@ def test_a_replaced_static_member_gets_its_tasks_back_and_nobody_else_notices(gr
     else:
         old.close(leave=False)
     successor = static(group, 1)
-    assert group.settle() < SESSION_TIMEOUT_MS / 1000
+    assert group.settle() < PROMPT_SECONDS
     assert successor.active == tasks
     assert other.count(Rebalance) == rebalances
+    assert ("UNRELEASED_INSTANCE_ID" in caplog.text) is killed  # the successor has to ask for the place of a killed one
 
 
 def test_a_static_member_may_leave_for_good(group: Group) -> None:
     first, second = static(group, 0), static(group, 1)
     group.settle()
     second.close(leave=True)
-    assert group.settle() < SESSION_TIMEOUT_MS / 1000
+    assert group.settle() < PROMPT_SECONDS
     assert first.active == group.tasks
 
 
@@ -257,6 +280,17 @@ def test_all_know_where_each_partition_is_processed(group: Group) -> None:
     joins = first.count(Assigned)
     group.run_for(5 * HEARTBEAT_MS / 1000)
     assert first.count(Assigned) == joins  # told once
+
+
+def test_an_endpoint_that_the_broker_spells_otherwise_does_no_harm(group: Group) -> None:
+    thread = group.add(endpoint="one.example:0080")
+    group.settle()
+    group.run_for(3 * HEARTBEAT_MS / 1000)
+    joins = thread.count(Assigned)
+    group.run_for(5 * HEARTBEAT_MS / 1000)
+    assert thread.count(Assigned) == joins
+    everything = frozenset().union(*thread.assignment.active.values())
+    assert thread.assignment.partitions_by_host == {"one.example:0080": everything, "one.example:80": everything}
 
 
 # Connections that break

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +14,8 @@ from confluent_kafka import TopicPartition as RdTopicPartition
 from streams_group_stage import (
     DEADLINE_SECONDS,
     HEARTBEAT_MS,
+    PROMPT_SECONDS,
     QUICK_GROUPS,
-    SESSION_TIMEOUT_MS,
     Group,
     ThreadDouble,
     quick_groups,
@@ -107,12 +106,17 @@ def test_the_tasks_of_a_thread_that_does_not_poll_go_to_others(group: Group) -> 
 
 
 def test_a_static_member_that_does_not_poll_comes_back_to_its_tasks(group: Group) -> None:
+    other = group.add()
     slow = group.add(replace(group.config, instance_id="slot-0", max_poll_interval_ms=500))
     group.settle()
-    time.sleep(0.8)  # its thread is busy
+    tasks, others = slow.active, other.active
+    slow.closed = True  # its thread is busy
+    group.run_for(0.8)
+    assert other.active == others
+    slow.closed = False
     group.run_until(lambda: slow.count(Lost))
-    assert slow.active == frozenset()
-    assert group.settle() < SESSION_TIMEOUT_MS / 1000
+    assert group.settle() < PROMPT_SECONDS
+    assert slow.active == tasks
     assert "max.poll.interval.ms=500" in next(event.reason for event in slow.events if isinstance(event, Lost))
 
 

@@ -223,6 +223,7 @@ def test_a_declared_topology_as_the_broker_is_told_it() -> None:
     first, second = described(builder, **{"topic.min.insync.replicas": 2, "replication.factor": 3}).subtopologies
     assert (first.subtopology, first.source_topics) == (0, ("left",))
     assert first.repartition_sink_topics == ("app-by-value-repartition",)
+    assert first.copartition_groups == ()
     assert [topic.name for topic in first.changelog_topics] == ["app-per-hour-changelog"]
     per_hour = first.changelog_topics[0]
     assert (per_hour.partitions, per_hour.replication_factor) == (0, 3)

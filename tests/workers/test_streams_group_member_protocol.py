@@ -30,6 +30,7 @@ from penstock.workers.membership.streams_membership import (
     StreamsMembership,
 )
 from penstock.workers.membership.streams_refusals import STREAMS_TOPOLOGY_FENCED, Refusal
+from penstock.workers.membership.streams_statuses import MISSING_TOPICS_GRACE_MS, GroupStatuses
 from penstock.workers.membership.streams_task_offsets import NO_LAG
 from penstock.workers.membership.streams_values import (
     Answer,
@@ -398,6 +399,14 @@ def test_missing_source_topics_are_an_error_after_two_heartbeats(member: Member)
     assert isinstance(fatal, Fatal)
     assert isinstance(fatal.error, MissingSourceTopicError)
     assert "Source topics x are missing." in str(fatal.error)
+
+
+def test_a_topic_that_was_just_made_is_not_missed_at_once() -> None:
+    missing: Mapping[int, str] = {Status.MISSING_SOURCE_TOPICS: "Source topics x are missing."}
+    statuses = GroupStatuses("g", PrefixedLogger(__name__, ""))
+    assert statuses.update(missing, now_ms=0, heartbeat_interval_ms=100) is None
+    assert statuses.update(missing, now_ms=MISSING_TOPICS_GRACE_MS - 1, heartbeat_interval_ms=100) is None
+    assert statuses.update(missing, now_ms=MISSING_TOPICS_GRACE_MS, heartbeat_interval_ms=100) is not None
 
 
 def test_topics_that_do_not_fit_together_are_an_error_at_once(member: Member) -> None:

@@ -121,7 +121,9 @@ def test_a_global_table_is_complete_before_the_first_record(cluster: Cluster, ap
     thread.step(2).commit()
     assert sorted(values(cluster)) == ["airline", "new"]
     thread.close()
-    again = app.thread().until_idle()  # from the checkpoint: nothing of the table is read again
+    again = app.thread().until_idle()
+    reader = again.supplier.made["client-StreamThread-1-global-consumer"]
+    assert reader.starts == {TopicPartition(TABLE, 0): 1, TopicPartition(TABLE, 1): 1}  # nothing is read again
     feed(cluster, "b")
     again.step(2).commit()
     assert sorted(values(cluster)) == ["airline", "new", "new"]
@@ -267,3 +269,50 @@ def test_a_pattern_takes_in_topics_that_are_made_later(
     clock.advance(300_000)
     thread.step(6).until_running().step(2).commit()
     assert values(cluster) == ["first", "second"]
+
+
+def source_table() -> Any:
+    builder = StreamsBuilder()
+    builder.table(IN, store="rows", **TEXT).to_stream().to(OUT, **TEXT)
+    return builder.build({"topology.optimization": "all"})
+
+
+def test_a_source_topic_serves_as_changelog_up_to_the_committed_offset(
+    cluster: Cluster, application: MakeApplication
+) -> None:
+    cluster.create_topic(IN, 1)
+    cluster.create_topic(OUT, 1)
+    app = application(source_table(), topology_optimization="all")
+    feed(cluster, "ab")
+    app.thread().until_idle().close()
+    assert not [p for p in cluster.logs if p.topic.endswith("-changelog")]
+    feed(cluster, "c")
+    (app.stage.state_dir / "app").rename(app.stage.state_dir / "gone")
+    thread = app.thread().until_running()
+    assert thread.task_manager._changelog_reader.total_restored == 2
+    thread.step(3).commit()
+    assert len(values(cluster)) == 3  # the third record was processed, not restored
+
+
+def test_a_standby_task_of_a_source_topic_waits_at_the_committed_offset(
+    cluster: Cluster, application: MakeApplication, clock: ManualClock
+) -> None:
+    cluster.create_topic(IN, 1)
+    cluster.create_topic(OUT, 1)
+    app = application(source_table(), topology_optimization="all", num_standby_replicas=1)
+    active = app.thread().until_running()
+    other = Application(app.stage, app.topology, {**app.config, "state.dir": str(app.stage.state_dir / "other")})
+    standby = other.thread(slot=2, process_id="ffffffff-0000-0000-0000-000000000002")
+    for _ in range(20):
+        active.step()
+        standby.step()
+    feed(cluster, "ab")
+    active.step(2)
+    standby.step(3)
+    store = standby.task_manager.standby.running[TaskId(0, 0)].state_manager.stores["rows"]
+    assert store.get("a") is None
+    active.commit()
+    clock.advance(30_000)
+    standby.step(4)
+    assert store.get("a").value == "value"
+    assert store.committed_offset() == 2

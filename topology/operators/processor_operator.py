@@ -135,3 +135,18 @@ class _FixedKeyContext(_Context):
                 "Use process() with a Processor to change keys."
             )
         super().forward(record, child)
+
+
+class _ForwardingDisabledContext(_Context):
+    """The context of one transformer in one task: results are returned (Kafka Streams' class)."""
+
+    def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
+        raise StreamsError(
+            f"{self._node.name}: a transformer returns its result and cannot forward records. Use to_stream() and "
+            "process() for that."
+        )
+
+
+def forwarding_disabled_context(node: NodeContext) -> Any:
+    """Return the ProcessingContext of a node's ValueTransformerWithKey."""
+    return _ForwardingDisabledContext(node)

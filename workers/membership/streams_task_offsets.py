@@ -75,9 +75,5 @@ class TaskOffsetReports:
     def _caught_up(self, warmups: Collection[TaskId]) -> bool:
         offsets, ends = self._sums.offsets, self._sums.end_offsets
         return any(
-            task in offsets
-            and task in ends
-            and offsets[task] != NO_LAG
-            and ends[task] - offsets[task] <= self._acceptable_lag
-            for task in warmups
+            task in offsets and task in ends and ends[task] - offsets[task] <= self._acceptable_lag for task in warmups
         )

@@ -1,0 +1,142 @@
+"""Users' own steps of tables: transform_values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import StreamsError
+from ..records import Change, Headers, ValueAndTimestamp
+from ..task_context import Process
+from .operator import NodeContext, Operator
+from .processor_operator import forwarding_disabled_context
+from .table_store import (
+    IS_LATEST,
+    NO_TIMESTAMP,
+    NOT_PUT,
+    KTableMaterializedValueGetterSupplier,
+    TableStore,
+    forwards_itself,
+)
+from .value_getters import Getter, GetterAsOf, KTableValueGetter, KTableValueGetterSupplier, Table
+
+#: (key, value or None) -> new value or None.
+Transform = Callable[[Any, Any], Any]
+
+
+class KTableTransformValues(Operator):
+    """Replaces values by what a ValueTransformerWithKey makes of them; supplier() makes one for each task.
+
+    Unlike a mapper it is called for deletions too. With queryable_name the result is kept in that store. Without, old
+    values, and rows that other operators read, are made anew each time: by a transformer of their own.
+    """
+
+    def __init__(self, parent: Table, supplier: Callable[[], Any], queryable_name: str | None) -> None:
+        self.parent = parent
+        self.supplier = supplier
+        self.queryable_name = queryable_name
+        self.send_old_values = False
+
+    def enable_sending_old_values(self, force_materialization: bool) -> bool:
+        """Forward old values too, if this table or one before it is in a store; returns whether it is so."""
+        if self.queryable_name is not None or self.parent.enable_sending_old_values(force_materialization):
+            self.send_old_values = True
+        return self.send_old_values
+
+    def view(self) -> KTableValueGetterSupplier:
+        """Return how the resulting table is read."""
+        if self.queryable_name is not None:
+            return KTableMaterializedValueGetterSupplier(self.queryable_name)
+        return _TransformedValueGetterSupplier(self)
+
+    def transformer(self, node: NodeContext) -> Transform:
+        """Return the function of a new transformer, which begins and ends with the task."""
+        transformer = self.supplier()
+        if transformer is None or isinstance(transformer, type):
+            raise StreamsError(
+                f"The supplier of {node.name} must return a new transformer at each call, not {transformer!r}"
+            )
+        context = forwarding_disabled_context(node)
+        node.on_init(lambda: transformer.init(context))
+        node.on_close(transformer.close)
+        transform: Transform = transformer.transform
+        node.owns(transform)
+        return transform
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        transform = self.transformer(node)
+        if self.queryable_name is not None:
+            return self._compile_materialized(node, transform, self.queryable_name)
+        task, forward, send_old = node.task, node.forward, self.send_old_values
+
+        def transform_values(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+            task.timestamp = timestamp
+            task.headers = headers
+            new = transform(key, change[0])
+            forward(key, Change(new, transform(key, change[1]) if send_old else None, change[2]), timestamp, headers)
+
+        return transform_values
+
+    def _compile_materialized(self, node: NodeContext, transform: Transform, store_name: str) -> Process:
+        task, forward, send_old = node.task, node.forward, self.send_old_values
+        store = TableStore(node, store_name)
+        get, put = store.get, store.put
+        forwards = forwards_itself(node, store.store, send_old)
+
+        def transform_values(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+            task.timestamp = timestamp
+            task.headers = headers
+            new = transform(key, change[0])
+            row = get(key) if send_old else None
+            code = put(key, new, timestamp)
+            if forwards and code != NOT_PUT:
+                old = None if row is None else row[0]
+                forward(key, Change(new, old, code == IS_LATEST), timestamp, headers)
+
+        return transform_values
+
+
+class _TransformedValueGetterSupplier(KTableValueGetterSupplier):
+    def __init__(self, operator: KTableTransformValues) -> None:
+        self.operator = operator
+        self.parent = operator.parent.value_getter_supplier()
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        return self.parent.store_names
+
+    def compile(self, node: NodeContext) -> KTableValueGetter:
+        parent, row_of = self.parent.compile(node), _row_function(node, self.operator.transformer(node))
+        if parent.get_as_of is None:
+            return KTableValueGetter(_getter(parent.get, row_of))
+        return KTableValueGetter(_getter(parent.get, row_of), _getter_as_of(parent.get_as_of, row_of))
+
+
+#: (key, row of the parent table) -> row.
+_RowOf = Callable[[Any, ValueAndTimestamp | None], ValueAndTimestamp | None]
+
+
+def _getter(get: Getter, row_of: _RowOf) -> Getter:
+    return lambda key: row_of(key, get(key))
+
+
+def _getter_as_of(get: GetterAsOf, row_of: _RowOf) -> GetterAsOf:
+    return lambda key, timestamp: row_of(key, get(key, timestamp))
+
+
+def _row_function(node: NodeContext, transform: Transform) -> _RowOf:
+    """Return what makes a row for who reads the table: the transformer sees no input record then."""
+    task = node.task
+
+    def row_of(key: Any, row: ValueAndTimestamp | None) -> ValueAndTimestamp | None:
+        value, timestamp = (None, NO_TIMESTAMP) if row is None else row
+        previous = task.message, task.timestamp, task.headers
+        task.message, task.timestamp, task.headers = None, timestamp, None
+        try:
+            found = transform(key, value)
+        finally:
+            task.message, task.timestamp, task.headers = previous
+        return None if found is None else ValueAndTimestamp(found, timestamp)
+
+    return row_of
