@@ -68,6 +68,8 @@ BROKER_CONFIG = {
     "group.initial.rebalance.delay.ms": "0",
     "group.streams.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",  # 6000 by default: tests of a lost member would take that long
+    "group.streams.min.session.timeout.ms": "1000",  # 45000 by default; a group may then set a short one for itself
+    "group.streams.min.heartbeat.interval.ms": "100",  # 5000 by default, likewise
     "log.retention.ms": "-1",  # records of recorded data sets carry old timestamps and would be deleted at once
 }
 

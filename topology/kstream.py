@@ -32,7 +32,7 @@ from .operators.stateless import (
 )
 from .operators.table import KTableSource
 from .printed import print_action
-from .processor_api import ProcessorSupplier, stores_of
+from .processor_api import FixedKeyProcessor, Processor, stores_of
 from .repartition import explicit_repartition_node, repartition_node
 from .serdes import Serde, SerdeLike, as_serde
 from .windows import JoinWindows
@@ -359,8 +359,12 @@ class KStream(AbstractStream, Generic[K, V]):
         return cast("KStream[K, Any]", join(self, other, joiner, windows, kind, options))
 
     def process(
-        self, supplier: ProcessorSupplier, *state_stores: str, stores: Iterable[str] = (), name: str | None = None
-    ) -> KStream[Any, Any]:
+        self,
+        supplier: Callable[[], Processor[K, V, KR, VR]],
+        *state_stores: str,
+        stores: Iterable[str] = (),
+        name: str | None = None,
+    ) -> KStream[KR, VR]:
         """Process records with a Processor of your own; state_stores (or stores) names the stores it uses.
 
         supplier: the Processor's class, or a function without arguments that makes one per task. The result counts as
@@ -370,8 +374,12 @@ class KStream(AbstractStream, Generic[K, V]):
         return self.result(node, None, None, repartition_required=True)
 
     def process_values(
-        self, supplier: ProcessorSupplier, *state_stores: str, stores: Iterable[str] = (), name: str | None = None
-    ) -> KStream[K, Any]:
+        self,
+        supplier: Callable[[], FixedKeyProcessor[K, V, VR]],
+        *state_stores: str,
+        stores: Iterable[str] = (),
+        name: str | None = None,
+    ) -> KStream[K, VR]:
         """Process records with a FixedKeyProcessor of your own, which keeps keys; see process()."""
         operator = ProcessorOperator(supplier, fixed_key=True)
         node = self._process("KSTREAM-PROCESSVALUES-", operator, (*state_stores, *stores), name)

@@ -141,8 +141,8 @@ class KTable(AbstractStream, Generic[K, V]):
         """Replace values by those of a ValueTransformerWithKey of your own; state_stores names the stores it uses.
 
         supplier: the transformer's class, or a function without arguments that makes one per task. Transformers are
-        called for deletions too. store is where the result is kept; one with state needs it if joins or grouping follow,
-        because without it a transformer is called again whenever a row is read.
+        called for deletions too. store is where the result is kept; one with state needs it where a join or grouping
+        follows, because without it a transformer is called again whenever a row is read.
         """
         prefix = "KTABLE-TRANSFORMVALUES-"
         given = materialized_option(store, key_serde, value_serde)
@@ -183,8 +183,12 @@ class KTable(AbstractStream, Generic[K, V]):
             queryable_store_name=kept.queryable_store_name,
         )
 
+    @overload
+    def to_stream(self, key_selector: None = None, *, name: str | None = None) -> KStream[K, V]: ...
+    @overload
+    def to_stream(self, key_selector: Callable[[K, V], KR], *, name: str | None = None) -> KStream[KR, V]: ...
     def to_stream(
-        self, key_selector: Callable[[K, V], KR] | None = None, *, name: str | None = None
+        self, key_selector: Callable[[K, V], Any] | None = None, *, name: str | None = None
     ) -> KStream[Any, V]:
         """Return the updates of the table as a stream, re-keyed by key_selector(key, value) if that is given."""
         node = self.attach(name, "KTABLE-TOSTREAM-", KTableToStream())

@@ -64,6 +64,16 @@ def test_a_result_of_the_wrong_shape_names_operator_and_type(
     assert found in str(caught.value)
 
 
+def test_what_no_branch_takes_is_left_out_without_a_default_branch(start: Any, numbers: Options) -> None:
+    def declare(builder: Any) -> None:
+        branches = builder.stream("in", **numbers).split(name="by-")
+        found = branches.branch(lambda key, value: value < 10, name="small").no_default_branch()
+        found["by-small"].to("out", **numbers)
+
+    flow = start(declare).pipe("in", "k", 1).pipe("in", "k", 10)
+    assert [value for _, value, _ in flow.read()] == [1]
+
+
 def test_a_branch_gets_what_no_branch_before_it_took(start: Any, numbers: Options) -> None:
     def declare(builder: Any) -> None:
         branches = builder.stream("in", **numbers).split(name="by-")

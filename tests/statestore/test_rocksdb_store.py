@@ -198,6 +198,18 @@ def test_a_config_setter_changes_the_options_of_a_store(tmp_path: Path) -> None:
         build_store(builder, task, tmp_path, None)
 
 
+def test_rows_without_an_offset_are_persisted_too(tmp_path: Path) -> None:
+    store = RocksDBStore(tmp_path / "store")
+    for value in (b"1", b"2"):
+        store.put(b"a", value)
+        store.commit(None)
+        store.persist()
+        reader = RocksDBStore(tmp_path / "store", read_only=True)  # sees files only
+        assert reader.get(b"a") == value
+        reader.close()
+    store.close()
+
+
 def test_many_uncommitted_bytes_ask_for_a_commit(tmp_path: Path) -> None:
     requests: list[int] = []
     resources = RocksDBResources(RocksDBConfig(uncommitted_max_bytes=100_000))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from penstock import Materialized, Serdes, StreamsBuilder, TopologyError
+from penstock import Materialized, Processor, Record, Serdes, StreamsBuilder, TopologyError
 from penstock.topology.naming import NAME_LENGTH_MAX, validate_name
 
 
@@ -30,9 +32,14 @@ def test_a_given_name_uses_up_a_number() -> None:
     assert stream.name == "KSTREAM-MAPVALUES-0000000002"
 
 
+class Idle(Processor[Any, Any, Any, Any]):
+    def process(self, record: Record[Any, Any]) -> None:
+        pass
+
+
 def test_a_named_process_uses_up_no_number() -> None:
     builder = StreamsBuilder()
-    stream = builder.stream("in").process(object, name="mine").map_values(str)
+    stream = builder.stream("in").process(Idle, name="mine").map_values(str)
     assert stream.name == "KSTREAM-MAPVALUES-0000000001"
 
 
