@@ -42,7 +42,6 @@ log = logging.getLogger(__name__)
 STORES_DIRECTORY = "stores"
 OFFSETS = "offsets"
 OFFSET_KEY = b"changelog-offset"
-COMMITTED_KEY = b"committed"
 #: Properties that say what is in memory only.
 IN_MEMTABLES = ("rocksdb.num-entries-active-mem-table", "rocksdb.num-immutable-mem-table")
 #: Room for the offsets of several thousand commits; when it is full, both column families are flushed.
@@ -278,7 +277,8 @@ class RocksDBStore(BytesStore):
 
     def restore(self, rows: Iterable[RawRow], next_offset: int | None, marks: Marks = NO_MARKS) -> None:
         """See BytesStore.restore. Raises ProcessorStateError if the disk is full or fails."""
-        self._write(dict(rows).items(), next_offset, marks)  # of several records of a key the last one counts
+        # Of several records of a key the last one counts; memtables take in sorted rows faster.
+        self._write(sorted(dict(rows).items()), next_offset, marks)
         self._forget_uncommitted()
 
     def _write(self, rows: Iterable[RawRow], offset: int | None, marks: Marks) -> None:
@@ -291,13 +291,12 @@ class RocksDBStore(BytesStore):
                 delete(key)
             else:
                 put(key, value)
-        if batch.is_empty() and offset is None and not marks:
-            return
-        put(COMMITTED_KEY, b"", self._offsets_handle)  # persist needs something in both column families
         if offset is not None:
             put(OFFSET_KEY, _number.pack(offset), self._offsets_handle)
         for name, number in marks.items():
             put(name.encode(), _number.pack(number), self._offsets_handle)
+        if batch.is_empty():
+            return
         self._cursor = None
         try:
             self._db.write(batch, self._no_wal)

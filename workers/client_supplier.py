@@ -22,6 +22,8 @@ from .clock import Clock, SystemClock
 from .membership.group_member import GroupMember
 from .membership.membership import Assign
 from .membership.requests import GroupMemberConfig
+from .membership.streams_group_member import StreamsGroupMember
+from .membership.streams_topology import StreamsTopology
 from .security_config import check_security_keys, kafka_python_security
 
 Client = TypeVar("Client")
@@ -135,6 +137,19 @@ class KafkaClientSupplier:
 
     def get_group_member(self, client_id: str, assign: Assign, instance_id: str | None = None) -> GroupMember:
         """Return this thread's member of the application's group; instance_id: see static_instance_id."""
+        member_config, connection = self._member_settings(client_id, instance_id)
+        return GroupMember(member_config, connection, assign, self._clock)
+
+    def get_streams_group_member(
+        self, client_id: str, topology: StreamsTopology, instance_id: str | None = None
+    ) -> StreamsGroupMember:
+        """Return this thread's member where the broker assigns the tasks (``group.protocol=streams``, KIP-1071)."""
+        member_config, connection = self._member_settings(client_id, instance_id)
+        rack = self._given("consumer.", "main.consumer.").get("client.rack")
+        return StreamsGroupMember(member_config, connection, topology, self._clock, rack)
+
+    def _member_settings(self, client_id: str, instance_id: str | None) -> tuple[GroupMemberConfig, dict[str, Any]]:
+        """Return the settings of a group member, and those of its connections for kafka-python."""
         config = self._config
         settings = {
             **self._common(client_id, "consumer.", "main.consumer."),
@@ -151,7 +166,7 @@ class KafkaClientSupplier:
             unavailable_timeout_ms=max(config["task.timeout.ms"], config["session.timeout.ms"]),
         )
         connection = {ours: settings[name] for name, ours in _FOR_MEMBER.items() if name in settings}
-        return GroupMember(member_config, connection | kafka_python_security(settings), assign, self._clock)
+        return member_config, connection | kafka_python_security(settings)
 
     def _common(self, client_id: str, *prefixes: str) -> dict[str, Any]:
         """Return what all clients share; checks the TLS and SASL keys given behind the prefixes as well."""

@@ -37,8 +37,6 @@ _INVALID_OFFSET = (
 )
 _PARTITION_EOF = KafkaError._PARTITION_EOF
 
-_error_of = methodcaller("error")
-
 #: A batch by partition. A message is a confluent_kafka.Message, or in a simulation a RawRecord.
 Records = dict[TopicPartition, list[Message]]
 
@@ -134,7 +132,10 @@ class PartitionConsumer:
         messages = self._consume(max_records, timeout_seconds)
         if not messages:
             return {}
-        if any(map(_error_of, messages)):
+        # The unbound method is four times as fast; messages of a simulation may be of several classes.
+        known = type(messages[0]) is confluent_kafka.Message
+        error_of = confluent_kafka.Message.error if known else methodcaller("error")
+        if any(map(error_of, messages)):
             events = [message for message in messages if message.error() is not None]
             messages = [message for message in messages if message.error() is None]
             for event in events:

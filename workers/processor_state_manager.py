@@ -61,6 +61,13 @@ class ProcessorStateManager:
             return
         self._state_directory.lock(self._task_id)
         self._locked = True
+        try:
+            self._open_stores(build)
+        except BaseException:  # another try begins from nothing
+            self.close()
+            raise
+
+    def _open_stores(self, build: Callable[[Any, Any], Any]) -> None:
         directory = self._state_directory.get_or_create_directory_for_task(self._task_id)
         for name, builder in self._topology.stores.items():
             self.stores[name] = self._build(build, builder, directory)

@@ -29,6 +29,7 @@ from .internal_topic_manager import InternalTopicManager
 from .log_context import PrefixedLogger
 from .loop_time import LoopTime
 from .membership.membership import GroupMembership
+from .membership.streams_topology import streams_topology
 from .metrics import ThreadMetrics
 from .offset_reset import OffsetReset
 from .partition_consumer import PartitionConsumer
@@ -76,6 +77,8 @@ class ThreadSpec(Protocol):
 #: Records taken from the consumer at once unless max.poll.records is set. Kafka's default, 1000, spends a twentieth
 #: of the time on the loop around the batches; more than this gains nothing and delays commits and commands.
 DEFAULT_POLL_RECORDS = 5_000
+#: How long the leader of the group asks for the offsets that it plans with, in ms.
+OFFSETS_TIMEOUT_MS = 10_000
 #: How long the broker may take to list its topics, in seconds.
 METADATA_TIMEOUT_SECONDS = 60.0
 
@@ -183,7 +186,7 @@ class _Assembly:
         self.log.info("Creating restore consumer client")
         restore_consumer = self._partition_consumer(self.supplier.get_restore_consumer, "restore-consumer")
         assignor = self._assignor()
-        membership = self.supplier.get_group_member(f"{self.name}-member", assignor.assign, self.instance_id)
+        membership = self._membership(assignor)
         changelog_reader = StoreChangelogReader(
             restore_consumer,
             membership.committed,
@@ -283,7 +286,11 @@ class _Assembly:
         )
 
     def _assignor(self) -> StreamsPartitionAssignor:
-        offsets = AdminChangelogOffsets(self.admin, self.application_id, self.config["request.timeout.ms"])
+        # The leader asks while the group waits and this member sends no heartbeats: twice must fit into a session.
+        timeout_ms = min(OFFSETS_TIMEOUT_MS, self.config["session.timeout.ms"] // 4)
+        offsets = AdminChangelogOffsets(
+            self.admin, self.application_id, timeout_ms, lambda: self.clock.monotonic_ms() / 1000, self.sleep
+        )
         return StreamsPartitionAssignor(
             self.config,
             UUID(self.spec.process_id),
@@ -292,6 +299,13 @@ class _Assembly:
             self._log("streams_partition_assignor"),
             self.config.with_prefix("client.tag."),
         )
+
+    def _membership(self, assignor: StreamsPartitionAssignor) -> GroupMembership:
+        client_id = f"{self.name}-member"
+        if self.config["group.protocol"] == "streams":
+            topology = streams_topology(self.topologies, self.config)
+            return self.supplier.get_streams_group_member(client_id, topology, self.instance_id)
+        return self.supplier.get_group_member(client_id, assignor.assign, self.instance_id)
 
     def _source_topics(self, assignor: StreamsPartitionAssignor) -> SourceTopics:
         log = self._log("internal_topic_manager")

@@ -36,6 +36,9 @@ QUEUE_FULL_POLL_SECONDS = 0.05
 #: How long one request of a transaction may take before it is repeated, in seconds.
 TRANSACTION_REQUEST_SECONDS = 30.0
 
+#: How long records that nobody waits for any more may take when the client is closed, in seconds.
+CLOSE_SECONDS = 5.0
+
 #: Makes the client: called with settings that this class needs on top of the configuration.
 MakeProducer = Callable[[Mapping[str, Any]], Any]
 #: Decides on a record that could not be written: (message, error) -> True to go on without it.
@@ -158,10 +161,13 @@ class StreamsProducer:
         self.errors.clear()
 
     def close(self) -> None:
-        """Wait for what is still on its way, give up an open transaction, and end the client."""
-        if self.in_transaction:
-            self.abort_transaction()
-        self._producer.flush()
+        """Give up an open transaction, wait a little for what is still on its way, and end the client.
+
+        After a commit nothing is; without one it does not matter.
+        """
+        self.abort_transaction()
+        self._producer.flush(CLOSE_SECONDS)
+        self._producer.purge()
 
     def _new_producer(self) -> Any:
         # Reports of success would cost half as much as the send itself; flush() tells the same of all records at once.

@@ -240,6 +240,9 @@ class MemoryProducer:
         self._deliver()
         return 0
 
+    def purge(self) -> None:
+        self.queue = []
+
     def _deliver(self) -> int:
         sent, self.queue = self.queue, []
         for topic, partition, key, value, timestamp, headers in sent:

@@ -10,6 +10,7 @@ from counting import CHANGELOG, IN, OUT, counting
 from memory_kafka import Cluster
 from thread_stage import Stage
 
+from penstock.statestore.rocksdb_store import RocksDBStore
 from penstock.topology.errors import TaskMigratedError
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.topology.serdes import Serdes
@@ -272,3 +273,17 @@ def test_the_description_lists_tasks_by_state(bench: Bench) -> None:
     running, suspended = text.index("Running:"), text.index("Suspended:")
     assert running < text.index("TaskId: 0_0") < suspended < text.index("TaskId: 0_1") < text.index("New:")
     assert text.rstrip().endswith("Restoring:")
+
+
+def test_a_store_that_is_open_elsewhere_is_tried_again(
+    bench: Bench, stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = stage.state_dir / "app" / "0_0" / "stores" / "counts"
+    other = RocksDBStore(directory)
+    (task,) = bench.add(IDS[0])
+    bench.registry.initialize_new_tasks()
+    assert bench.registry.created == {IDS[0]: task}
+    assert "Could not create stream task 0_0 due to" in caplog.text
+    other.close()
+    bench.registry.initialize_new_tasks()
+    assert bench.registry.restoring == {IDS[0]: task}

@@ -93,7 +93,7 @@ def test_a_wheel_takes_the_definitions_along() -> None:
 
 def sent(heartbeat: Heartbeat, topology: StreamsTopology = NO_TOPOLOGY, version: int = 1) -> Any:
     """Return a heartbeat as it comes out at the other end."""
-    request = streams_messages.heartbeat(CONFIG, "rack-1", topology, "me", heartbeat)
+    request = streams_messages.heartbeat(CONFIG, "rack-1", topology, "me", heartbeat, version)
     return StreamsGroupHeartbeatRequest.decode(request.encode(version=version), version=version)
 
 
@@ -107,8 +107,7 @@ def test_a_heartbeat_without_news_holds_who_it_is_and_nothing_else() -> None:
         assert getattr(request, name) is None, name
 
 
-@pytest.mark.parametrize("version", [0, 1])
-def test_a_joining_heartbeat_holds_everything(version: int) -> None:
+def test_a_joining_heartbeat_holds_everything() -> None:
     report = SubscriptionInfo(1, 1, UUID(int=9), user_endpoint="[::1]:8080", client_tags={"zone": "z", "az": "a"})
     owned = Tasks(frozenset({TaskId(1, 3), TaskId(0, 0), TaskId(1, 2)}), frozenset({TaskId(0, 1)}))
     heartbeat = Heartbeat(0, 0, -1, report, owned, {TaskId(0, 1): 2**63 - 1}, {TaskId(0, 1): 4}, True)
@@ -120,7 +119,7 @@ def test_a_joining_heartbeat_holds_everything(version: int) -> None:
         (InternalTopic("c-changelog", 0, -1, {"cleanup.policy": "compact"}),),
         (frozenset({"b", "s-repartition"}),),
     )
-    request = sent(heartbeat, StreamsTopology((subtopology,), {}), version)
+    request = sent(heartbeat, StreamsTopology((subtopology,), {}))
     assert (request.rack_id, request.rebalance_timeout_ms, request.process_id) == ("rack-1", 1_234, str(UUID(int=9)))
     assert (request.user_endpoint.host, request.user_endpoint.port) == ("[::1]", 8080)
     assert [(tag.key, tag.value) for tag in request.client_tags] == [("az", "a"), ("zone", "z")]
@@ -143,6 +142,15 @@ def test_a_joining_heartbeat_holds_everything(version: int) -> None:
     assert (group.source_topics, group.source_topic_regex, group.repartition_source_topics) == ([1], [], [1])
 
 
+def test_older_brokers_are_not_told_what_they_refuse() -> None:
+    report = SubscriptionInfo(1, 1, UUID(int=9))
+    request = sent(Heartbeat(0, 0, -1, report, Tasks(), {TaskId(0, 1): 3}, {TaskId(0, 1): 4}), version=0)
+    assert (request.instance_id, request.task_offsets, request.task_end_offsets) == (None, None, None)
+    assert request.rebalance_timeout_ms == 1_234
+    leaving = streams_messages.leave(CONFIG, "me", comes_back=False, version=0)
+    assert leaving.instance_id is None
+
+
 @pytest.mark.parametrize("endpoint", ["host", "host:", ":1", "host:x", "host:65536"])
 def test_an_endpoint_of_another_form_is_an_error(endpoint: str) -> None:
     report = SubscriptionInfo(1, 1, UUID(int=9), user_endpoint=endpoint)
@@ -152,7 +160,7 @@ def test_an_endpoint_of_another_form_is_an_error(endpoint: str) -> None:
 
 @pytest.mark.parametrize(("comes_back", "epoch"), [(False, -1), (True, -2)])
 def test_leaving_is_a_heartbeat_with_an_epoch_of_its_own(comes_back: bool, epoch: int) -> None:
-    request = streams_messages.leave(CONFIG, "me", comes_back)
+    request = streams_messages.leave(CONFIG, "me", comes_back, version=1)
     read = StreamsGroupHeartbeatRequest.decode(request.encode(version=1), version=1)
     assert (read.member_id, read.instance_id, read.member_epoch, read.topology) == ("me", "slot-0", epoch, None)
 

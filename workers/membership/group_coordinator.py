@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 import kafka.errors as kafka_errors
 
@@ -31,6 +32,8 @@ RETRIABLE = (
     kafka_errors.UnstableOffsetCommitError,
 )
 
+T = TypeVar("T")
+
 
 class GroupCoordinator:
     """The coordinator of one group, over two connections; all methods run on the IO thread.
@@ -52,21 +55,25 @@ class GroupCoordinator:
 
     async def membership(self, request: Any, timeout_ms: float) -> Any:
         """Send over the first connection, return the response; raises UnreachableError or BrokerUnavailableError."""
-        return await self._send(0, request, timeout_ms)
+        return await self._use(0, lambda name: self._connection.send(name, request, timeout_ms))
+
+    async def version(self, request: Any) -> int:
+        """Return in which version the first connection sends requests of a class; raises as ``membership`` does."""
+        return await self._use(0, lambda name: self._connection.version(name, request))
 
     async def offsets(self, request: Any, timeout_ms: float | None = None) -> Any:
         """Send over the second connection; raises as ``membership`` does."""
-        return await self._send(1, request, timeout_ms or self._config.request_timeout_ms)
+        timeout_ms = timeout_ms or self._config.request_timeout_ms
+        return await self._use(1, lambda name: self._connection.send(name, request, timeout_ms))
 
-    async def _send(self, which: int, request: Any, timeout_ms: float) -> Any:
+    async def _use(self, which: int, use: Callable[[str], Coroutine[Any, Any, T]]) -> T:
         try:
             if self._connections is None:
                 self._connections = await self._find()
-            response = await self._connection.send(self._connections[which], request, timeout_ms)
+            return await use(self._connections[which])
         except UnreachableError as error:
             self._lost(str(error))
             raise
-        return response
 
     async def _find(self) -> tuple[str, str]:
         try:

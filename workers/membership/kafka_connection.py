@@ -29,7 +29,7 @@ T = TypeVar("T")
 #: Names that this module uses.
 _NAMES: Mapping[object, tuple[str, ...]] = {
     KafkaConnectionManager: ("get_connection", "call_soon", "close"),
-    KafkaConnection: ("send_request",),
+    KafkaConnection: ("send_request", "init_future"),
     NetworkSelector: ("start", "sleep", "close"),
     ClusterMetadata: ("add_coordinator", "bootstrap_brokers"),
 }
@@ -111,9 +111,24 @@ class GroupConnection:
 
     async def send(self, connection: str, request: Any, timeout_ms: float | None = None) -> Any:
         """Send a request and return the response; timeout None: the connection's own. Raises UnreachableError."""
-        try:
-            opened = self._manager.get_connection(connection, refresh_metadata_on_err=False)
+
+        async def send(opened: KafkaConnection) -> Any:
             return await opened.send_request(request, request_timeout_ms=timeout_ms)
+
+        return await self._use(connection, send)
+
+    async def version(self, connection: str, request: Any) -> int:
+        """Return the highest version of a request's class that both sides know; raises as ``send`` does."""
+
+        async def negotiate(opened: KafkaConnection) -> int:
+            await opened.init_future
+            return int(opened.broker_version_data.api_version(request))
+
+        return await self._use(connection, negotiate)
+
+    async def _use(self, connection: str, use: Callable[[KafkaConnection], Coroutine[Any, Any, T]]) -> T:
+        try:
+            return await use(self._manager.get_connection(connection, refresh_metadata_on_err=False))
         except _FINAL:
             raise
         except kafka_errors.NodeNotReadyError as error:  # still backing off from an earlier failure

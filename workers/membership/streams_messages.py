@@ -29,6 +29,8 @@ from .streams_values import (
 )
 
 _PACKAGE = "penstock.workers.membership"
+#: The first version of the heartbeat with which brokers take an instance id, and offsets of tasks: that of Kafka 4.4.
+STATIC_MEMBERS_VERSION = 1
 
 
 class StreamsGroupHeartbeatRequest(ApiMessage, load_json=_PACKAGE):  # type: ignore[misc, call-arg]
@@ -51,12 +53,17 @@ class StreamsGroupDescribeResponse(ApiMessage, load_json=_PACKAGE):  # type: ign
 
 
 def heartbeat(
-    config: GroupMemberConfig, rack_id: str | None, topology: StreamsTopology, member_id: str, said: Heartbeat
+    config: GroupMemberConfig,
+    rack_id: str | None,
+    topology: StreamsTopology,
+    member_id: str,
+    said: Heartbeat,
+    version: int,
 ) -> Any:
-    """Return the request of a heartbeat."""
-    joining: dict[str, Any] = {}
+    """Return the request of a heartbeat in a version that the broker knows."""
+    optional: dict[str, Any] = {}
     if said.joining is not None:
-        joining = {
+        optional |= {
             "rack_id": rack_id,
             "rebalance_timeout_ms": config.max_poll_interval_ms,
             "topology": _topology(topology),
@@ -64,31 +71,36 @@ def heartbeat(
             "user_endpoint": _endpoint(said.joining.user_endpoint),
             "client_tags": sorted(said.joining.client_tags.items()),
         }
+    if version >= STATIC_MEMBERS_VERSION:
+        optional |= {
+            "instance_id": config.instance_id,
+            "task_offsets": None if said.offsets is None else _task_offsets(said.offsets),
+            "task_end_offsets": None if said.end_offsets is None else _task_offsets(said.end_offsets),
+        }
     owned = said.owned
     return StreamsGroupHeartbeatRequest(
         group_id=config.group_id,
         member_id=member_id,
         member_epoch=said.epoch,
         endpoint_information_epoch=said.endpoint_epoch,
-        instance_id=config.instance_id,
         active_tasks=None if owned is None else _task_ids(owned.active),
         standby_tasks=None if owned is None else _task_ids(owned.standby),
         warmup_tasks=None if owned is None else _task_ids(owned.warmup),
-        task_offsets=None if said.offsets is None else _task_offsets(said.offsets),
-        task_end_offsets=None if said.end_offsets is None else _task_offsets(said.end_offsets),
         shutdown_application=said.shutdown_application,
-        **joining,
+        version=version,
+        **optional,
     )
 
 
-def leave(config: GroupMemberConfig, member_id: str, comes_back: bool) -> Any:
+def leave(config: GroupMemberConfig, member_id: str, comes_back: bool, version: int) -> Any:
     """Return the heartbeat that leaves the group; comes_back: a static member whose tasks wait for its successor."""
     return StreamsGroupHeartbeatRequest(
         group_id=config.group_id,
         member_id=member_id,
         member_epoch=LEAVE_GROUP_STATIC_MEMBER_EPOCH if comes_back else LEAVE_GROUP_MEMBER_EPOCH,
         endpoint_information_epoch=-1,
-        instance_id=config.instance_id,
+        instance_id=config.instance_id if version >= STATIC_MEMBERS_VERSION else None,
+        version=version,
     )
 
 

@@ -30,6 +30,7 @@ from .member_state import MemberState
 from .membership import Assigned
 from .requests import Identity
 from .streams_membership import StreamsEvent, StreamsMembership
+from .streams_messages import StreamsGroupHeartbeatRequest
 from .streams_refusals import Refusal, refusal_error
 from .streams_topology import StreamsTopology
 from .streams_values import Answer, Heartbeat, TaskOffsets, Tasks, TasksAssigned
@@ -53,6 +54,8 @@ class StreamsProtocol(GroupProtocol):
         self._topology = topology
         self._rack_id = rack_id
         self._membership = StreamsMembership(parts.config, member_id, topology.topics, parts.log)
+        self._version = 0  # of heartbeats
+        self._warned = False
         self._exchanging = False
         self._missed_answer = False
         self._partitions: Mapping[TaskId, Partitions] = {}
@@ -129,7 +132,10 @@ class StreamsProtocol(GroupProtocol):
     async def _exchange(self, heartbeat: Heartbeat) -> Answer:
         """Send a heartbeat; raises one of RETRIABLE or _RefusedError."""
         member_id = self._membership.member_id
-        request = streams_messages.heartbeat(self._config, self._rack_id, self._topology, member_id, heartbeat)
+        await self._negotiate()
+        request = streams_messages.heartbeat(
+            self._config, self._rack_id, self._topology, member_id, heartbeat, self._version
+        )
         answer = streams_messages.answer(await self._ask(request))
         if self._missed_answer and heartbeat.joining is None and answer.tasks is None:
             answer = replace(answer, tasks=await self._described_tasks())
@@ -137,6 +143,21 @@ class StreamsProtocol(GroupProtocol):
         if answer.tasks is not None:
             await self._learn_partitions(answer.tasks)
         return answer
+
+    async def _negotiate(self) -> None:
+        """Find out what this coordinator can do; during an upgrade the next one may be of another version."""
+        try:
+            self._version = await self._coordinator.version(StreamsGroupHeartbeatRequest)
+        except kafka_errors.UnsupportedVersionError as error:
+            raise _RefusedError(Refusal(error)) from error
+        if self._config.instance_id is not None and not self._static and not self._warned:
+            self._warned = True
+            self._log.warning("Brokers before Kafka 4.4 ignore group.instance.id in streams groups: a dynamic member")
+
+    @property
+    def _static(self) -> bool:
+        static = self._version >= streams_messages.STATIC_MEMBERS_VERSION
+        return static and self._config.instance_id is not None
 
     async def _ask(self, request: Any) -> Any:
         message = None
@@ -155,7 +176,6 @@ class StreamsProtocol(GroupProtocol):
 
         It says so only once. An answer that got lost may have held tasks, which nobody would process then.
         """
-
         members = await self._described_members()
         return next((found.tasks for found in members if found.member_id == self._membership.member_id), None)
 
@@ -249,18 +269,17 @@ class StreamsProtocol(GroupProtocol):
     async def _give_up_slow_thread(self, reason: str) -> None:
         """Leave, so that others take over. A static member keeps its place until the session ends."""
         self._log.warning("%s", reason)
-        await self._leave(reason, self._membership.member_id, comes_back=self._config.instance_id is not None)
+        await self._leave(reason, self._membership.member_id, comes_back=self._static)
         self._emit_all(self._membership.lose(reason))
 
     async def end(self, leave: bool) -> None:
         """Leave if told so; a static member that will be replaced has to give its instance id free, or none could."""
-        static = self._config.instance_id is not None
-        if self._membership.end() and (leave or static):
+        if self._membership.end() and (leave or self._static):
             await self._leave("the stream thread was closed", self._membership.member_id, comes_back=not leave)
 
     async def _leave(self, reason: str, member_id: str, comes_back: bool) -> bool:
         """Tell the group; a failure is only logged: the session timeout does the same."""
-        request = streams_messages.leave(self._config, member_id, comes_back)
+        request = streams_messages.leave(self._config, member_id, comes_back, self._version)
         try:
             response = await self._coordinator.offsets(request, LEAVE_TIMEOUT_MS)
             self._coordinator.check(response.error_code)
