@@ -131,7 +131,10 @@ class DriverTask:
 
     def process(self, source: CompiledSource, record: StampedRecord) -> None:
         """Process one record, punctuate stream time, and commit."""
-        source.process_stamped(record)
+        if source.extracts_timestamps:
+            source.process_stamped(record)
+        else:
+            source.process_batch((record.message,))  # the loop that stream threads run
         if self.stream_time_ms >= 0:
             self._punctuations[Punctuation.STREAM_TIME].maybe_punctuate(self.stream_time_ms)
         self.commit()

@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import ClassVar
 
 #: Rows as they come out of a store; and as they go in, where None deletes.
 Row = tuple[bytes, bytes]
@@ -24,6 +25,9 @@ NO_MARKS: Marks = MappingProxyType({})
 
 class BytesStore(ABC):
     """An ordered map from bytes to bytes; None as a value deletes. Bounds are start <= key < end, None for open."""
+
+    #: Whether there is a disk behind it.
+    persistent: ClassVar[bool] = False
 
     @abstractmethod
     def get(self, key: bytes) -> bytes | None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence, Set
-from itertools import chain
 from typing import Any
+
+from penstock.topology.store_interfaces import STAMP
 
 from .thread_cache import NamedCache
 
@@ -40,7 +41,7 @@ class CachedRows:
         """Note a cache key that is about to be put into the cache."""
         if self.taken_in:
             self.taken_in.discard(cache_key)
-        if self._by_key is not None and cache_key not in self._cache.dirty and cache_key not in self._cache.clean:
+        if self._by_key is not None and cache_key not in self._cache.entries:
             self._add(self._by_key, cache_key)
 
     def _add(self, by_key: dict[Any, list[CacheKey]], cache_key: CacheKey) -> None:
@@ -55,17 +56,17 @@ class CachedRows:
 
     def find(self, low: CacheKey, high: CacheKey | None) -> Sequence[CacheKey]:
         """Return the cache keys with low <= key < high of low's record key that are cached, by time; None is open."""
-        dirty, clean = self._cache.dirty, self._cache.clean
+        entries = self._cache.entries
         keys = self._index().get(low[0], ())
         last = len(keys) if high is None else bisect_left(keys, high)
-        return [key for key in keys[bisect_left(keys, low) : last] if key in dirty or key in clean]
+        return [key for key in keys[bisect_left(keys, low) : last] if key in entries]
 
     def _index(self) -> dict[Any, list[CacheKey]]:
         """Return the cache keys by record key: built when first asked, and anew when half of them may be gone."""
         cache = self._cache
-        if self._by_key is None or self._added > 1000 + len(cache.dirty) + len(cache.clean):
+        if self._by_key is None or self._added > 1000 + len(cache.entries):
             self._by_key = {}
-            for cache_key in chain(cache.clean, cache.dirty):
+            for cache_key in cache.entries:
                 self._by_key.setdefault(cache_key[0], []).append(cache_key)
             for keys in self._by_key.values():
                 keys.sort()
@@ -82,15 +83,15 @@ class CachedRows:
             return True
         by_key = self._index()
         for cache_key, value in read(low):
-            if cache_key not in cache.dirty and cache_key not in cache.clean and cache_key not in self._deleting:
+            if cache_key not in cache.entries and cache_key not in self._deleting:
                 self._add(by_key, cache_key)
-                cache.clean[cache_key] = value
+                cache.add_clean(cache_key, value)
                 self.taken_in.add(cache_key)
         cache.grown()
         if cache.evictions != self._evictions:
             return False
         self._complete[low[0]] = low
-        if len(self._complete) > 1000 + 2 * (len(cache.dirty) + len(cache.clean)):
+        if len(self._complete) > 1000 + 2 * len(cache.entries):
             self._complete.clear()  # keys whose rows have all been deleted
         return True
 
@@ -98,7 +99,8 @@ class CachedRows:
         """Something was evicted: of no key it is known any more whether all of its rows are cached."""
         self._evictions = self._cache.evictions
         self._complete.clear()
-        self.taken_in.intersection_update(self._cache.clean)
+        entries = self._cache.entries
+        self.taken_in.difference_update([key for key in self.taken_in if key not in entries or entries[key][STAMP]])
 
     def clear(self) -> None:
         """Forget everything: the cache was cleared."""

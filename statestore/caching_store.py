@@ -1,24 +1,37 @@
 """Stores behind the record cache: what all of them share, and the key-value one (Kafka Streams: CachingKeyValueStore).
 
 The cache keeps objects. At a flush each changed key is serialized once, written below and to the changelog, and only
-then sent downstream, with the record context of its last put.
+then sent downstream, with the record context of its last put. get and put are closures over the cache's dicts, because
+they are called for each record; a fused source does what they do in line (topology/fusion.py), through cells().
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any
 
 from penstock.topology.records import Headers, Message
-from penstock.topology.store_interfaces import StoreBackend, StoreBuilder
+from penstock.topology.store_interfaces import (
+    HEADERS,
+    KEY,
+    MESSAGE,
+    STAMP,
+    TIMESTAMP,
+    USED,
+    VALUE,
+    Cell,
+    Cells,
+    StoreBackend,
+    StoreBuilder,
+)
 from penstock.topology.task_context import TaskContext
 
 from .bytes_store import BytesStore, RawRow, Row, merge
 from .key_value_store import KeyValueStore
-from .state_store import StateStore, null_key
-from .thread_cache import ThreadCache
+from .state_store import LONG, StateStore, null_key
+from .thread_cache import Changed, ThreadCache
 
 #: listener(key, new value, old value, timestamp in ms, headers); see StateStore.set_flush_listener.
 FlushListener = Callable[[Any, Any, Any, int, Headers], None]
@@ -33,9 +46,10 @@ class CachingStore(StateStore):
 
     def __init__(self, cache: ThreadCache, copy: Copy) -> None:
         # StateStore.__init__ has run: the store below is there
-        self._cache = cache.named(f"{self.task.task_id}-{self.name}", self.flush, self._entry_size)
+        self._cache = cache.named(f"{self.task.task_id}-{self.name}", self._send, self._entry_size)
         self._copy = copy
         self._deleting: set[Any] = set()  # keys whose tombstones a flush has taken but perhaps not yet written
+        self._make_dirty: Callable[[Cell], None] = self._cache.dirty.append
         self._listener: FlushListener | None = None
         self._send_old_values = False
 
@@ -66,25 +80,21 @@ class CachingStore(StateStore):
         self._send_old_values = send_old_values
         return True
 
-    def _getter(self, load: Callable[[Any], Any], copy: Copy) -> Callable[[Any], Any]:
-        """Return the function from a cache key to a value; load(cache key) is asked for what is not cached."""
-        clean, pop_clean, get_dirty, deleting = (
-            self._cache.clean,
-            self._cache.clean.pop,
-            self._cache.dirty.get,
-            self._deleting,
-        )
+    def _getter(self, load: Callable[[Any], Any], copy: Copy, as_row: Copy = None) -> Callable[[Any], Any]:
+        """Return the function from a cache key to a value; load(cache key) is asked for what is not cached.
+
+        as_row: makes what callers get of a cached value, if they may see it.
+        """
+        get_cell, deleting = self._cache.entries.get, self._deleting
 
         def get(key: Any) -> Any:
-            entry = get_dirty(key)
-            if entry is not None:
-                return entry[0]
-            value = pop_clean(key, None)
-            if value is None:
+            cell = get_cell(key)
+            if cell is None:
                 return None if key in deleting else load(key)
-            clean[key] = value  # now the youngest
-            return value
+            cell[USED] = True
+            return cell[VALUE]
 
+        copy = copy or as_row
         if copy is None:
             return get
 
@@ -96,17 +106,26 @@ class CachingStore(StateStore):
 
     def _putter(self, copy: Copy) -> Callable[[Any, Any], None]:
         """Return the function that puts a value under a cache key."""
-        name, task, dirty, grown = self.name, self.task, self._cache.dirty, self._cache.grown
-        pop_dirty, pop_clean = self._cache.dirty.pop, self._cache.clean.pop
+        name, task, cache = self.name, self.task, self._cache
+        entries, get_cell, make_dirty, next_stamp = cache.entries, cache.entries.get, self._make_dirty, cache.next_stamp
 
         def put(key: Any, value: Any) -> None:
-            if pop_dirty(key, None) is not None or pop_clean(key, None) is not None:
-                dirty[key] = (value, task.timestamp, task.headers, task.message)
+            cell = get_cell(key)
+            if cell is not None:
+                if not cell[STAMP]:
+                    make_dirty(cell)
+                cell[VALUE] = value
+                cell[STAMP] = next_stamp()
+                cell[TIMESTAMP] = task.timestamp
+                cell[HEADERS] = task.headers
+                cell[MESSAGE] = task.message
+                cell[USED] = True
             elif key is None:
                 raise null_key(name)
             else:
-                dirty[key] = (value, task.timestamp, task.headers, task.message)
-                grown()
+                cell = entries[key] = [value, next_stamp(), task.timestamp, task.headers, task.message, False, key]
+                make_dirty(cell)
+                cache.grown()
 
         if copy is None:
             return put
@@ -118,45 +137,66 @@ class CachingStore(StateStore):
 
     def flush(self) -> None:
         """Send each changed key on, in the order of the last puts; see StateStore.flush."""
-        dirty, clean, task = self._cache.dirty, self._cache.clean, self.task
-        if not dirty:
-            return
-        entries = dirty.copy()
-        dirty.clear()  # before anything is sent: what is downstream may read this store, or change it
-        deleted = set()
-        for key, entry in entries.items():
-            if entry[0] is None:
-                deleted.add(key)
-            else:
-                clean[key] = entry[0]
+        if self._cache.dirty:
+            self._send(self._cache.take_dirty())
+
+    def _send(self, changes: Sequence[Changed]) -> None:
+        """Send changed entries on: first all of them below and to the changelog, then all of them downstream.
+
+        What is downstream may read this store, or change it.
+        """
+        task = self.task
+        deleted = {change[0] for change in changes if change[1] is None}
         self._deleting |= deleted
         context = task.timestamp, task.headers, task.message
         try:
             if self._listener is None:
-                self._write_all(entries.items())
+                self._write_entries(changes)
             else:
-                self._send_all(entries.items(), self._listener)
+                changes, olds = self._with_old(changes, bool(deleted))
+                self._write_entries(changes)
+                self._send_downstream(changes, olds, self._listener)
         finally:
             task.timestamp, task.headers, task.message = context
             self._deleting -= deleted
 
-    def _write_all(self, entries: Iterable[tuple[Any, Any]]) -> None:
+    def _with_old(self, changes: Sequence[Changed], deletes: bool) -> tuple[Sequence[Changed], Iterable[Any]]:
+        """Return the changes and the value that each replaces, which is None unless old values are sent.
+
+        Without those keys that came and went since the last flush: they leave no trace.
+        """
+        read, send_old = self._read_entry, self._send_old_values
+        if not send_old and not deletes:
+            return changes, repeat(None)
+        found = [(change, read(change[0]) if send_old or change[1] is None else None) for change in changes]
+        found = [(change, old) for change, old in found if change[1] is not None or old is not None]
+        return [change for change, _ in found], [old if send_old else None for _, old in found]
+
+    def set_downstream(self, send: Callable[[Iterable[Any], Iterable[Any]], None]) -> None:
+        """See StateStore.set_downstream."""
+        object_key = self._object_key
+
+        def send_with_keys(changes: Iterable[Changed], olds: Iterable[Any], listener: FlushListener) -> None:
+            send(changes if self._keys_are_objects else [(object_key(c[0]), *c[1:]) for c in changes], olds)
+
+        if self._copy is None:  # else each value goes downstream as a copy
+            vars(self)["_send_downstream"] = send_with_keys
+
+    #: Whether the cache's keys are what a listener gets.
+    _keys_are_objects = False
+
+    def _write_entries(self, changes: Iterable[Changed]) -> None:
+        """Write changed entries below and to the changelog."""
         task, write = self.task, self._write_entry
-        for key, (value, timestamp, headers, message) in entries:
-            task.timestamp, task.headers, task.message = timestamp, headers, message
+        for key, value, task.timestamp, task.headers, task.message in changes:
             write(key, value)
 
-    def _send_all(self, entries: Iterable[tuple[Any, Any]], listener: FlushListener) -> None:
-        task, write, read, send_old = self.task, self._write_entry, self._read_entry, self._send_old_values
-        object_key, copy = self._object_key, self._copy
-        for key, (value, timestamp, headers, message) in entries:
+    def _send_downstream(self, changes: Iterable[Changed], olds: Iterable[Any], listener: FlushListener) -> None:
+        task, object_key, copy = self.task, self._object_key, self._copy
+        for (key, value, timestamp, headers, message), old in zip(changes, olds, strict=False):
             task.timestamp, task.headers, task.message = timestamp, headers, message
-            old = read(key) if send_old or value is None else None
-            if value is None and old is None:
-                continue  # a key that came and went since the last flush leaves no trace
-            write(key, value)
             new = value if copy is None or value is None else copy(value)
-            listener(object_key(key), new, old if send_old else None, timestamp, headers)
+            listener(object_key(key), new, old, timestamp, headers)
 
     def rollback(self) -> None:
         """See StateStore.rollback."""
@@ -167,6 +207,12 @@ class CachingStore(StateStore):
         """See StateStore.restore."""
         self._cache.clear()
         super().restore(messages, next_offset)
+
+    def detach(self) -> BytesStore:
+        """See StateStore.detach."""
+        rows = super().detach()
+        self._cache.close()
+        return rows
 
     def close(self) -> None:
         """See StateStore.close."""
@@ -185,14 +231,14 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
         KeyValueStore.__init__(self, builder, task, rows)
         CachingStore.__init__(self, cache, self.values.copy)
         encode_key = self.serdes.encode_key
-        objects = self.serdes.cacheable_keys
+        objects = self._keys_are_objects = self.serdes.cacheable_keys
         #: From a cache key to the row's key and to the object.
         self._row_key: Callable[[Any], bytes] = encode_key if objects else _same
         self._cache_key: Callable[[Any], Any] = _same if objects else encode_key
         self._decode_key: Callable[[Any], Any] = _same if objects else self.serdes.decode_key
         self._evicts = builder.backend is StoreBackend.LRU
         copy = self.values.copy
-        get, get_for_update = self._getter(self._load, copy), self._getter(self._load, None)
+        get, get_for_update = self._getter(self._load, copy, self.values.as_row), self._getter(self._load, None)
         put, put_owned = self._putter(copy), self._putter(None)
         if not objects:
             get, get_for_update = _by_bytes(get, encode_key), _by_bytes(get_for_update, encode_key)
@@ -203,13 +249,38 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
         """Read a value from the rows and keep it in the cache."""
         value = self._decode(self.rows.get(self._row_key(key)))
         if value is not None:
-            self._cache.clean[key] = value
+            self._cache.add_clean(key, value)
             self._cache.grown()
         return value
+
+    def _load_cell(self, key: Any) -> Cell:
+        value = None if key in self._deleting else self._decode(self.rows.get(self._row_key(key)))
+        return self._cache.add_clean(key, value)
+
+    def cells(self) -> Cells | None:
+        """See StateStore.cells."""
+        return self._cache.cells(self._load_cell, self._make_dirty) if self.serdes.cacheable_keys else None
 
     def _write_entry(self, key: Any, value: Any) -> None:
         row_key = self._row_key(key)
         self.rows.put(row_key, self._log_value(row_key, value))
+
+    def _write_entries(self, changes: Iterable[Changed]) -> None:
+        """See CachingStore._write_entries. In line for the store of most tables: it runs for each changed key."""
+        if not self.values.logs_value_and_timestamp:
+            super()._write_entries(changes)
+            return
+        task, row_key, write, put, name = self.task, self._row_key, self._write_entry, self.rows.put, self.name
+        encode, log_change, pack = self.serdes.encode_value, self.task.log_change, LONG.pack
+        for key, value, timestamp, headers, message in changes:
+            data = None if value is None else encode(value[0])
+            if data is None:
+                task.timestamp, task.headers, task.message = timestamp, headers, message
+                write(key, value)
+            else:
+                row, newest = row_key(key), value[1]
+                log_change(name, row, data, newest)
+                put(row, pack(newest) + data)
 
     def _read_entry(self, key: Any) -> Any:
         return self._decode(self.rows.get(self._row_key(key)))
@@ -226,21 +297,22 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
         if not self.builder.plain_values:
             return decoded
         # The rows have no timestamps, but the cache has them.
-        dirty, clean, key_of = self._cache.dirty, self._cache.clean, self._cache_key
-        cached = ((key, dirty.get(key_of(key), (None,))[0] or clean.get(key_of(key)), value) for key, value in decoded)
-        return ((key, value if found is None else found) for key, found, value in cached)
+        get_cell, key_of = self._cache.entries.get, self._cache_key
+        cached = ((key, get_cell(key_of(key), (None,))[VALUE], value) for key, value in decoded)
+        as_row = self.values.as_row or _same
+        return ((key, value if found is None else as_row(found)) for key, found, value in cached)
 
     def _scan(self, start: bytes | None, end: bytes | None, reverse: bool) -> Iterator[Row]:
         return merge(self.rows.scan(start, end, reverse), self._dirty_rows(start, end, reverse), reverse)
 
     def _dirty_rows(self, start: bytes | None, end: bytes | None, reverse: bool) -> list[RawRow]:
         """Return the dirty entries of a range as rows. It looks at all dirty keys: scans of cached stores are slow."""
-        row_key, encode = self._row_key, self.values.encode
+        row_key, encode, cache = self._row_key, self.values.encode, self._cache
         deleting = ((row_key(key), None) for key in self._deleting)
-        dirty = ((row_key(key), entry[0]) for key, entry in self._cache.dirty.items())
         # Clean entries are the rows below, except those that a bounded store has evicted meanwhile.
-        clean = ((row_key(key), value) for key, value in self._cache.clean.items() if self._evicts)
-        keys = chain(deleting, clean, dirty)  # a key that is being deleted may be dirty again
+        looked_at = cache.entries.values() if self._evicts else cache.dirty
+        cached = ((row_key(cell[KEY]), cell[VALUE]) for cell in looked_at if cell[STAMP] or cell[VALUE])
+        keys = chain(deleting, cached)  # a key that is being deleted may be dirty again
         found = {k: v for k, v in keys if (start is None or k >= start) and (end is None or k < end)}
         rows = ((key, None if found[key] is None else encode(found[key])) for key in sorted(found, reverse=reverse))
         return list(rows)

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any
 
 from penstock.topology.records import Message, Windowed
-from penstock.topology.store_interfaces import StoreBuilder
+from penstock.topology.store_interfaces import KEY, STAMP, VALUE, Cell, Cells, StoreBuilder
 from penstock.topology.task_context import TaskContext
 
 from .bytes_store import BytesStore, RawRow, Row, merge
@@ -62,9 +62,8 @@ class CachingSegments(CachingStore):
     def _cached_rows(self, wanted: Callable[[Any], bool]) -> Iterator[RawRow]:
         time_of, interval, encode = self.segments.schema.time_of, self.segments.interval_ms, self._encode
         entries = chain(
-            self._cache.clean.items(),
             ((key, None) for key in self._deleting),
-            ((key, entry[0]) for key, entry in self._cache.dirty.items()),
+            ((key, cell[VALUE]) for key, cell in self._cache.entries.items() if cell[STAMP] or cell[VALUE] is not None),
         )
         taken_in, visible_from = self._cached.taken_in, self.segments.visible_from
         for key, value in entries:
@@ -89,8 +88,8 @@ class CachingSegments(CachingStore):
         visible = max(low, (low[0], self.segments.visible_from))
         below = () if self._cached.take_in(visible, self._read_rows) else self._read_rows(visible)
         cached = [key for key in self._cached.find(low, high) if key >= visible or key not in self._cached.taken_in]
-        dirty, clean, copy = self._cache.dirty, self._cache.clean, self._copy
-        rows = ((key, dirty[key][0] if key in dirty else clean[key]) for key in cached)
+        entries, copy = self._cache.entries, self._copy
+        rows = ((key, entries[key][VALUE]) for key in cached)
         found = [(key, value if copy is None or value is None else copy(value)) for key, value in rows]
         if below:
             known = set(cached) | self._deleting
@@ -117,7 +116,7 @@ class CachingWindowStore(CachingSegments, WindowStore):
         CachingSegments.__init__(self, cache, self.values.copy, self.serdes.cacheable_keys)
         copy = self.values.copy
         vars(self).update(
-            fetch=self._fetcher(self._getter(self._read_entry, copy)),
+            fetch=self._fetcher(self._getter(self._read_entry, copy, self.values.as_row)),
             fetch_for_update=self._fetcher(self._getter(self._read_entry, None)),
             put=self._window_putter(self._putter(copy)),
             put_owned=self._window_putter(self._putter(None)),
@@ -166,6 +165,19 @@ class CachingWindowStore(CachingSegments, WindowStore):
         decode = self.values.decode
         rows = self._key_rows(self._row_key(low), low[1], LONG_MAX)
         return [((low[0], start), decode(data)) for start, data in rows]
+
+    def cells(self) -> Cells | None:
+        """See StateStore.cells. Only for windows that are still open: it does not look whether a row has expired."""
+        return self._cache.cells(self._load_cell, self._take_out) if self._objects else None
+
+    def _load_cell(self, key: CacheKey) -> Cell:
+        value = None if key in self._deleting else self._read_entry(key)
+        self._cached.put(key)
+        return self._cache.add_clean(key, value)
+
+    def _take_out(self, cell: Cell) -> None:
+        self._cached.taken_in.discard(cell[KEY])
+        self._make_dirty(cell)
 
     def _encode(self, value: Any) -> bytes | None:
         return self.values.encode(value)

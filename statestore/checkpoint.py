@@ -44,15 +44,11 @@ class OffsetCheckpoint:
     def read(self) -> dict[TopicPartition, int]:
         """Return the file's offsets, none if there is no file; raises ProcessorStateError if it is damaged."""
         try:
-            lines = self.path.read_text().splitlines()
+            return _parse(self.path.read_text(encoding="utf-8").splitlines())
         except FileNotFoundError:
             return {}
-        try:
-            return _parse(lines)
-        except (ValueError, IndexError) as error:
-            raise ProcessorStateError(
-                f"The checkpoint file {self.path} is damaged: {error}; delete the task's directory to restore it"
-            ) from error
+        except (ValueError, IndexError) as error:  # bytes that are no text are a ValueError too
+            raise ProcessorStateError(f"The checkpoint file {self.path} is damaged: {error}") from error
 
     def delete(self) -> None:
         """Remove the file if it is there."""

@@ -49,7 +49,15 @@ class RocksDBTimeOrderedKeyValueBuffer(StateStore):
         self._totals: tuple[int, int] | None = None  # records and bytes, once somebody asks
 
     def put(self, buffer_time: int, key: Any, value: Any, context: ProcessorRecordContext) -> bool:
-        """Buffer a record at its context's timestamp; False if it is beyond the grace period and was not buffered."""
+        """Buffer a record at its context's timestamp; False if it is beyond the grace period and was not buffered.
+
+        Raises StreamsError for a record without a key, as Kafka Streams' buffer does.
+        """
+        if key is None:
+            raise StreamsError(
+                f"{self.name} cannot hold back a record without a key. Filter such records out before the left join, "
+                "or join without a grace period"
+            )
         timestamp = context.timestamp
         if self._observed_ms - self._grace_ms > timestamp:
             return False

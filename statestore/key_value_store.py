@@ -11,7 +11,7 @@ from penstock.topology.store_interfaces import StoreBuilder
 from penstock.topology.task_context import TaskContext
 
 from .bytes_store import BytesStore, RawRow, Row, after
-from .state_store import StateStore, StoreSerdes, plain_rows, timestamped_rows
+from .state_store import StateStore, StoreSerdes, newest_by_key, plain_rows, timestamped_rows
 from .values import Values
 
 log = logging.getLogger(__name__)
@@ -123,4 +123,6 @@ class KeyValueStore(StateStore):
 
     def restored_rows(self, messages: Sequence[Message]) -> Iterable[RawRow]:
         """See StateStore.restored_rows."""
+        if self.rows.persistent:  # in memory the order of the records may count: see MemoryLRUCache
+            messages = newest_by_key(messages)
         return timestamped_rows(messages) if self.values.with_timestamp else plain_rows(messages)

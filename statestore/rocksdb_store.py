@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from itertools import dropwhile, islice, takewhile
@@ -38,12 +39,12 @@ from .sorted_keys import SortedKeys
 
 log = logging.getLogger(__name__)
 
-#: Where a task directory has its stores. Not Kafka Streams' ``rocksdb``, whose databases have another layout.
-STORES_DIRECTORY = "stores"
 OFFSETS = "offsets"
 OFFSET_KEY = b"changelog-offset"
 #: Properties that say what is in memory only.
 IN_MEMTABLES = ("rocksdb.num-entries-active-mem-table", "rocksdb.num-immutable-mem-table")
+#: Counts flushes and compactions that failed since the database was opened.
+BACKGROUND_ERRORS = "rocksdb.background-errors"
 #: Room for the offsets of several thousand commits; when it is full, both column families are flushed.
 OFFSETS_WRITE_BUFFER_BYTES = 256 << 10
 _number = struct.Struct(">q")
@@ -128,6 +129,8 @@ class RocksDBStore(BytesStore):
     for anything else.
     """
 
+    persistent = True
+
     def __init__(
         self,
         path: Path,
@@ -143,7 +146,7 @@ class RocksDBStore(BytesStore):
         self._db_get = self._db.get
         self._offsets = self._db.get_column_family(OFFSETS)
         self._offsets_handle = self._db.get_column_family_handle(OFFSETS)
-        self._no_wal = write_options()
+        self._no_wal, self._no_wait = write_options(), write_options(waits=False)
         self._buffer: dict[bytes, bytes | None] = {}
         self._index: SortedKeys | None = None
         self._deleted_ranges: list[tuple[bytes, bytes]] = []
@@ -225,6 +228,8 @@ class RocksDBStore(BytesStore):
                 break
             found.append((key, cursor.value()))
             cursor.next()
+        else:
+            cursor.status()  # raises if it is a damaged block that ends the rows
         return found
 
     def scan(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> Iterator[Row]:
@@ -236,11 +241,29 @@ class RocksDBStore(BytesStore):
     def _db_rows(self, start: bytes | None, end: bytes | None, reverse: bool) -> Iterator[Row]:
         # Not by bounds in ReadOptions: rocksdict does not apply them to raw keys. The iterator is made here and now.
         items = cast("Iterator[Row]", self._db.items(backwards=reverse, from_key=end if reverse else start))
+        items = self._to_the_end(items, start, end, reverse)
         if not reverse:
             return items if end is None else takewhile(lambda row: row[0] < end, items)
         if end is not None:
             items = dropwhile(lambda row: row[0] >= end, items)
         return items if start is None else takewhile(lambda row: row[0] >= start, items)
+
+    def _to_the_end(
+        self, items: Iterator[Row], start: bytes | None, end: bytes | None, reverse: bool
+    ) -> Generator[Row, None, None]:
+        """Yield rows, then look once more: at a damaged block rocksdict's iterator ends as if there were no more."""
+        row: Row | None = None
+        for row in items:
+            yield row
+        cursor, begin = self._db.iter(), end if reverse else start
+        key = begin if row is None else row[0]
+        if key is None:
+            (cursor.seek_to_last if reverse else cursor.seek_to_first)()
+        else:
+            (cursor.seek_for_prev if reverse else cursor.seek)(key)
+        if row is not None and cursor.valid():
+            (cursor.prev if reverse else cursor.next)()
+        cursor.status()  # raises
 
     def _buffered(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> list[RawRow]:
         buffer = self._buffer
@@ -277,8 +300,7 @@ class RocksDBStore(BytesStore):
 
     def restore(self, rows: Iterable[RawRow], next_offset: int | None, marks: Marks = NO_MARKS) -> None:
         """See BytesStore.restore. Raises ProcessorStateError if the disk is full or fails."""
-        # Of several records of a key the last one counts; memtables take in sorted rows faster.
-        self._write(sorted(dict(rows).items()), next_offset, marks)
+        self._write(dict(rows).items(), next_offset, marks)  # of several records of a key the last one counts
         self._forget_uncommitted()
 
     def _write(self, rows: Iterable[RawRow], offset: int | None, marks: Marks) -> None:
@@ -298,8 +320,11 @@ class RocksDBStore(BytesStore):
         if batch.is_empty():
             return
         self._cursor = None
+        # When a flush in the background has failed, RocksDB goes on until its memtables are full and then lets a write
+        # wait for ever, because there could be space again some day: a write that does not wait says what is wrong.
+        failed = self._db.property_int_value(BACKGROUND_ERRORS)
         try:
-            self._db.write(batch, self._no_wal)
+            self._db.write(batch, self._no_wait if failed else self._no_wal)
         except Exception as error:  # rocksdict raises nothing more special
             raise ProcessorStateError(f"Cannot write to the store {self.path}: {error}; is the disk full?") from error
 
@@ -308,6 +333,10 @@ class RocksDBStore(BytesStore):
         self._index = None
         self._deleted_ranges.clear()
         self._check_at = self._first_check
+
+    def belongs_to(self, request_commit: Callable[[], None]) -> None:
+        """Ask another task for commits from now on: the store passes to it open."""
+        self._request_commit = request_commit
 
     def rollback(self) -> None:
         """See BytesStore.rollback."""
@@ -350,21 +379,35 @@ class RocksDBStore(BytesStore):
         self._cursor = None
         for scan in list(self._scans):  # an open iterator would keep the database, and its lock, open
             scan.close()
-        self._offsets.close()
-        del self._offsets_handle
-        self._db.close()
+        try:
+            with ExitStack() as handles:  # all are closed, whatever the others raise: one that is left locks the files
+                handles.callback(self._db.close)
+                handles.callback(delattr, self, "_offsets_handle")
+                handles.callback(self._offsets.close)
+        except Exception as error:  # rocksdict flushes first, and raises nothing more special
+            raise ProcessorStateError(f"Cannot close the store {self.path}: {error}; is the disk full?") from error
 
 
-def write_options() -> WriteOptions:
-    """Return options that leave RocksDB's own log off."""
+def write_options(waits: bool = True) -> WriteOptions:
+    """Return options that leave RocksDB's own log off. waits: for room in the memtables, else a write fails then."""
     options = WriteOptions()
     options.disable_wal = True  # type: ignore[assignment,method-assign]  # a property, whatever rocksdict's stub says
+    options.no_slowdown = not waits
     return options
 
 
 def resources_rows(config: RocksDBConfig) -> int:
     """Return after how many buffered rows their size is worth a look."""
     return config.uncommitted_max_bytes // (8 * BUFFERED_ROW_OVERHEAD_BYTES)
+
+
+def is_corruption(error: BaseException | None) -> bool:
+    """Return whether a damaged file of a RocksDB is what an error began with; rocksdict raises plain Exceptions."""
+    while error is not None:
+        if type(error) is Exception and str(error).startswith("Corruption:"):
+            return True
+        error = error.__cause__
+    return False
 
 
 def open_error(path: Path, error: Exception) -> Exception:

@@ -30,7 +30,6 @@ from penstock.topology.errors import LockError, ProcessorStateError
 from penstock.topology.records import TaskId
 
 from .checkpoint import write_atomically
-from .rocksdb_store import STORES_DIRECTORY
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +37,9 @@ PROCESS_FILE_NAME = "kafka-streams-process-metadata"
 LOCK_FILE_NAME = ".lock"
 LOCKS_DIRECTORY = ".locks"
 GLOBAL_DIRECTORY = "global"
+#: Where a task directory has its stores. Not Kafka Streams' ``rocksdb``, whose databases have another layout. Here, not
+#: with the stores: the supervisor needs it too, and must not load RocksDB (34 MB) for that.
+STORES_DIRECTORY = "stores"
 
 
 class StateDirectory:
@@ -219,7 +221,7 @@ class FileLock:
                 self._file.close()
                 raise
         except BlockingIOError:
-            holder = path.read_text(encoding="ascii") or "unknown"
+            holder = path.read_text(encoding="ascii", errors="replace") or "unknown"
             raise LockError(f"{refused} (held by process {holder})") from None
         except OSError as error:
             raise ProcessorStateError(f"Cannot lock {path}: {error}; check the disk and its permissions") from error

@@ -9,7 +9,7 @@ from typing import Any
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import Message
 from penstock.topology.serdes import as_serde, deserializer_for, serializer_for
-from penstock.topology.store_interfaces import StoreBuilder
+from penstock.topology.store_interfaces import Cells, StoreBuilder
 from penstock.topology.task_context import TaskContext
 
 from .bytes_store import NO_MARKS, BytesStore, Marks, RawRow
@@ -45,6 +45,17 @@ class StateStore:
         """
         return False
 
+    def cells(self) -> Cells | None:
+        """Return the cells of the store's cache for a fused source; None if it has none of that kind."""
+        return None
+
+    def set_downstream(self, send: Callable[[Iterable[Any], Iterable[Any]], None]) -> None:
+        """Have the cache send its changes on through a fused loop, which does what the flush listener does.
+
+        send(changes, old values); a change: (key as a listener gets it, value, timestamp, headers, message).
+        """
+        raise StreamsError(f"The store {self.name} has no cache that sends changes")
+
     def flush(self) -> None:
         """Send what the cache holds downstream, to the changelog and into the write buffer."""
 
@@ -73,9 +84,19 @@ class StateStore:
         """Return the rows that changelog records stand for."""
         return plain_rows(messages)
 
+    @property
+    def persistent(self) -> bool:
+        """Whether the store keeps its rows and its offset on disk."""
+        return self.rows.persistent
+
     def persist(self) -> None:
         """Make what was committed survive a SIGKILL."""
         self.rows.persist()
+
+    def detach(self) -> BytesStore:
+        """Drop what is not committed and give up the rows, which stay open: another store is built upon them."""
+        self.rollback()
+        return self.rows
 
     def close(self) -> None:
         """Give back all handles; nothing is flushed."""
@@ -111,6 +132,11 @@ class StoreSerdes:
 def null_key(name: str) -> StreamsError:
     """Return the error for a key that is None."""
     return StreamsError(f"The store {name} got None as a key; drop such records before they reach a store")
+
+
+def newest_by_key(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return the last record of each key. The unbound method is called at the speed of C; all are of one class."""
+    return list(dict(zip(map(type(messages[0]).key, messages), messages, strict=True)).values()) if messages else ()
 
 
 def plain_rows(messages: Iterable[Message]) -> Iterator[RawRow]:

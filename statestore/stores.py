@@ -17,8 +17,9 @@ from .join_buffer import RocksDBTimeOrderedKeyValueBuffer
 from .key_value_store import KeyValueStore
 from .list_value_store import ListValueStore
 from .memory_store import InMemoryStore, MemoryLRUCache
-from .rocksdb_store import STORES_DIRECTORY, RocksDBResources, RocksDBStore
+from .rocksdb_store import RocksDBResources, RocksDBStore
 from .session_store import SessionStore
+from .state_directory import STORES_DIRECTORY
 from .state_store import StateStore
 from .suppress_buffer import InMemoryTimeOrderedKeyValueChangeBuffer
 from .thread_cache import ThreadCache
@@ -43,30 +44,51 @@ UNCACHED: dict[StoreKind, Callable[..., StateStore]] = {
 }
 
 
+#: As build_rows: opens what is under a store.
+OpenRows = Callable[[StoreBuilder, TaskContext, Path | None, RocksDBResources | None], BytesStore]
+
+
 def build_store(
     builder: StoreBuilder,
     task: TaskContext,
     directory: Path | None,
     cache: ThreadCache | None,
     resources: RocksDBResources | None = None,
+    recycled: StateStore | None = None,
+    open_rows: OpenRows | None = None,
 ) -> Any:
     """Return an open store.
 
     directory: the task's directory, which gets the store in ``stores/<name>``; None keeps every store in memory (test
     driver, simulation). cache: the thread's record cache; None or one of 0 bytes builds stores without. resources:
-    block cache and memtable budget, by default those that all stores of this process share.
+    block cache and memtable budget, by default those that all stores of this process share. recycled: a store of the
+    same builder that a standby or active task gives up here: what it has committed is taken over without re-opening it.
+    open_rows: takes the place of build_rows, for a simulated disk.
     Raises TaskCorruptedError for damaged files (wipe the task and restore), LockError if another process has the store
     open, ProcessorStateError for a directory that cannot be used.
     """
+    if isinstance(recycled, InMemoryTimeOrderedKeyValueChangeBuffer):
+        return recycled.passed_to(task)
     if builder.kind is StoreKind.SUPPRESS_BUFFER:
         return InMemoryTimeOrderedKeyValueChangeBuffer(builder, task)
-    rows = build_rows(builder, task, directory, resources)
+    if recycled is not None:
+        rows = recycled_rows(recycled, task)
+    else:
+        rows = (open_rows or build_rows)(builder, task, directory, resources)
     if builder.kind in UNCACHED:
         return UNCACHED[builder.kind](builder, task, rows)
     plain, cached = CACHEABLE[builder.kind]
     if builder.caching and cache is not None and cache.max_bytes > 0 and not builder.retain_duplicates:
         return cached(builder, task, rows, cache)
     return plain(builder, task, rows)
+
+
+def recycled_rows(recycled: StateStore, task: TaskContext) -> BytesStore:
+    """Return the rows of a store that is given up, for a new store of this task."""
+    rows = recycled.detach()
+    if isinstance(rows, RocksDBStore):
+        rows.belongs_to(task.request_commit)
+    return rows
 
 
 def build_rows(

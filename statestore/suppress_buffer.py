@@ -160,6 +160,12 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
         value, end = BufferValue.deserialize(data)
         return Buffered(int(LONG.unpack_from(data, end)[0]), value)
 
+    def passed_to(self, task: TaskContext) -> InMemoryTimeOrderedKeyValueChangeBuffer:
+        """Drop what is not committed and belong to another task from now on."""
+        self.rollback()
+        self.task = task
+        return self
+
     def close(self) -> None:
         """See StateStore.close."""
         super().close()

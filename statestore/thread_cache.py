@@ -1,56 +1,72 @@
 """The record cache of one stream thread: ``statestore.cache.max.bytes`` over all its cached stores.
 
-Kafka Streams' ThreadCache and NamedCache, with objects in place of bytes. A store reads and writes its NamedCache's two
-dicts directly, because that is the hottest path there is:
+Kafka Streams' ThreadCache and NamedCache, with objects in place of bytes. An entry is a *cell*, a list that is
+changed in place, because that is the hottest path there is: an update of a cached key costs one look-up and a few
+assignments, and makes no object but the new value. Stores and fused sources read and write the cells directly.
 
-- ``dirty``: cache key -> (value, timestamp, headers, message) in the order in which keys last became dirty;
-- ``clean``: cache key -> value, oldest first.
-
-A key is in at most one of them. What an entry costs is what Kafka Streams counts, the serialized key and value and a
-fixed overhead, so that a configured size holds as many entries as it does there; the Python objects take three to five
-times as much. Serialized sizes are sampled, since measuring each entry would cost more than caching it.
+What an entry costs is what Kafka Streams counts, the serialized key and value and a fixed overhead, so that a
+configured size holds as many entries as it does there; the Python objects take three to five times as much. Serialized
+sizes are sampled, since measuring each entry would cost more than caching it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import chain, islice
-from typing import Any, NamedTuple
+from itertools import count, islice
+from operator import itemgetter
+from typing import Any
 
 from penstock.topology.records import Headers, Message
+from penstock.topology.store_interfaces import HEADERS, KEY, MESSAGE, STAMP, TIMESTAMP, USED, VALUE, Cell, Cells
 
-#: What Kafka Streams adds for each entry: list and map nodes, record context (NamedCache.LRUNode, LRUCacheEntry).
-ENTRY_OVERHEAD_BYTES = 100
+#: What Kafka Streams adds for each entry (NamedCache.LRUNode 24, LRUCacheEntry 1, ProcessorRecordContext 20 and the
+#: topic's name, here taken as 25 characters).
+ENTRY_OVERHEAD_BYTES = 70
 #: How many entries are serialized to estimate the size of all.
 SAMPLE = 16
 #: A full cache is emptied down to this share, so that evicting and measuring happen once in many puts.
-EVICT_TO = 0.9
+EVICT_TO = 0.95
+#: When only dirty entries are left to evict, the longest unchanged of them are sent on: at least this share of all.
+FLUSH_SHARE = 8
 
-
-class Dirty(NamedTuple):
-    """A value that the store below does not have yet, and the record context of its put."""
-
-    value: Any
-    timestamp: int
-    headers: Headers
-    message: Message | None
+#: A changed entry as a flush sees it: key, value, timestamp (ms), headers, message.
+Changed = tuple[Any, Any, int, Headers, Message | None]
+_stamp_of = itemgetter(STAMP)
+_change_of = itemgetter(KEY, VALUE, TIMESTAMP, HEADERS, MESSAGE)
 
 
 class NamedCache:
     """The part of a ThreadCache that one store uses.
 
-    flush: sends all dirty entries on and makes them clean; called when a dirty entry must go. size_of(key, value):
-    serialized size in bytes of an entry.
+    entries: cell by cache key, the first to come first; dirty: those of them that the store below does not have yet;
+    next_stamp(): the stamp of the next put. flush(changes): sends changed entries on. size_of(key, value): serialized
+    size in bytes of an entry.
     """
 
-    __slots__ = ("_flush", "_owner", "_size_of", "check_at", "clean", "dirty", "entry_bytes", "evictions", "name")
+    __slots__ = (
+        "_flush",
+        "_owner",
+        "_size_of",
+        "check_at",
+        "dirty",
+        "entries",
+        "entry_bytes",
+        "evictions",
+        "name",
+        "next_stamp",
+    )
 
     def __init__(
-        self, owner: ThreadCache, name: str, flush: Callable[[], None], size_of: Callable[[Any, Any], int]
+        self,
+        owner: ThreadCache,
+        name: str,
+        flush: Callable[[list[Changed]], None],
+        size_of: Callable[[Any, Any], int],
     ) -> None:
         self.name = name
-        self.dirty: dict[Any, tuple[Any, int, Headers, Message | None]] = {}
-        self.clean: dict[Any, Any] = {}
+        self.entries: dict[Any, Cell] = {}
+        self.dirty: list[Cell] = []
+        self.next_stamp: Callable[[], int] = count(1).__next__
         self.check_at = 1
         self.evictions = 0  # how often entries were dropped
         self.entry_bytes = float(ENTRY_OVERHEAD_BYTES)
@@ -61,34 +77,91 @@ class NamedCache:
     @property
     def size_bytes(self) -> float:
         """Estimated size of all entries."""
-        return (len(self.dirty) + len(self.clean)) * self.entry_bytes
+        return len(self.entries) * self.entry_bytes
+
+    def cells(self, load: Callable[[Any], Cell], make_dirty: Callable[[Cell], None]) -> Cells:
+        """Return what a fused source uses of this cache; see Cells."""
+        return Cells(self.entries.get, load, make_dirty, self.next_stamp, self.grown)
+
+    def add_clean(self, key: Any, value: Any) -> Cell:
+        """Add what the store below has, None for nothing, and return its cell; call grown() when it is in use."""
+        cell = self.entries[key] = [value, 0, 0, None, None, False, key]
+        return cell
 
     def grown(self) -> None:
         """Make room if this new entry was one too many. Call it after each entry that was not there before."""
-        if len(self.dirty) + len(self.clean) >= self.check_at:
+        if len(self.entries) >= self.check_at:
             self._measure()
             self._owner.make_room(self)
 
     def _measure(self) -> None:
-        newest = ((key, entry[0]) for key, entry in reversed(self.dirty.items()))
-        sample = list(islice(chain(newest, reversed(self.clean.items())), SAMPLE))
+        sample = list(islice(reversed(self.entries.items()), SAMPLE))
         if sample:
-            total = sum(self._size_of(key, value) for key, value in sample)
+            total = sum(self._size_of(key, cell[VALUE]) for key, cell in sample)
             self.entry_bytes = total / len(sample) + ENTRY_OVERHEAD_BYTES
 
-    def evict(self, entries: int) -> None:
-        """Drop the oldest entries; if clean ones do not suffice, all dirty ones are flushed first, as Kafka's are."""
-        clean = self.clean
-        if entries > len(clean) and self.dirty:
-            self._flush()
+    def take_dirty(self, most: int | None = None) -> list[Changed]:
+        """Return what has changed, in the order of the last puts, and count it as clean; most: not more, the oldest.
+
+        The entries of deleted keys go.
+        """
+        dirty, entries = self.dirty, self.entries
+        dirty.sort(key=_stamp_of)
+        taken = dirty[:most]
+        del dirty[:most]
+        changes: list[Changed] = list(map(_change_of, taken))
+        for cell in taken:
+            cell[STAMP] = 0
+            cell[MESSAGE] = None  # lets go of the record
+            if cell[VALUE] is None:
+                del entries[cell[KEY]]
+        return changes
+
+    def evict(self, wanted: int) -> None:
+        """Drop entries that were not used for long. If clean ones do not suffice, dirty ones are sent on first.
+
+        Kafka Streams sends all dirty ones then. To send only the longest unchanged gives the others time to change
+        again, which halves what is written when a cache is somewhat too small.
+        """
         self.evictions += 1
-        for key in list(islice(clean, entries)):
-            del clean[key]
+        left = self._evict_clean(wanted)
+        while left and self.dirty:
+            self._flush(self.take_dirty(max(left, len(self.dirty) // FLUSH_SHARE)))
+            left = self._evict_clean(left)
+
+    def _evict_clean(self, wanted: int) -> int:
+        """Drop up to wanted clean entries, the first to come first; those used since only when it is their turn again.
+
+        Returns how many are still wanted.
+        """
+        entries = self.entries
+        for _ in range(2):
+            victims: list[Any] = []
+            passed: list[tuple[Any, Cell]] = []
+            for key, cell in entries.items():
+                if len(victims) == wanted:
+                    break
+                if cell[STAMP]:
+                    continue
+                if cell[USED]:
+                    cell[USED] = False
+                    passed.append((key, cell))
+                else:
+                    victims.append(key)
+            for key in victims:
+                del entries[key]
+            for key, cell in passed:  # to the end of the queue
+                del entries[key]
+                entries[key] = cell
+            wanted -= len(victims)
+            if not wanted:
+                break
+        return wanted
 
     def clear(self) -> None:
         """Forget everything, dirty entries too."""
+        self.entries.clear()
         self.dirty.clear()
-        self.clean.clear()
         self.check_at = 1
 
     def close(self) -> None:
@@ -104,7 +177,9 @@ class ThreadCache:
         self.max_bytes = max_bytes
         self._caches: list[NamedCache] = []
 
-    def named(self, name: str, flush: Callable[[], None], size_of: Callable[[Any, Any], int]) -> NamedCache:
+    def named(
+        self, name: str, flush: Callable[[list[Changed]], None], size_of: Callable[[Any, Any], int]
+    ) -> NamedCache:
         """Return a new cache for one store; see NamedCache."""
         cache = NamedCache(self, name, flush, size_of)
         self._caches.append(cache)
@@ -131,5 +206,5 @@ class ThreadCache:
             wanted = excess + (1 - EVICT_TO) * min(self.max_bytes, cache.size_bytes)
             cache.evict(int(wanted / cache.entry_bytes) + 1)
         room = int(max(0, self.max_bytes - self.size_bytes()) / cache.entry_bytes)
-        count = len(cache.dirty) + len(cache.clean)
-        cache.check_at = count + max(1, min(count, room // 2))
+        entries = len(cache.entries)
+        cache.check_at = entries + max(1, min(entries, room // 2))

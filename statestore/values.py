@@ -33,7 +33,7 @@ class Values:
     or the value alone with ``plain_values``. copy makes a private copy; None where values cannot be changed.
     """
 
-    __slots__ = ("copy", "decode", "encode", "log_value", "with_timestamp")
+    __slots__ = ("as_row", "copy", "decode", "encode", "log_value", "logs_value_and_timestamp", "with_timestamp")
 
     def __init__(self, builder: StoreBuilder, task: TaskContext, serdes: StoreSerdes) -> None:
         timestamped = builder.kind in TIMESTAMPED
@@ -42,10 +42,14 @@ class Values:
         self.encode: Encode = serdes.encode_value
         self.decode: Decode = serdes.decode_value
         self.copy: Callable[[Any], Any] | None = serdes.copy_value
+        #: Makes a ValueAndTimestamp of a cached (value, timestamp), which a fused loop leaves as a plain tuple.
+        self.as_row: Callable[[Any], Any] | None = _as_row if timestamped else None
         if timestamped:
             self.encode = _timestamped_encoder(serdes.encode_value, builder.plain_values)
             self.decode = _timestamped_decoder(serdes.decode_value, builder.plain_values)
             self.copy = serdes.copy_value and _timestamped_copier(serdes.copy_value)
+        #: Whether a row is 8 bytes of timestamp and the value, and its changelog record the value, without headers.
+        self.logs_value_and_timestamp = self.with_timestamp and builder.logging and not _headers_logged(builder)[0]
         if not builder.logging:
             self.log_value: LogValue = _silent(self.encode)
         elif timestamped:
@@ -76,6 +80,10 @@ def _timestamped_decoder(decode_value: Decode, plain_values: bool) -> Decode:
         return None if data is None else _new(ValueAndTimestamp, (decode_value(data), NO_TIMESTAMP))
 
     return decode_plain if plain_values else decode
+
+
+def _as_row(value: Any) -> Any:
+    return value if type(value) is ValueAndTimestamp else _new(ValueAndTimestamp, value)
 
 
 def _timestamped_copier(copy_value: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .abstract_stream import AbstractStream
 from .graph_nodes import GraphNode, ProcessorGraphNode
 from .materialized import MaterializedInternal, StoreFactory
+from .operators.counting import count_aggregator, count_initializer, count_merger
 from .operators.operator import Operator
 from .repartition import repartition_node
 from .serdes import Serde
@@ -15,25 +16,22 @@ from .serdes import Serde
 if TYPE_CHECKING:
     from .ktable import KTable
 
+__all__ = [
+    "AGGREGATE_NAME",
+    "REDUCE_NAME",
+    "AggregateBuilder",
+    "aggregator_for_reducer",
+    "count_aggregator",
+    "count_initializer",
+    "count_merger",
+    "merger_for_reducer",
+    "reduce_initializer",
+]
+
 AGGREGATE_NAME = "KSTREAM-AGGREGATE-"
 REDUCE_NAME = "KSTREAM-REDUCE-"
 
 Aggregator = Callable[[Any, Any, Any], Any]
-
-
-def count_initializer() -> int:
-    """Return the first count."""
-    return 0
-
-
-def count_aggregator(key: Any, value: Any, aggregate: int) -> int:
-    """Return the count after one more record."""
-    return aggregate + 1
-
-
-def count_merger(key: Any, one: int, other: int) -> int:
-    """Return the count of two sessions that have become one."""
-    return one + other
 
 
 def reduce_initializer() -> None:

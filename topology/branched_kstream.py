@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from .arguments import check_function
 from .errors import TopologyError
 from .graph_nodes import ProcessorGraphNode
 from .internal_topology_builder import InternalTopologyBuilder
@@ -61,6 +62,7 @@ class BranchedKStream(dict[str, "KStream[K, V]"], Generic[K, V]):
         """
         if self._has_default:
             raise TopologyError(f"{self._node.node_name}: the default branch must be the last one")
+        check_function(predicate, f"{self._node.node_name}: the predicate of a branch")
         self._node.predicates.append(predicate)
         self._add(name, str(len(self._node.predicates)), with_function, with_consumer)
         return self
@@ -72,7 +74,10 @@ class BranchedKStream(dict[str, "KStream[K, V]"], Generic[K, V]):
         with_function: Callable[[KStream[K, V]], KStream[Any, Any] | None] | None = None,
         with_consumer: Callable[[KStream[K, V]], Any] | None = None,
     ) -> BranchedKStream[K, V]:
-        """Add a branch for all other records, and return all branches."""
+        """Add a branch for all other records, and return all branches.
+
+        with_function(stream) and with_consumer(stream) do what they do in branch(). Nothing may follow: TopologyError.
+        """
         if self._has_default:
             raise TopologyError(f"{self._node.node_name}: there is a default branch already")
         self._has_default = True
@@ -90,6 +95,8 @@ class BranchedKStream(dict[str, "KStream[K, V]"], Generic[K, V]):
         with_function: Callable[[KStream[K, V]], KStream[Any, Any] | None] | None,
         with_consumer: Callable[[KStream[K, V]], Any] | None,
     ) -> None:
+        check_function(with_function, f"{self._node.node_name}: with_function", optional=True)
+        check_function(with_consumer, f"{self._node.node_name}: with_consumer", optional=True)
         short = number if name is None else validate_name(name)
         source, full = self._source, validate_name(self._node.node_name + short)
         self._node.branch_names.append(full)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from .abstract_stream import AbstractStream
+from .arguments import check_type
 from .errors import TopologyError
 from .graph_nodes import ProcessorGraphNode
 from .internal_streams_builder import InternalStreamsBuilder
@@ -54,6 +55,7 @@ class CogroupedKStream(Generic[K, VR]):
 
     def cogroup(self, grouped: KGroupedStream[K, V], aggregator: Callable[[K, V, VR], VR]) -> CogroupedKStream[K, VR]:
         """Add a grouped stream with its aggregator(key, value, aggregate) -> aggregate."""
+        check_type(grouped, KGroupedStream, "What is cogrouped", "a KGroupedStream: group it first")
         self._inputs[grouped] = aggregator
         return self
 
@@ -66,7 +68,7 @@ class CogroupedKStream(Generic[K, VR]):
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
     ) -> KTable[K, VR]:
-        """Aggregate all streams into one table. Options as in KGroupedStream."""
+        """Aggregate all streams into one table, from initializer() for each key. Options as in KGroupedStream."""
         kept = self.kept(materialized_option(store, key_serde, value_serde))
         return self.build(
             name,
@@ -116,7 +118,8 @@ class CogroupedKStream(Generic[K, VR]):
             node_name = named.suffix_or_generate(f"-cogroup-agg-{number}", self.builder, AGGREGATE_NAME)
             # The first one brings the store along, the others are connected to it.
             node = ProcessorGraphNode(node_name, operator, [store.name] if number else [], [] if number else [store])
-            node.output_versioned = kept.versioned
+            # Windowed ones are left open, as in Kafka Streams: behind a versioned table they count as versioned.
+            node.output_versioned = kept.versioned if key_serde is kept.key_serde else None
             self.builder.add_graph_node(self._parents[grouped].graph_node, node)
             operators.append(operator)
             nodes.append(node)
@@ -164,7 +167,7 @@ class TimeWindowedCogroupedKStream(Generic[K, VR]):
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
     ) -> KTable[Windowed, VR]:
-        """Aggregate all streams into one table per key and window. Options as in KGroupedStream."""
+        """Aggregate all streams into one table per key and window, from initializer(). Options as in KGroupedStream."""
         kept = self._cogrouped.kept(materialized_option(store, key_serde, value_serde))
         windows, emit = self._windows, EmitStrategy.ON_WINDOW_UPDATE
         return self._cogrouped.build(
@@ -193,7 +196,10 @@ class SessionWindowedCogroupedKStream(Generic[K, VR]):
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
     ) -> KTable[Windowed, VR]:
-        """Aggregate all streams into one table per key and session; session_merger(key, one, other) merges two."""
+        """Aggregate all streams into one table per key and session, from initializer().
+
+        session_merger(key, one, other) -> aggregate makes one of two sessions that a record connects.
+        """
         kept = self._cogrouped.kept(materialized_option(store, key_serde, value_serde))
         windows, emit = self._windows, EmitStrategy.ON_WINDOW_UPDATE
         return self._cogrouped.build(

@@ -6,13 +6,15 @@ with one child that is the child itself, so that a chain of operators is a chain
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from .compiled_sink import compile_sink
 from .compiled_source import CompiledSource, StampedRecord
 from .error_handling import ErrorHandling
 from .errors import ConfigError, StreamsError
+from .fusion import Fusion
 from .operators.operator import NodeContext
 from .processor_topology import Node, ProcessorNode, ProcessorTopology, SinkNode, SourceNode
 from .records import Headers
@@ -66,48 +68,67 @@ class CompiledTopology:
             raise failed
 
 
-def compile_topology(topology: ProcessorTopology, task: TaskContext) -> CompiledTopology:
+def compile_topology(topology: ProcessorTopology, task: TaskContext, fused: bool = True) -> CompiledTopology:
     """Compile a sub-topology for a task whose stores are open and restored.
 
-    Raises StreamsError, with the node's name, if it has no serde or cannot work in this task.
+    fused: write operators into the loops of their sources (fusion.py); else each is a closure of its own. Raises
+    StreamsError, with the node's name, if it has no serde or cannot work in this task.
     """
-    return _Compiler(topology, task).compile()
+    return _Compiler(topology, task, fused).compile()
 
 
 class _Compiler:
-    def __init__(self, topology: ProcessorTopology, task: TaskContext) -> None:
+    def __init__(self, topology: ProcessorTopology, task: TaskContext, fused: bool) -> None:
         self.topology = topology
         self.task = task
         self.errors = ErrorHandling(task)
+        self.fused = fused and not self.errors.guards_nodes
         self.closures: dict[str, Process] = {}
-        self.contexts: list[NodeContext] = []
+        self.contexts: dict[str, NodeContext] = {}
         self.sources: dict[str, CompiledSource] = {}
         self.shared: dict[Any, Any] = {}
 
     def compile(self) -> CompiledTopology:
         for node in reversed(tuple(self.topology.nodes.values())):
-            try:
-                self.compile_node(node)
-            except ConfigError as error:
-                raise StreamsError(f"failed to initialize {node.name}: {error}") from error
+            self.named(node, self.compile_node)
+        fusion = self.fusion() if self.fused else None
+        for node in reversed(tuple(self.topology.nodes.values())):
+            if isinstance(node, SourceNode):
+                self.named(node, partial(self.compile_source, fusion=fusion))
+        if fusion is not None:
+            fusion.fuse_flushes()
         sources = {topic: self.sources[topic] for topic in reversed(self.sources)}
-        return CompiledTopology(sources, self.contexts[::-1], self.errors)
+        return CompiledTopology(sources, tuple(self.contexts.values())[::-1], self.errors)
+
+    def named(self, node: Any, compile_: Callable[[Any], None]) -> None:
+        try:
+            compile_(node)
+        except ConfigError as error:
+            raise StreamsError(f"failed to initialize {node.name}: {error}") from error
+
+    def fusion(self) -> Fusion:
+        nodes = self.topology.nodes.values()
+        keeps_messages = any(
+            node.operator.reads_record_metadata
+            if isinstance(node, ProcessorNode)
+            else isinstance(node, SinkNode) and not isinstance(node.topic, str)
+            for node in nodes
+        )
+        return Fusion(self.topology, self.task, self.errors, self.contexts, self.closures, keeps_messages)
 
     def compile_node(self, node: Node) -> None:
-        if isinstance(node, SourceNode):
-            self.compile_source(node)
-        elif isinstance(node, SinkNode):
+        if isinstance(node, SinkNode):
             sink = compile_sink(node, self.full_topic, self.task, self.errors)
             self.errors.register(node.name, sink)
             self.closures[node.name] = sink
-        else:
+        elif isinstance(node, ProcessorNode):
             self.closures[node.name] = self.compile_processor(node)
 
-    def compile_source(self, node: SourceNode) -> None:
-        forward = fuse([self.closures[child] for child in node.children])
+    def compile_source(self, node: SourceNode, fusion: Fusion | None) -> None:
+        forward = call_all([self.closures[child] for child in node.children])
         for topic in reversed(node.topics):
             full = self.full_topic(topic)
-            self.sources[full] = CompiledSource(node, full, self.task, forward, self.errors)
+            self.sources[full] = CompiledSource(node, full, self.task, forward, self.errors, fusion)
 
     def compile_processor(self, node: ProcessorNode) -> Process:
         children = {child: self.closures[child] for child in node.children}
@@ -115,13 +136,13 @@ class _Compiler:
             node.name,
             self.task,
             children,
-            fuse(tuple(children.values())),
+            call_all(tuple(children.values())),
             (*node.stores, *self.topology.global_stores),
             self.shared,
             self.errors.punctuated(node.name),
         )
         process = node.operator.compile(context)
-        self.contexts.append(context)
+        self.contexts[node.name] = context
         if process is not context.forward:
             for closure in (process, *context.closures):
                 self.errors.register(node.name, closure)
@@ -131,7 +152,7 @@ class _Compiler:
         return self.task.internal_topic(topic) if topic in self.topology.repartition_topics else topic
 
 
-def fuse(children: Sequence[Process]) -> Process:
+def call_all(children: Sequence[Process]) -> Process:
     """Return one function that calls all children in their order."""
     if not children:
         return _nothing

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .error_handling import ErrorHandling
 from .errors import StreamsError
@@ -11,8 +11,11 @@ from .exception_handlers import ProducerRecord
 from .operators.record_context import record_metadata
 from .processor_topology import SinkNode
 from .records import Headers, RecordMetadata
-from .serdes import Serde, resolve_serde, serializer_for
+from .serdes import Serde, inline, resolve_serde, serializer_for
 from .task_context import Process, TaskContext
+
+if TYPE_CHECKING:
+    from .fusion import LoopCode, Names
 
 #: What a topic function sees of a record that a punctuation has made.
 _NO_METADATA = RecordMetadata("", -1, -1)
@@ -48,6 +51,31 @@ def _sink(
         send(topic, key_bytes, value_bytes, timestamp, headers)
 
     return sink
+
+
+def fuse_sink(
+    code: LoopCode, node: SinkNode, topic: str, task: TaskContext, errors: ErrorHandling, names: Names
+) -> bool:
+    """Write a sink of one topic into a loop; see Operator.fuse."""
+    if node.partitioner is not None:
+        return False
+    parts = []
+    for variable, serde, is_key in ((names.key, node.key_serde, True), (names.value, node.value_serde, False)):
+        to_bytes = inline(serializer_for(resolve_serde(serde, task.config, is_key, f"sink {node.name}"), topic))
+        text = code.use(to_bytes, variable)
+        parts.append(text if to_bytes.takes_none else f"None if {variable} is None else {text}")
+    key, value, record = code.fresh("key"), code.fresh("value"), code.bind(ProducerRecord, "producer_record")
+    send, failed, full = code.bind(task.send, "send"), code.bind(errors.failed_serialization, "unsent"), repr(topic)
+    with code.block("try:"):  # costs nothing unless it fails
+        code.emit(f"{key} = {parts[0]}")
+        code.emit(f"{value} = {parts[1]}")
+    with code.block("except Exception as error:"):
+        code.say_record()
+        unsent = f"{record}({full}, {names.key}, {names.value}, timestamp, headers)"
+        code.emit(f"{failed}({node.name!r}, {unsent}, error)")
+    with code.block("else:"):
+        code.emit(f"{send}({full}, {key}, {value}, timestamp, headers)")
+    return True
 
 
 def _partitioned_sink(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from .error_handling import ErrorHandling
+from .fusion import Fusion
 from .processor_topology import SourceNode
 from .records import Message
 from .serdes import deserializer_for, resolve_serde
@@ -43,7 +44,8 @@ class CompiledSource:
     stamp(message) -> StampedRecord, or None if the record was dropped: what a task with several input partitions
     needs to know which record is next. process_stamped(record): process it. extracts_timestamps: False if a record's
     timestamp is the message's own, so that there is no need to stamp. partition_time_ms: highest timestamp so far of
-    this topic's partition, -1 before the first; a task that starts again sets it to what was committed.
+    this topic's partition, -1 before the first; a task that starts again sets it to what was committed. source_text:
+    the text of process_batch if it was fused.
     """
 
     __slots__ = (
@@ -52,6 +54,7 @@ class CompiledSource:
         "partition_time_ms",
         "process_batch",
         "process_stamped",
+        "source_text",
         "stamp",
         "topic",
     )
@@ -61,7 +64,13 @@ class CompiledSource:
     process_stamped: Callable[[StampedRecord], None]
 
     def __init__(
-        self, node: SourceNode, topic: str, task: TaskContext, forward: Process, errors: ErrorHandling
+        self,
+        node: SourceNode,
+        topic: str,
+        task: TaskContext,
+        forward: Process,
+        errors: ErrorHandling,
+        fusion: Fusion | None = None,
     ) -> None:
         self.name = node.name
         self.topic = topic
@@ -73,8 +82,11 @@ class CompiledSource:
         to_value = deserializer_for(resolve_serde(node.value_serde, task.config, False, where), topic)
         self.stamp = _stamp(self, to_key, to_value, extractor, task, errors)
         self.process_stamped = _process_stamped(task, forward, errors)
+        self.source_text = ""
         if self.extracts_timestamps:
             self.process_batch = self._process_batch_stamped
+        elif fusion is not None:
+            self.process_batch, self.source_text = fusion.loop(self.name, topic, node.children, to_key, to_value)
         else:
             self.process_batch = _process_batch(self.name, to_key, to_value, task, forward, errors)
 
@@ -104,7 +116,7 @@ def _process_batch(
     forward: Process,
     errors: ErrorHandling,
 ) -> Callable[[Iterable[Message]], None]:
-    """Return the loop over a batch whose records have their own timestamps: the hottest code there is."""
+    """Return the loop over a batch whose records have their own timestamps; what a fused loop is held to."""
 
     def failed(message: Message, key: Any, timestamp: int | None, error: Exception) -> None:
         if timestamp is None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from .materialized import StoreFactory
 from .operators.operator import Operator
-from .processor_topology import AutoOffsetReset
+from .processor_topology import OffsetResetPolicy
 from .serdes import Serde
 
 TopicPattern = re.Pattern[str]
@@ -32,7 +32,7 @@ class SourceFactory(NodeFactory):
     key_serde: Serde[Any] | None = None
     value_serde: Serde[Any] | None = None
     timestamp_extractor: Callable[..., int] | None = None
-    offset_reset: AutoOffsetReset | None = None
+    offset_reset: OffsetResetPolicy | None = None
 
 
 @dataclass(slots=True)

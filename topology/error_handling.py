@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType, TracebackType
 from typing import Any, NoReturn
 
-from .errors import ProcessorStateError, StreamsError, TaskCorruptedError, TaskMigratedError
+from .errors import BrokerUnavailableError, ProcessorStateError, StreamsError, TaskCorruptedError, TaskMigratedError
 from .exception_handlers import (
     DESERIALIZATION,
     PROCESSING,
@@ -28,8 +28,8 @@ from .exception_handlers import (
 from .records import Headers, Message, Record
 from .task_context import Process, TaskContext
 
-#: What no handler is asked about: the task is given up, or a handler has decided already.
-UNHANDLED = (FailedProcessingError, TaskMigratedError, TaskCorruptedError)
+#: What no handler is asked about: the task is given up or tried again, or a handler has decided already.
+UNHANDLED = (FailedProcessingError, TaskMigratedError, TaskCorruptedError, BrokerUnavailableError)
 
 
 class ErrorHandling:
@@ -41,6 +41,7 @@ class ErrorHandling:
         self.processing = configured_handler(task.config, PROCESSING)
         self.production = configured_handler(task.config, PRODUCTION)
         self._closures: dict[CodeType, list[tuple[str, Any]]] = {}
+        self._lines: dict[CodeType, list[str | None]] = {}
 
     @property
     def guards_nodes(self) -> bool:
@@ -53,13 +54,20 @@ class ErrorHandling:
         if code is not None:
             self._closures.setdefault(code, []).append((name, closure))
 
+    def register_lines(self, loop: Callable[..., Any], nodes: list[str | None]) -> None:
+        """Name these nodes when an exception comes through a line of a fused loop: one for each line."""
+        self._lines[loop.__code__] = nodes
+
     def failed_node(self, error: BaseException) -> str | None:
         """Return the node whose closure is the deepest in an exception's traceback, None if there is none."""
         found = None
         step: TracebackType | None = error.__traceback__
         while step is not None:
-            candidates = self._closures.get(step.tb_frame.f_code, ())
-            if len(candidates) == 1:
+            code = step.tb_frame.f_code
+            candidates = self._closures.get(code, ())
+            if code in self._lines:
+                found = self._lines[code][step.tb_lineno - 1] or found
+            elif len(candidates) == 1:
                 found = candidates[0][0]
             else:
                 found = next((name for name, closure in candidates if _runs(step.tb_frame, closure)), found)
@@ -78,7 +86,7 @@ class ErrorHandling:
 
     def raise_flush_failure(self, store_name: str, error: Exception) -> NoReturn:
         """Raise the ProcessorStateError for an exception while a store's cache was flushed downstream."""
-        if isinstance(error, TaskMigratedError | TaskCorruptedError):
+        if isinstance(error, TaskMigratedError | TaskCorruptedError | BrokerUnavailableError):
             raise error
         name = self.failed_node(error)
         where = "" if name is None else f", in processor {name}"
@@ -118,7 +126,7 @@ class ErrorHandling:
             task.message, task.timestamp, task.headers = None, timestamp, None
             try:
                 callback(timestamp)
-            except (TaskMigratedError, TaskCorruptedError):
+            except (TaskMigratedError, TaskCorruptedError, BrokerUnavailableError):
                 raise
             except FailedProcessingError as error:
                 raise _punctuation_failed(name, error) from error

@@ -51,6 +51,17 @@ class TaskCorruptedError(StreamsError):
         self.task_ids = frozenset(task_ids)
 
 
+class TaskTimeoutError(StreamsError):
+    """What a task needs from the brokers has failed for longer than ``task.timeout.ms`` (KIP-572; TimeoutException).
+
+    task_id: which task.
+    """
+
+    def __init__(self, message: str, task_id: TaskId | None = None) -> None:
+        super().__init__(message)
+        self.task_id = task_id
+
+
 class LockError(StreamsError):
     """The directory of a task is locked by another process; try again in the next loop (LockException)."""
 

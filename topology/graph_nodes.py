@@ -17,7 +17,7 @@ from .operators.operator import Operator
 from .operators.stateless import KStreamFilter, PassThrough
 from .operators.table import KTableSource
 from .partitioners import WindowedStreamPartitioner
-from .processor_topology import AutoOffsetReset
+from .processor_topology import OffsetResetPolicy
 from .serdes import Serde
 from .timestamp_extractors import TimestampExtractor, fail_on_invalid_timestamp
 from .windowed_serdes import ChangedSerde, WindowedSerde
@@ -39,7 +39,7 @@ class Consumed:
     key_serde: Serde[Any] | None = None
     value_serde: Serde[Any] | None = None
     timestamp_extractor: TimestampExtractor | None = None
-    offset_reset: AutoOffsetReset | None = None
+    offset_reset: OffsetResetPolicy | None = None
     name: str | None = None
 
 

@@ -18,7 +18,7 @@ from .errors import TopologyError
 from .materialized import StoreFactory
 from .node_groups import NodeGroups
 from .operators.operator import Operator
-from .processor_topology import AutoOffsetReset, ProcessorTopology
+from .processor_topology import OffsetResetPolicy, ProcessorTopology
 from .serdes import Serde
 from .subtopologies import build_global_topology, build_subtopologies
 
@@ -48,7 +48,7 @@ class InternalTopologyBuilder:
         key_serde: Serde[Any] | None = None,
         value_serde: Serde[Any] | None = None,
         timestamp_extractor: Callable[..., int] | None = None,
-        offset_reset: AutoOffsetReset | None = None,
+        offset_reset: OffsetResetPolicy | None = None,
     ) -> None:
         """Add a source of topics, or of a pattern."""
         self._check_new(name)

@@ -99,7 +99,10 @@ class KGroupedStream(AggregateBuilder, Generic[K, V]):
         return self.build(function_name, operator, key_value_store(kept), kept, kept.key_serde)
 
     def cogroup(self, aggregator: Callable[[K, V, VR], VR]) -> CogroupedKStream[K, VR]:
-        """Start an aggregation of several grouped streams into one table, with this stream's aggregator."""
+        """Start an aggregation of several grouped streams into one table.
+
+        aggregator(key, value, aggregate) -> aggregate is that of this stream's records.
+        """
         from .cogrouped_kstream import CogroupedKStream
 
         cogrouped: CogroupedKStream[K, VR] = CogroupedKStream(self.builder)

@@ -86,7 +86,10 @@ class KGroupedTable(AbstractStream, Generic[K, V]):
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
     ) -> KTable[K, VR]:
-        """Aggregate the values of each group: adder and subtractor take (key, value, aggregate)."""
+        """Aggregate the values of each group: adder and subtractor take (key, value, aggregate), return the new one.
+
+        It starts from initializer(). A None deletes the aggregate.
+        """
         given = materialized_option(store, key_serde, value_serde)
         kept = MaterializedInternal(given, self.builder, AGGREGATE_NAME, key_serde=self.key_serde)
         operator = KTableAggregate(kept.store_name, initializer, adder, subtractor)

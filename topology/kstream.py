@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, TextIO, TypeVar, Unpack, cast, overload
 
 from .abstract_stream import AbstractStream
+from .arguments import check_function, check_topic, check_type
 from .branched_kstream import BranchedKStream
 from .errors import TopologyError
 from .graph_nodes import GraphNode, Partitioner, ProcessorGraphNode, StreamSinkNode
@@ -165,6 +166,7 @@ class KStream(AbstractStream, Generic[K, V]):
             raise TopologyError("merge() needs at least one other stream")
         merged = self
         for other in others:
+            check_type(other, KStream, f"{self.name}: what is merged", "a KStream")
             merged = merged._merge(other, name)
         return merged
 
@@ -195,6 +197,7 @@ class KStream(AbstractStream, Generic[K, V]):
         """
         if number_of_partitions is not None and number_of_partitions < 1:
             raise TopologyError(f"repartition() needs a positive number of partitions, got {number_of_partitions}")
+        check_function(partitioner, "The partitioner of repartition()", optional=True)
         values = as_serde(value_serde) or self.value_serde
         prefix = validate_name(name) if name else self.builder.new_processor_name("KSTREAM-REPARTITION-")
         node = explicit_repartition_node(
@@ -228,8 +231,9 @@ class KStream(AbstractStream, Generic[K, V]):
 
         partitioner(topic, key, value, partition count) -> partition, or None for Kafka's default.
         """
-        if not callable(topic) and not topic:
-            raise TopologyError("to() needs the name of a topic")
+        if not callable(topic):
+            check_topic(topic, "to()")
+        check_function(partitioner, "The partitioner of to()", optional=True)
         node = StreamSinkNode(
             Named(name).or_generate(self.builder, "KSTREAM-SINK-"),
             topic,
@@ -338,7 +342,10 @@ class KStream(AbstractStream, Generic[K, V]):
         windows: JoinWindows | Callable[..., Any] | None = None,
         **options: Unpack[StreamJoinOptions],
     ) -> KStream[K, VR]:
-        """Join like join(), but keep records of this stream without a counterpart: right is None for them."""
+        """Join like join(), but keep records of this stream without a counterpart: right is None for them.
+
+        joiner(left, right), windows and options are those of join().
+        """
         return self._join(other, joiner, windows, "left", options)
 
     def outer_join(
@@ -348,7 +355,10 @@ class KStream(AbstractStream, Generic[K, V]):
         windows: JoinWindows,
         **options: Unpack[StreamJoinOptions],
     ) -> KStream[K, VR]:
-        """Join with a stream, but keep records of both without a counterpart: the other is None for them."""
+        """Join with a stream, but keep records of both without a counterpart: the other is None for them.
+
+        joiner(left, right), windows and options are those of join() with a stream.
+        """
         return self._join(other, joiner, windows, "outer", options)
 
     def _join(
@@ -380,7 +390,7 @@ class KStream(AbstractStream, Generic[K, V]):
         stores: Iterable[str] = (),
         name: str | None = None,
     ) -> KStream[K, VR]:
-        """Process records with a FixedKeyProcessor of your own, which keeps keys; see process()."""
+        """Process records with a FixedKeyProcessor of your own, which keeps keys; supplier as in process()."""
         operator = ProcessorOperator(supplier, fixed_key=True)
         node = self._process("KSTREAM-PROCESSVALUES-", operator, (*state_stores, *stores), name)
         return self.result(node, self.key_serde, None)

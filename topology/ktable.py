@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, Literal, TypeVar, Unpack, overload
 
 from .abstract_stream import AbstractStream
+from .arguments import check_type
 from .errors import TopologyError
 from .graph_nodes import Partitioner
 from .join_options import TableJoinOptions
@@ -197,6 +198,7 @@ class KTable(AbstractStream, Generic[K, V]):
 
     def suppress(self, suppressed: Suppressed) -> KTable[K, V]:
         """Hold updates back: see Suppressed. Raises TopologyError for versioned tables, and where nothing closes."""
+        check_type(suppressed, Suppressed, f"{self.name}: the argument of suppress()", "a Suppressed")
         if self.graph_node.output_versioned:
             raise TopologyError(f"{self.name}: suppress() is only supported for non-versioned KTables")
         prefix = "KTABLE-SUPPRESS-"
@@ -256,13 +258,16 @@ class KTable(AbstractStream, Generic[K, V]):
     def left_join(
         self, other: KTable[Any, Any], joiner: Callable[..., VR], **options: Unpack[TableJoinOptions]
     ) -> KTable[K, VR]:
-        """Join like join(), but keep rows of this table without a counterpart: right is None for them."""
+        """Join like join(), but keep rows of this table without a counterpart: joiner(left, None) makes their value."""
         return self._join(other, joiner, "left", **options)
 
     def outer_join(
         self, other: KTable[Any, Any], joiner: Callable[..., VR], **options: Unpack[TableJoinOptions]
     ) -> KTable[K, VR]:
-        """Join like join(), but keep rows of both tables; there is no outer join by foreign key."""
+        """Join like join(), but keep rows of both tables: joiner(left, right) gets None for a side that has none.
+
+        There is no outer join by foreign key: TopologyError.
+        """
         if "foreign_key" in options:
             raise TopologyError("There is no outer join by foreign key; use join() or left_join()")
         return self._join(other, joiner, "outer", **options)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from .arguments import check_type
 from .config_keys import KEYS
 from .durations import Duration, non_negative_millis
 from .errors import TopologyError
@@ -14,6 +15,7 @@ from .operators.windowed import EmitStrategy
 from .serdes import Serde, SerdeLike, as_serde, or_default
 from .store_interfaces import StoreBackend, StoreBuilder
 from .stores import Stores, StoreSupplier, SupplierKind
+from .streams_config import StreamsConfig
 from .windows import SessionWindows, SlidingWindows, Windows
 
 _BACKENDS = {"rocksdb": StoreBackend.ROCKSDB, "persistent": StoreBackend.ROCKSDB, "in_memory": StoreBackend.IN_MEMORY}
@@ -150,6 +152,8 @@ def materialized_option(
     """
     if store is None and key_serde is None and value_serde is None:
         return None
+    if store is not None:
+        check_type(store, (Materialized, str, StoreSupplier), "store=", "a name, a Materialized or a supplier")
     found = store if isinstance(store, Materialized) else Materialized(store)
     found = found if key_serde is None else found.with_key_serde(key_serde)
     return found if value_serde is None else found.with_value_serde(value_serde)
@@ -159,6 +163,7 @@ class MaterializedInternal:
     """A Materialized with a store name, generated if need be (Kafka Streams: MaterializedInternal).
 
     queryable_store_name is None where the user gave no name: then the table need not be kept at all.
+    is_named_by_user_only: names are not generated, for the results of KTable.filter, map_values and transform_values.
     """
 
     def __init__(
@@ -172,6 +177,7 @@ class MaterializedInternal:
     ) -> None:
         given = materialized or Materialized()
         self.given = given
+        self.is_named_by_user_only = names is None
         self.queryable_store_name = given.store_name
         self.store_name = given.store_name or (names.new_store_name(prefix) if names is not None else "")
         self.key_serde = given.key_serde or key_serde
@@ -188,13 +194,15 @@ class StoreFactory:
     """A store of the graph, before the configuration is known (Kafka Streams: StoreFactory).
 
     named: the user named it. dsl: dsl.store.suppliers.class (unless the builder was given a store_type) and
-    dsl.store.format apply.
+    dsl.store.format apply. ignores_older_key: Kafka Streams does not look at default.dsl.store for this store, so
+    that its tombstones have headers where those of other stores in memory have none; here it is in memory too.
     """
 
     builder: StoreBuilder
     named: bool = True
     dsl: bool = False
     store_type: StoreBackend | None = None
+    ignores_older_key: bool = False
 
     @property
     def name(self) -> str:
@@ -217,8 +225,17 @@ class StoreFactory:
         configured = _backend(setting(config, "dsl.store.suppliers.class"))
         backend = self.store_type or configured or StoreBackend.ROCKSDB
         # Kafka Streams' stores in memory have no format with headers.
-        headers = backend is StoreBackend.ROCKSDB and setting(config, "dsl.store.format") == "HEADERS"
+        in_rocksdb = backend is StoreBackend.ROCKSDB or (
+            self.ignores_older_key and self.store_type is None and not _is_given(config, "dsl.store.suppliers.class")
+        )
+        headers = in_rocksdb and setting(config, "dsl.store.format") == "HEADERS"
         return replace(builder, backend=backend, headers_format=headers)
+
+
+def _is_given(config: Mapping[str, Any] | None, name: str) -> bool:
+    """Return whether a key was given itself, not through an older one."""
+    given = config.originals() if isinstance(config, StreamsConfig) else config
+    return given is not None and given.get(name) is not None
 
 
 def setting(config: Mapping[str, Any] | None, name: str) -> Any:
@@ -319,4 +336,5 @@ def _factory(materialized: MaterializedInternal, builder: StoreBuilder, caching:
         named=materialized.queryable_store_name is not None,
         dsl=given.supplier is None,
         store_type=given.store_type,
+        ignores_older_key=materialized.is_named_by_user_only,
     )

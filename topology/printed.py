@@ -7,14 +7,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
+from .arguments import check_function
+from .errors import TopologyError
+
 
 def print_action(
     label: str, file: str | TextIO | None, mapper: Callable[[Any, Any], str] | None
 ) -> tuple[Callable[[Any, Any], None], Callable[[], None] | None]:
     """Return a function (key, value) that prints a line, and one that closes what it has opened, None if nothing.
 
-    A path is opened with the first record of a task, for appending, so that building a topology touches no disk.
+    A path is opened with the first record of a task, for appending, so that building a topology touches no disk. Raises
+    TopologyError for one whose folder is not there.
     """
+    check_function(mapper, "The mapper of print()", optional=True)
+    if isinstance(file, str) and not (file and Path(file).absolute().parent.is_dir()):
+        raise TopologyError(f"print() cannot write to {file!r}: give the path of a file in a folder that is there")
     text = mapper or (lambda key, value: f"{key}, {value}")
     opened: list[TextIO] = []
 

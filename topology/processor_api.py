@@ -71,7 +71,10 @@ class ProcessorContext(ProcessingContext, Protocol):
     """The context of a Processor (Kafka Streams: processor.api.ProcessorContext)."""
 
     def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
-        """Send a record to all children, or to the child node of this name; raises StreamsError for an unknown one."""
+        """Send a record to all children, or to the child node of this name.
+
+        Raises StreamsError for an unknown child, and for a negative timestamp.
+        """
 
 
 class FixedKeyProcessorContext(ProcessingContext, Protocol):

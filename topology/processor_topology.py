@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from .durations import Duration, non_negative_millis
 from .operators.operator import Operator
 from .store_interfaces import StoreBuilder
 
@@ -22,6 +23,24 @@ class AutoOffsetReset(Enum):
     EARLIEST = "earliest"
     LATEST = "latest"
     NONE = "none"
+
+    @staticmethod
+    def by_duration(duration: Duration) -> ResetByDuration:
+        """Return the policy to begin with the first record of the last duration (``timedelta`` or ms), KIP-1106.
+
+        Where no record is that young, it begins at the end. Raises TopologyError for a negative duration.
+        """
+        return ResetByDuration(non_negative_millis(duration, "The duration of AutoOffsetReset.by_duration()"))
+
+
+@dataclass(frozen=True, slots=True)
+class ResetByDuration:
+    """What AutoOffsetReset.by_duration returns."""
+
+    duration_ms: int
+
+
+OffsetResetPolicy = AutoOffsetReset | ResetByDuration
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +56,7 @@ class SourceNode:
     value_serde: Any
     children: tuple[str, ...]
     timestamp_extractor: Callable[..., int] | None = None
-    auto_offset_reset: AutoOffsetReset | None = None
+    auto_offset_reset: OffsetResetPolicy | None = None
     pattern: re.Pattern[str] | None = None
 
 

@@ -48,8 +48,9 @@ def registry_client(registry: Any) -> Any:
             f"Schema registry serdes need the extra: pip install 'penstock[schema-registry]' ({error})"
         ) from error
     if isinstance(registry, str):
-        return SchemaRegistryClient({"url": registry})
-    return SchemaRegistryClient(registry) if isinstance(registry, dict) else registry
+        registry = {"url": registry}
+    # new_client() knows mock:// too, a registry in memory for tests.
+    return SchemaRegistryClient.new_client(registry) if isinstance(registry, dict) else registry
 
 
 def avro_serde(schema: str | None, registry: Any, *, is_key: bool = False, **options: Any) -> Serde[Any]:

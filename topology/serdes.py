@@ -6,11 +6,13 @@ Inside Penstock it is wrapped, so that every serde has the attributes of Serde.
 
 from __future__ import annotations
 
+import codecs
+import re
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
 from uuid import UUID
 
 import orjson
@@ -36,6 +38,7 @@ class SerdeLike(Protocol):
 
 
 def _through_bytes(serde: SerdeLike, value: Any) -> Any:
+    """Return an independent copy of a value: what its bytes give."""
     return serde.deserialize("", serde.serialize("", value))
 
 
@@ -172,12 +175,47 @@ def or_default(serde: Serde[Any] | None, config: Mapping[str, Any] | None, is_ke
     return fallback if serde is None else serde.with_default(fallback)
 
 
+class Inline(NamedTuple):
+    """An expression that does what a function of one argument does, for the loops of fusion.py.
+
+    template: with {} for the argument, which is a variable, and the names of other objects; takes_none: whether it may
+    be None, for which the result is None.
+    """
+
+    template: str
+    names: Mapping[str, Any]
+    takes_none: bool = False
+
+
+#: The expressions of the functions below, which all give None for None.
+_INLINE: dict[Callable[..., Any], Inline] = {}
+
+
+def inline(function: Callable[..., Any]) -> Inline:
+    """Return an expression that does what a serializer or deserializer does: at worst a call of it."""
+    return _INLINE.get(function) or Inline("{call}({})", {"call": function}, takes_none=True)
+
+
 def _encode_string(value: str | None) -> bytes | None:
     return None if value is None else str.encode(value)
 
 
+_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
+
+
+def _replace_as_java(error: UnicodeError) -> tuple[str, int]:
+    """Read what is no UTF-8 as U+FFFD, as Java's String does: Kafka's StringDeserializer fails for no bytes."""
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    surrogate = _SURROGATE.match(error.object, error.start)  # Python replaces each of its bytes
+    return "\ufffd", error.end if surrogate is None else surrogate.end()
+
+
+codecs.register_error("penstock.java", _replace_as_java)
+
+
 def _decode_string(data: bytes | None) -> str | None:
-    return None if data is None else str(data, "utf-8")
+    return None if data is None else str(data, "utf-8", "penstock.java")
 
 
 def _check_bytes(value: bytes | None) -> bytes | None:
@@ -220,6 +258,8 @@ def _number(name: str, layout: str, cacheable_keys: bool) -> PlainSerde[Any]:
     def deserialize(data: bytes | None) -> Any:
         return None if data is None else unpack(data)[0]
 
+    _INLINE[serialize] = Inline("{pack}({})", {"pack": pack})
+    _INLINE[deserialize] = Inline("{unpack}({})[0]", {"unpack": unpack})
     return PlainSerde(name, serialize, deserialize, cacheable_keys=cacheable_keys)
 
 
@@ -231,6 +271,13 @@ def _uuid_from_bytes(data: bytes | None) -> UUID | None:
     return None if data is None else UUID(data.decode())
 
 
+_INLINE |= {
+    _encode_string: Inline("{encode}({})", {"encode": str.encode}),
+    _decode_string: Inline('{decode}({}, "utf-8", "penstock.java")', {"decode": bytes.decode}),
+    _same: Inline("{}", {}, takes_none=True),
+    _encode_json: Inline("{dumps}({})", {"dumps": orjson.dumps}),
+    _decode_json: Inline("{loads}({})", {"loads": orjson.loads}),
+}
 _STRING: PlainSerde[str] = PlainSerde("string", _encode_string, _decode_string, cacheable_keys=True)
 _BYTES: PlainSerde[bytes] = PlainSerde("bytes", _check_bytes, _same, cacheable_keys=True)
 _JSON: PlainSerde[Any] = PlainSerde("json", _encode_json, _decode_json, copy=copy_json)

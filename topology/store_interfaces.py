@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class StoreKind(Enum):
@@ -81,3 +81,26 @@ class StoreBuilder:
     def with_logging_disabled(self) -> StoreBuilder:
         """Return a copy without a changelog: its content is lost with the task's directory."""
         return replace(self, logging=False, log_config={})
+
+
+#: An entry of a record cache, changed in place: value, stamp, timestamp (ms), headers, message, used, cache key.
+#: stamp: 0 if the store below has the value, else the number of its put: the order in which changes are sent on.
+#: timestamp, headers, message: the record context of the last put; message is None where nobody downstream asks for it.
+#: used: whether the entry was read or changed again since an eviction last passed it by.
+Cell = list[Any]
+VALUE, STAMP, TIMESTAMP, HEADERS, MESSAGE, USED, KEY = range(7)
+
+
+class Cells(NamedTuple):
+    """A store's record cache, for code that does in line what the store's get and put do; see topology/fusion.py.
+
+    get(cache key): the cell, None if it is not cached; load(cache key): the cell with what the store below has, None
+    for nothing; make_dirty(cell): before the first change of a cell whose stamp is 0; next_stamp(): the
+    stamp of a put; grown(): makes room, once a cell that was loaded is in use.
+    """
+
+    get: Callable[[Any], Cell | None]
+    load: Callable[[Any], Cell]
+    make_dirty: Callable[[Cell], None]
+    next_stamp: Callable[[], int]
+    grown: Callable[[], None]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from .arguments import check_type
 from .durations import Duration, non_negative_millis
 from .errors import TopologyError
 from .naming import validate_name
@@ -55,6 +56,11 @@ class StoreSupplier:
             wanted = " or ".join(kind.value for kind in kinds)
             raise TopologyError(f'{where} needs a {wanted} store, but "{self.name}" is a {self.kind.value} store')
         return self
+
+
+def _require(supplier: StoreSupplier, kinds: tuple[SupplierKind, ...], where: str) -> None:
+    check_type(supplier, StoreSupplier, f"The supplier of {where}()", "one that Stores makes")
+    supplier.require(kinds, where)
 
 
 def _window_supplier(
@@ -185,7 +191,7 @@ class Stores:
         supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
     ) -> StoreBuilder:
         """A store whose ``get`` gives plain values."""
-        supplier.require((SupplierKind.KEY_VALUE,), "key_value_store_builder")
+        _require(supplier, (SupplierKind.KEY_VALUE,), "key_value_store_builder")
         return _builder(supplier, StoreKind.KEY_VALUE, key_serde, value_serde)
 
     @staticmethod
@@ -193,7 +199,7 @@ class Stores:
         supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
     ) -> StoreBuilder:
         """A store whose ``get`` gives ValueAndTimestamp."""
-        supplier.require((SupplierKind.KEY_VALUE,), "timestamped_key_value_store_builder")
+        _require(supplier, (SupplierKind.KEY_VALUE,), "timestamped_key_value_store_builder")
         return _builder(
             supplier, StoreKind.TIMESTAMPED_KEY_VALUE, key_serde, value_serde, plain_values=not supplier.timestamped
         )
@@ -203,7 +209,7 @@ class Stores:
         supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
     ) -> StoreBuilder:
         """A store whose ``get`` gives VersionedRecord."""
-        supplier.require((SupplierKind.VERSIONED,), "versioned_key_value_store_builder")
+        _require(supplier, (SupplierKind.VERSIONED,), "versioned_key_value_store_builder")
         return _builder(supplier, StoreKind.VERSIONED_KEY_VALUE, key_serde, value_serde)
 
     @staticmethod
@@ -211,7 +217,7 @@ class Stores:
         supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
     ) -> StoreBuilder:
         """A window store whose ``fetch`` gives plain values."""
-        supplier.require((SupplierKind.WINDOW,), "window_store_builder")
+        _require(supplier, (SupplierKind.WINDOW,), "window_store_builder")
         return _builder(supplier, StoreKind.WINDOW, key_serde, value_serde)
 
     @staticmethod
@@ -219,7 +225,7 @@ class Stores:
         supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
     ) -> StoreBuilder:
         """A window store whose ``fetch`` gives ValueAndTimestamp."""
-        supplier.require((SupplierKind.WINDOW,), "timestamped_window_store_builder")
+        _require(supplier, (SupplierKind.WINDOW,), "timestamped_window_store_builder")
         return _builder(
             supplier, StoreKind.TIMESTAMPED_WINDOW, key_serde, value_serde, plain_values=not supplier.timestamped
         )
@@ -229,5 +235,5 @@ class Stores:
         supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
     ) -> StoreBuilder:
         """A session store."""
-        supplier.require((SupplierKind.SESSION,), "session_store_builder")
+        _require(supplier, (SupplierKind.SESSION,), "session_store_builder")
         return _builder(supplier, StoreKind.SESSION, key_serde, value_serde)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, overload
 
+from .arguments import check_function, check_topic, check_type
 from .errors import TopologyError
 from .global_ktable import GlobalKTable
 from .graph_nodes import Consumed, GlobalStoreNode, StateStoreNode, StreamSourceNode, TableSourceNode
@@ -24,7 +25,7 @@ from .naming import Named
 from .operators.processor_operator import ProcessorOperator
 from .operators.table import KTableSource
 from .processor_api import ProcessorSupplier
-from .processor_topology import AutoOffsetReset
+from .processor_topology import OffsetResetPolicy
 from .serdes import Serde, SerdeLike, as_serde
 from .store_interfaces import StoreBuilder
 from .timestamp_extractors import TimestampExtractor
@@ -36,6 +37,9 @@ V = TypeVar("V")
 
 _SOURCE = "KSTREAM-SOURCE-"
 _TABLE_SOURCE = "KTABLE-SOURCE-"
+
+
+_STORE_HINT = "a StoreBuilder, as Stores makes them"
 
 
 class StreamsBuilder:
@@ -59,7 +63,7 @@ class StreamsBuilder:
         key_serde: Serde[K],
         value_serde: Serde[V],
         timestamp_extractor: TimestampExtractor | None = None,
-        offset_reset: AutoOffsetReset | str | None = None,
+        offset_reset: OffsetResetPolicy | str | None = None,
         name: str | None = None,
     ) -> KStream[K, V]: ...
     @overload
@@ -70,7 +74,7 @@ class StreamsBuilder:
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
         timestamp_extractor: TimestampExtractor | None = None,
-        offset_reset: AutoOffsetReset | str | None = None,
+        offset_reset: OffsetResetPolicy | str | None = None,
         name: str | None = None,
     ) -> KStream[Any, Any]: ...
     def stream(
@@ -80,10 +84,13 @@ class StreamsBuilder:
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
         timestamp_extractor: TimestampExtractor | None = None,
-        offset_reset: AutoOffsetReset | str | None = None,
+        offset_reset: OffsetResetPolicy | str | None = None,
         name: str | None = None,
     ) -> KStream[Any, Any]:
         """Read topics as a stream: one topic, several, or all that match a compiled regular expression.
+
+        timestamp_extractor(message, key, value, partition time) -> ms. offset_reset: where to start without a committed
+        offset, "earliest", "latest", "none", or AutoOffsetReset.by_duration(…).
 
         Raises TopologyError where the same topic is read twice in ways that cannot be one.
         """
@@ -101,7 +108,7 @@ class StreamsBuilder:
         key_serde: Serde[K],
         value_serde: Serde[V],
         timestamp_extractor: TimestampExtractor | None = None,
-        offset_reset: AutoOffsetReset | str | None = None,
+        offset_reset: OffsetResetPolicy | str | None = None,
         name: str | None = None,
         store: StoreOption = None,
     ) -> KTable[K, V]: ...
@@ -113,7 +120,7 @@ class StreamsBuilder:
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
         timestamp_extractor: TimestampExtractor | None = None,
-        offset_reset: AutoOffsetReset | str | None = None,
+        offset_reset: OffsetResetPolicy | str | None = None,
         name: str | None = None,
         store: StoreOption = None,
     ) -> KTable[Any, Any]: ...
@@ -124,7 +131,7 @@ class StreamsBuilder:
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
         timestamp_extractor: TimestampExtractor | None = None,
-        offset_reset: AutoOffsetReset | str | None = None,
+        offset_reset: OffsetResetPolicy | str | None = None,
         name: str | None = None,
         store: StoreOption = None,
     ) -> KTable[Any, Any]:
@@ -182,12 +189,18 @@ class StreamsBuilder:
         name: str | None = None,
         store: StoreOption = None,
     ) -> GlobalKTable[Any, Any]:
-        """Read a topic as a table of which every task has all rows. It always starts at the earliest offset."""
+        """Read a topic as a table of which every task has all rows. It always starts at the earliest offset.
+
+        store: a name, or a Materialized with one; by default it is called after the topic. Raises TopologyError for a
+        Materialized that is versioned or has no name.
+        """
         consumed, kept = self._table_options(
             topic, _consumed(key_serde, value_serde, timestamp_extractor, None, name), store
         )
         if kept.versioned:
             raise TopologyError(f"Global table {topic} cannot be versioned; use another store")
+        if store is not None and kept.queryable_store_name is None:
+            raise TopologyError(f"Global table {topic}: a Materialized must name its store; or leave store= out")
         source_name, table_name = self._table_names(name)
         operator = KTableSource(kept.store_name, kept.store_name)
         factory = key_value_store(kept).without_logging()
@@ -199,6 +212,7 @@ class StreamsBuilder:
         self, topic: str, consumed: Consumed, store: StoreOption
     ) -> tuple[Consumed, MaterializedInternal]:
         """Return the options of a table with their serdes made one, and the store, by default named after the topic."""
+        check_topic(topic, "A table")
         given = materialized_option(store) or Materialized()
         kept = MaterializedInternal(
             given.with_key_serde(consumed.key_serde or given.key_serde).with_value_serde(
@@ -221,6 +235,7 @@ class StreamsBuilder:
 
     def add_state_store(self, store: StoreBuilder) -> StreamsBuilder:
         """Add a store of Stores, for processors that name it."""
+        check_type(store, StoreBuilder, "The store of add_state_store()", _STORE_HINT)
         self._builder.add_graph_node(self._builder.root, StateStoreNode(StoreFactory(store)))
         return self
 
@@ -236,8 +251,11 @@ class StreamsBuilder:
         name: str | None = None,
     ) -> StreamsBuilder:
         """Add a store that every task reads, and that a Processor of your own keeps up to date from a topic."""
+        check_type(store, StoreBuilder, "The store of add_global_store()", _STORE_HINT)
+        check_topic(topic, "add_global_store()")
         consumed = _consumed(key_serde, value_serde, timestamp_extractor, None, name)
         source_name, processor_name = self._table_names(name)
+        check_function(state_update_supplier, f"The state_update_supplier of {processor_name}")
         node = GlobalStoreNode(
             StoreFactory(store.with_logging_disabled()),
             source_name,
@@ -263,9 +281,10 @@ def _consumed(
     key_serde: SerdeLike | None,
     value_serde: SerdeLike | None,
     timestamp_extractor: TimestampExtractor | None,
-    offset_reset: AutoOffsetReset | str | None,
+    offset_reset: OffsetResetPolicy | str | None,
     name: str | None,
 ) -> Consumed:
+    check_function(timestamp_extractor, "A timestamp_extractor", optional=True)
     return Consumed(
         as_serde(key_serde), as_serde(value_serde), timestamp_extractor, offset_reset_option(offset_reset), name
     )
@@ -274,7 +293,8 @@ def _consumed(
 def _topics(topics: str | Iterable[str] | re.Pattern[str]) -> list[str] | re.Pattern[str]:
     if isinstance(topics, re.Pattern):
         return topics
-    names = [topics] if isinstance(topics, str) else list(dict.fromkeys(topics))
-    if not names or not all(names):
+    given = [topics] if isinstance(topics, str) or not isinstance(topics, Iterable) else topics
+    names = list(dict.fromkeys(given))
+    if not names or not all(isinstance(name, str) and name for name in names):
         raise TopologyError(f"stream() needs the name of at least one topic, got {topics!r}")
     return names

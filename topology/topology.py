@@ -12,7 +12,7 @@ from .internal_topology_builder import InternalTopologyBuilder
 from .materialized import StoreFactory
 from .operators.processor_operator import ProcessorOperator
 from .processor_api import ProcessorSupplier, stores_of
-from .processor_topology import AutoOffsetReset
+from .processor_topology import AutoOffsetReset, OffsetResetPolicy
 from .serdes import SerdeLike, as_serde
 from .store_interfaces import StoreBuilder
 from .timestamp_extractors import TimestampExtractor
@@ -37,7 +37,7 @@ class Topology:
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
         timestamp_extractor: TimestampExtractor | None = None,
-        offset_reset: AutoOffsetReset | str | None = None,
+        offset_reset: OffsetResetPolicy | str | None = None,
     ) -> Topology:
         """Add a source of topics, or of all topics that match one compiled regular expression."""
         patterns = [topic for topic in topics if isinstance(topic, re.Pattern)]
@@ -148,9 +148,9 @@ class Topology:
         return self.internal_builder.describe()
 
 
-def offset_reset_option(reset: AutoOffsetReset | str | None) -> AutoOffsetReset | None:
+def offset_reset_option(reset: OffsetResetPolicy | str | None) -> OffsetResetPolicy | None:
     """Return an offset reset policy given as itself or as "earliest", "latest" or "none"."""
-    if reset is None or isinstance(reset, AutoOffsetReset):
+    if reset is None or isinstance(reset, OffsetResetPolicy):
         return reset
     known = {policy.value: policy for policy in AutoOffsetReset}
     if not isinstance(reset, str) or reset.lower() not in known:

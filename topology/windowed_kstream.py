@@ -16,6 +16,7 @@ from .aggregate_builder import (
     merger_for_reducer,
     reduce_initializer,
 )
+from .arguments import check_type
 from .errors import TopologyError
 from .materialized import (
     MaterializedInternal,
@@ -73,6 +74,7 @@ class TimeWindowedKStream(Generic[K, V]):
 
     def emit_strategy(self, strategy: EmitStrategy) -> TimeWindowedKStream[K, V]:
         """Say when results are sent: with each update, or once when the window closes (KIP-825)."""
+        check_type(strategy, EmitStrategy, "The argument of emit_strategy()", "an EmitStrategy")
         if strategy is EmitStrategy.ON_WINDOW_CLOSE and isinstance(self._windows, UnlimitedWindows):
             raise TopologyError("ON_WINDOW_CLOSE cannot be used with UnlimitedWindows: they never close")
         self._emit = strategy
@@ -123,7 +125,10 @@ class TimeWindowedKStream(Generic[K, V]):
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
     ) -> KTable[Windowed, VR]:
-        """Aggregate the values of each key and window: aggregator(key, value, aggregate) -> aggregate."""
+        """Aggregate the values of each key and window: aggregator(key, value, aggregate) -> aggregate.
+
+        It starts from initializer(). A None deletes the aggregate.
+        """
         given = materialized_option(store, key_serde, value_serde)
         grouped = self._grouped
         kept = MaterializedInternal(given, grouped.builder, AGGREGATE_NAME, key_serde=grouped.key_serde)
@@ -154,6 +159,7 @@ class SessionWindowedKStream(Generic[K, V]):
 
     def emit_strategy(self, strategy: EmitStrategy) -> SessionWindowedKStream[K, V]:
         """Say when results are sent: with each update, or once when the session closes (KIP-825)."""
+        check_type(strategy, EmitStrategy, "The argument of emit_strategy()", "an EmitStrategy")
         self._emit = strategy
         return self
 
@@ -205,7 +211,11 @@ class SessionWindowedKStream(Generic[K, V]):
         key_serde: SerdeLike | None = None,
         value_serde: SerdeLike | None = None,
     ) -> KTable[Windowed, VR]:
-        """Aggregate the values of each key and session; session_merger(key, one, other) joins two sessions into one."""
+        """Aggregate the values of each key and session: aggregator(key, value, aggregate) -> aggregate.
+
+        It starts from initializer(). session_merger(key, one, other) -> aggregate makes one of two sessions that a
+        record connects.
+        """
         given = materialized_option(store, key_serde, value_serde)
         grouped = self._grouped
         kept = MaterializedInternal(given, grouped.builder, AGGREGATE_NAME, key_serde=grouped.key_serde)

@@ -17,6 +17,7 @@ FORMAT = "penstock-golden/1"
 
 #: Penstock's class for each of Java's that a topology is refused with.
 BUILD_ERRORS = {
+    "StreamsException": TopologyError,  # the optimizer gives up
     "TopologyException": TopologyError,
     "IllegalArgumentException": TopologyError,
 }

@@ -25,7 +25,7 @@ WALL_CLOCK_START_MS = 1_000_000
 
 #: Which of our exceptions stand for Java's, section 6.
 ERRORS: Mapping[str, tuple[type[BaseException], ...]] = {
-    "StreamsException": (StreamsError,),
+    "StreamsException": (StreamsError, TopologyError),  # the optimizer's, at build time, is a TopologyError here
     "ProcessorStateException": (ProcessorStateError,),
     "TopologyException": (TopologyError,),
     # Java's checks of arguments have no class of their own.

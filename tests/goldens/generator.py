@@ -36,7 +36,7 @@ class Node:
 
 
 class Generator:
-    """Draws one case; each method of ``STEPS`` adds one step, or none if nothing fits it."""
+    """Draws one case; each method that ``STEPS`` names adds one step, or none if nothing fits it."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -53,7 +53,7 @@ class Generator:
         for _ in range(self.random.randint(1, 3)):
             self.source()
         for _ in range(self.random.randint(4, 12)):  # some find nothing that they fit
-            self.random.choice(self.STEPS)(self)
+            getattr(self, self.random.choice(self.STEPS))()
         self.sinks()
         return {
             "format": "penstock-golden/1",
@@ -424,26 +424,26 @@ class Generator:
         value = "long" if "tally" in processor else node.value
         self.add("process", self.new("string", value, "stream"), from_=node.id, processor=processor, uses=uses)
 
-    STEPS = (
-        filtering,
-        mapping_values,
-        reshaping,
-        branching,
-        merging,
-        repartitioning,
-        tabling,
-        streaming,
-        aggregating,
-        aggregating,
-        windowing,
-        windowing,
-        suppressing,
-        joining_streams,
-        joining_streams,
-        joining_table,
-        joining_tables,
-        joining_tables,
-        processing,
+    STEPS: tuple[str, ...] = (
+        "filtering",
+        "mapping_values",
+        "reshaping",
+        "branching",
+        "merging",
+        "repartitioning",
+        "tabling",
+        "streaming",
+        "aggregating",
+        "aggregating",
+        "windowing",
+        "windowing",
+        "suppressing",
+        "joining_streams",
+        "joining_streams",
+        "joining_table",
+        "joining_tables",
+        "joining_tables",
+        "processing",
     )
 
     # ends

@@ -283,7 +283,7 @@ class Interpreter:
         return self._join(
             op,
             functions.joiner(op["joiner"]),
-            JoinWindows(before=op["before_ms"], after=op["after_ms"], grace=op["grace_ms"]),
+            JoinWindows(0, grace=op["grace_ms"]).after(op["after_ms"]).before(op["before_ms"]),
             with_key=True,
             store=store,
             other_value_serde=serde(op.get("other_value")),

@@ -91,7 +91,8 @@ class TimeAsValue(Base):
 class MetadataAsValue(Base):
     def process(self, record: Record[Any, Any]) -> None:
         metadata = self.context.record_metadata()
-        shown = "none" if metadata is None else f"{metadata.topic}/{metadata.partition}/{metadata.offset}"
+        # Behind a punctuation Kafka Streams gives metadata of nothing, against its documentation; Penstock gives None.
+        shown = "null/-1/-1" if metadata is None else f"{metadata.topic}/{metadata.partition}/{metadata.offset}"
         self.context.forward(record.with_value(shown))
 
 

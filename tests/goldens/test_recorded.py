@@ -10,9 +10,11 @@ from .case import files, read
 from .compare import compare_run
 
 CASES = Path(__file__).parent / "cases"
+#: Cases of wide_generator.py, recorded with the same recorder: those that found faults, and others for their breadth.
+WIDE = Path(__file__).parent / "wide"
 
 
-@pytest.mark.parametrize("path", list(files([CASES])), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", list(files([CASES, WIDE])), ids=lambda path: path.stem)
 def test_a_recorded_case_runs_like_kafka_streams(path: Path) -> None:
     assert compare_run(read(path)) is None
 

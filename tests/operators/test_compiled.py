@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from penstock import Serdes, StreamsError
-from penstock.topology.compiled import compile_topology, fuse
+from penstock.topology.compiled import call_all, compile_topology
 from penstock.topology.murmur3 import hash128
 from penstock.topology.records import RawRecord
 
@@ -20,7 +20,7 @@ def record(value: bytes | None, timestamp: int, offset: int = 0) -> RawRecord:
 def test_fused_children_are_called_in_order(count: int) -> None:
     seen: list[tuple[int, Any]] = []
     children: list[Any] = [lambda *record, n=n: seen.append((n, record)) for n in range(count)]
-    fused = fuse(children)
+    fused = call_all(children)
     fused("k", "v", 1, None)
     assert seen == [(n, ("k", "v", 1, None)) for n in range(count)]
     assert count != 1 or fused is children[0], "one child is called directly"
@@ -34,7 +34,8 @@ def test_a_batch_runs_record_by_record_and_moves_stream_time(compiled: Any, text
         seen.append((key, value, task.timestamp, task.stream_time_ms, task.message.offset(), task.headers))
 
     task = compiled(lambda builder: builder.stream("in", **text).foreach(see))
-    task.compiled.sources["in"].process_batch([record(b"a", 5, 0), record(None, 3, 1), record(b"c", 9, 2)])
+    source = compile_topology(task.topology, task, fused=False).sources["in"]
+    source.process_batch([record(b"a", 5, 0), record(None, 3, 1), record(b"c", 9, 2)])
     assert seen == [("k", "a", 5, 5, 0, None), ("k", None, 3, 5, 1, None), ("k", "c", 9, 9, 2, None)]
 
 

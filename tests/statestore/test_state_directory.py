@@ -200,10 +200,11 @@ def test_a_checkpoint_has_kafka_streams_text(tmp_path: Path) -> None:
         ("0\n2\na 0 1\n", "expected 2 entries but found 1"),
         ("0\n1\na 0\n", "not enough values"),
         ("", "list index out of range"),
+        ("0\n1\n\xf1 0 1\n", "'utf-8' codec can't decode byte"),
     ],
 )
 def test_a_damaged_checkpoint_is_named(text: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / ".checkpoint").write_text(text)
+    (tmp_path / ".checkpoint").write_text(text, encoding="latin-1")
     with pytest.raises(ProcessorStateError, match=f"checkpoint file .* is damaged: {message}"):
         OffsetCheckpoint(tmp_path / ".checkpoint").read()
 

@@ -43,6 +43,20 @@ def test_bytes_are_kafkas_both_ways(serde: Serde[Any], value: Any, data: bytes) 
     assert serde.deserialize("topic", data) == deserializer_for(serde, "topic")(data) == value
 
 
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"\xff", "\ufffd"),
+        (b"a\xc3", "a\ufffd"),
+        (b"\xe2\x82z", "\ufffdz"),
+        (b"\xed\xa0\x80z", "\ufffdz"),
+        (b"\xc0\x80", "\ufffd" * 2),
+    ],
+)
+def test_bytes_that_are_no_text_are_replaced_as_in_java(data: bytes, text: str) -> None:
+    assert Serdes.string().deserialize("topic", data) == text
+
+
 @pytest.mark.parametrize(("serde", "value", "data"), BYTES, ids=repr)
 def test_null_stays_null(serde: Serde[Any], value: Any, data: bytes) -> None:
     assert serde.serialize("topic", None) is serializer_for(serde, "topic")(None) is None

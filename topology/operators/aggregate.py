@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..records import Change, Headers, ValueAndTimestamp
+from ..store_interfaces import Cells, StoreKind
 from ..task_context import Process
+from .fused_cells import FusedCell
 from .operator import NodeContext, Operator
 from .table_store import (
     IS_LATEST,
@@ -17,6 +19,9 @@ from .table_store import (
     private_copy,
 )
 from .value_getters import KTableValueGetterSupplier
+
+if TYPE_CHECKING:
+    from ..fusion import LoopCode, Names
 
 Initializer = Callable[[], Any]
 Aggregator = Callable[[Any, Any, Any], Any]
@@ -40,6 +45,16 @@ class KStreamAggregator(Operator):
     def view(self) -> KTableValueGetterSupplier:
         """Return how the resulting table is read."""
         return KTableMaterializedValueGetterSupplier(self.store_name)
+
+    def cells(self, node: NodeContext) -> Cells | None:
+        """Return the cells of the store; None if it does not cache, so that each update is forwarded at once."""
+        store = node.store(self.store_name)
+        cells: Cells | None = store.cells() if store.builder.kind is StoreKind.TIMESTAMPED_KEY_VALUE else None
+        return cells
+
+    def flushed_store(self, node: NodeContext) -> Any:
+        """See Operator.flushed_store."""
+        return None if self.cells(node) is None else node.store(self.store_name)
 
 
 class KStreamAggregate(KStreamAggregator):
@@ -90,6 +105,18 @@ class KStreamAggregate(KStreamAggregator):
 
         return aggregate
 
+    def fuse(self, code: LoopCode, names: Names) -> bool:
+        """See Operator.fuse."""
+        cells = self.cells(code.context)
+        if cells is None:
+            return False
+        key, value = names
+        with code.block(f"if {key} is None or {value} is None:"):
+            code.drop("null key or value")
+        with code.block("else:"):
+            FusedCell(code, cells, key).aggregate(self.initializer, self.aggregator, key, value)
+        return True
+
 
 class KStreamReduce(KStreamAggregator):
     """Reduces values per key: reducer(aggregate, value) -> aggregate; the first value is the first aggregate."""
@@ -134,3 +161,15 @@ class KStreamReduce(KStreamAggregator):
                 forward(key, Change(new, sent_old, code == IS_LATEST), newest, headers)
 
         return reduce
+
+    def fuse(self, code: LoopCode, names: Names) -> bool:
+        """See Operator.fuse."""
+        cells = self.cells(code.context)
+        if cells is None:
+            return False
+        key, value = names
+        with code.block(f"if {key} is None or {value} is None:"):
+            code.drop("null key or value")
+        with code.block("else:"):
+            FusedCell(code, cells, key).reduce(self.reducer, value)
+        return True

@@ -43,6 +43,8 @@ class SubscriptionSendProcessor(Operator):
     foreign_key_extractor(value), or (key, value) with with_key; None: the row joins nothing.
     """
 
+    reads_record_metadata = True
+
     def __init__(
         self,
         foreign_key_extractor: Callable[..., Any],

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..task_context import Process, TaskContext
+
+if TYPE_CHECKING:
+    from ..fusion import LoopCode, Names
 
 T = TypeVar("T")
 
@@ -93,7 +96,12 @@ def _call(callback: Callable[[int], None], timestamp: int) -> None:
 
 
 class Operator(ABC):
-    """What one processor node does. Subclasses are named after Kafka Streams' processors, e.g. KStreamFilter."""
+    """What one processor node does. Subclasses are named after Kafka Streams' processors, e.g. KStreamFilter.
+
+    reads_record_metadata: whether it asks from which topic, partition and offset a record comes.
+    """
+
+    reads_record_metadata: bool = False
 
     @abstractmethod
     def compile(self, node: NodeContext) -> Process:
@@ -101,3 +109,21 @@ class Operator(ABC):
 
         Stores are restored and open by now, so their bound methods may be kept.
         """
+
+    def fuse(self, code: LoopCode, names: Names) -> bool:
+        """Write what compile()'s closure does into the loop of a source; False if it is to be called instead.
+
+        names: the variables with the record's key and value; others must not be changed. See fusion.py.
+        """
+        return False
+
+    def fuse_change(self, code: LoopCode, key: str, new: str, old: str) -> bool:
+        """Write what the closure does with a Change into the loop that sends a cache's changes on; False to be called.
+
+        key, new, old: variables.
+        """
+        return False
+
+    def flushed_store(self, node: NodeContext) -> Any:
+        """Return the store whose cache sends this node's changes on when it is flushed; None if there is none."""
+        return None

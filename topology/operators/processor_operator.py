@@ -17,6 +17,8 @@ from .record_context import record_metadata
 class ProcessorOperator(Operator):
     """Runs what supplier() makes: a Processor, or a FixedKeyProcessor with fixed_key. One for each task."""
 
+    reads_record_metadata = True
+
     def __init__(self, supplier: Callable[[], Any], fixed_key: bool = False) -> None:
         self.supplier = supplier
         self.fixed_key = fixed_key
@@ -113,6 +115,11 @@ class _Context:
 
     def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
         task = self._task
+        if record.timestamp < 0:
+            raise StreamsError(
+                f"{self._node.name} forwards a malformed record: its timestamp is {record.timestamp}, and may not be "
+                "negative"
+            )
         target = self._node.forward if child is None else self._node.children.get(child)
         if target is None:
             raise StreamsError(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import StreamsError
 from ..records import Headers
 from ..task_context import Process
 from .operator import NodeContext, Operator
+
+if TYPE_CHECKING:
+    from ..fusion import LoopCode, Names
 
 Predicate = Callable[[Any, Any], Any]
 
@@ -19,6 +22,11 @@ class PassThrough(Operator):
     def compile(self, node: NodeContext) -> Process:
         """See Operator.compile."""
         return node.forward
+
+    def fuse(self, code: LoopCode, names: Names) -> bool:
+        """See Operator.fuse."""
+        code.forward(names)
+        return True
 
 
 class KStreamFilter(Operator):
@@ -42,6 +50,13 @@ class KStreamFilter(Operator):
 
         return filter_not if self.filter_not else filter_
 
+    def fuse(self, code: LoopCode, names: Names) -> bool:
+        """See Operator.fuse."""
+        holds = f"{code.bind(self.predicate, 'predicate')}({names.key}, {names.value})"
+        with code.block(f"if {'not ' if self.filter_not else ''}{holds}:"):
+            code.forward(names)
+        return True
+
 
 class KStreamMap(Operator):
     """Replaces key and value: mapper(key, value) -> (key, value). Raises StreamsError for anything but a pair."""
@@ -63,6 +78,17 @@ class KStreamMap(Operator):
 
         return map_
 
+    def fuse(self, code: LoopCode, names: Names) -> bool:
+        """See Operator.fuse."""
+        pair, key, value = code.fresh("pair"), code.fresh("key"), code.fresh("value")
+        code.emit(f"{pair} = {code.bind(self.mapper, 'mapper')}({names.key}, {names.value})")
+        with code.block("try:"):
+            code.emit(f"{key}, {value} = {pair}")
+        with code.block("except (TypeError, ValueError):"):
+            code.emit(f"raise {code.bind(not_a_pair, 'not_a_pair')}({code.context.name!r}, {pair}) from None")
+        code.forward(names._replace(key=key, value=value))
+        return True
+
 
 class KStreamSelectKey(Operator):
     """Replaces the key: mapper(key, value) -> key. (Kafka Streams has a KStreamMap here.)"""
@@ -78,6 +104,13 @@ class KStreamSelectKey(Operator):
             forward(mapper(key, value), value, timestamp, headers)
 
         return select_key
+
+    def fuse(self, code: LoopCode, names: Names) -> bool:
+        """See Operator.fuse."""
+        key = code.fresh("key")
+        code.emit(f"{key} = {code.bind(self.mapper, 'mapper')}({names.key}, {names.value})")
+        code.forward(names._replace(key=key))
+        return True
 
 
 class KStreamMapValues(Operator):
@@ -98,6 +131,14 @@ class KStreamMapValues(Operator):
             forward(key, mapper(key, value), timestamp, headers)
 
         return map_values_with_key if self.with_key else map_values
+
+    def fuse(self, code: LoopCode, names: Names) -> bool:
+        """See Operator.fuse."""
+        value = code.fresh("value")
+        arguments = f"{names.key}, {names.value}" if self.with_key else names.value
+        code.emit(f"{value} = {code.bind(self.mapper, 'mapper')}({arguments})")
+        code.forward(names._replace(value=value))
+        return True
 
 
 class KStreamFlatMap(Operator):
@@ -169,6 +210,13 @@ class KStreamPeek(Operator):
 
         return peek if self.forward else foreach
 
+    def fuse(self, code: LoopCode, names: Names) -> bool:
+        """See Operator.fuse."""
+        code.emit(f"{code.bind(self.action, 'action')}({names.key}, {names.value})")
+        if self.forward:
+            code.forward(names)
+        return True
+
 
 class KStreamPrint(Operator):
     """Calls action(key, value), which writes a line; close() is called with the task if given."""
@@ -223,6 +271,11 @@ class KTableToStream(Operator):
             forward(key, change[0], timestamp, headers)
 
         return to_stream
+
+    def fuse_change(self, code: LoopCode, key: str, new: str, old: str) -> bool:
+        """See Operator.fuse_change."""
+        code.forward(code.names(key, new))
+        return True
 
 
 def not_a_pair(name: str, found: Any) -> StreamsError:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import StreamsError
 from ..records import Headers, ProcessorRecordContext
 from ..task_context import Process
 from .operator import NodeContext, Operator
 from .record_context import record_context, with_record_context
-from .value_getters import KTableValueGetterSupplier
+from .value_getters import KTableValueGetter, KTableValueGetterSupplier
+
+if TYPE_CHECKING:
+    from ..fusion import LoopCode, Names
 
 KeyMapper = Callable[[Any, Any], Any]
 
@@ -89,6 +92,11 @@ class KStreamKTableJoin(Operator):
         self.grace_ms = grace_ms
         self.store_name = store_name
         self.with_key = with_key
+        self.reads_record_metadata = grace_ms is not None  # the buffer keeps it
+
+    def _getter(self, node: NodeContext) -> KTableValueGetter:
+        getter: KTableValueGetter = node.share((self, "getter"), lambda: self.value_getter_supplier.compile(node))
+        return getter
 
     def compile(self, node: NodeContext) -> Process:
         """See Operator.compile."""
@@ -105,10 +113,35 @@ class KStreamKTableJoin(Operator):
 
         return table_join
 
+    def fuse(self, code: LoopCode, names: Names) -> bool:
+        """See Operator.fuse."""
+        getter = self._getter(code.context)
+        if self.grace_ms is not None or getter.get_as_of is not None:
+            return False
+        row, value = code.fresh("row"), code.fresh("value")
+        joiner, get = code.bind(self.joiner, "joiner"), code.bind(getter.get, "get")
+        arguments = f"{names.key}, {names.value}" if self.with_key else names.value
+        no_key = "" if self.left_join else f" or {names.key} is None"
+        with code.block(f"if {names.value} is None{no_key}:"):
+            code.drop("null join key or value")
+        with code.block("else:"):
+            code.say_record()
+            code.emit(
+                f"{row} = {get}({names.key})" + (f" if {names.key} is not None else None" if self.left_join else "")
+            )
+            if self.left_join:
+                code.emit(f"{value} = {joiner}({arguments}, None if {row} is None else {row}[0])")
+                code.forward(names._replace(value=value))
+            else:
+                with code.block(f"if {row} is not None:"):
+                    code.emit(f"{value} = {joiner}({arguments}, {row}[0])")
+                    code.forward(names._replace(value=value))
+        return True
+
     def _join(self, node: NodeContext) -> Process:
         forward, left_join = node.forward, self.left_join
         joiner = joiner_with_key(self.joiner, self.with_key)
-        getter = self.value_getter_supplier.compile(node)
+        getter = self._getter(node)
         get, get_as_of = getter.get, getter.get_as_of
         if self.grace_ms is not None and get_as_of is None:
             raise StreamsError(f"KTable must be versioned to use a grace period in a stream table join ({node.name})")

@@ -21,6 +21,8 @@ class KTableSuppressProcessor(Operator):
     shall not emit early.
     """
 
+    reads_record_metadata = True
+
     def __init__(self, suppressed: Any, store_name: str, parent: Table) -> None:
         self.suppressed = suppressed
         self.store_name = store_name

@@ -31,6 +31,8 @@ class KTableTransformValues(Operator):
     values, and rows that other operators read, are made anew each time: by a transformer of their own.
     """
 
+    reads_record_metadata = True
+
     def __init__(self, parent: Table, supplier: Callable[[], Any], queryable_name: str | None) -> None:
         self.parent = parent
         self.supplier = supplier

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import TopologyError
 from ..records import Change, Headers, ValueAndTimestamp, Window, Windowed
+from ..store_interfaces import Cells, StoreKind
 from ..task_context import Process
 from .aggregate import Aggregator, Initializer, new_row
+from .fused_cells import FusedCell
 from .operator import NodeContext, Operator
 from .table_store import forwards_itself, private_copy
 from .value_getters import KTableValueGetter, KTableValueGetterSupplier
 from .window_close import CloseEmitter, EmitRange
+
+if TYPE_CHECKING:
+    from ..fusion import LoopCode, Names
 
 
 class EmitStrategy(Enum):
@@ -94,16 +99,15 @@ class KStreamWindowAggregate(WindowedAggregator):
         advance_ms = getattr(windows, "advance_ms", None)
         size_ms = windows.size_ms
         windows_for = windows.windows_for
-        stream_time = -1
+        observed = self.observed(node)
 
         def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-            nonlocal stream_time
             if key is None:
                 dropped("null key")
                 return
-            if timestamp > stream_time:
-                stream_time = timestamp
-            close_time = stream_time - grace_ms
+            if timestamp > observed[0]:
+                observed[0] = timestamp
+            close_time = observed[0] - grace_ms
             for start, (_, end) in windows_for(timestamp).items():
                 if end > close_time:
                     update(key, value, timestamp, headers, start, end)
@@ -113,21 +117,55 @@ class KStreamWindowAggregate(WindowedAggregator):
                 emitter.emit(close_time, headers)
 
         def aggregate_tumbling(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-            nonlocal stream_time
             if key is None:
                 dropped("null key")
                 return
-            if timestamp > stream_time:
-                stream_time = timestamp
+            if timestamp > observed[0]:
+                observed[0] = timestamp
             start = timestamp - timestamp % size_ms
-            if start + size_ms > stream_time - grace_ms:
+            if start + size_ms > observed[0] - grace_ms:
                 update(key, value, timestamp, headers, start, start + size_ms)
             else:
                 dropped("expired window")
             if emitter is not None:
-                emitter.emit(stream_time - grace_ms, headers)
+                emitter.emit(observed[0] - grace_ms, headers)
 
         return aggregate_tumbling if advance_ms == size_ms else aggregate
+
+    def observed(self, node: NodeContext) -> list[int]:
+        """Return the one-element list with the highest timestamp (ms) that this node has seen, -1 before the first."""
+        observed: list[int] = node.share((self, "observed stream time"), lambda: [-1])
+        return observed
+
+    def cells(self, node: NodeContext) -> Cells | None:
+        """Return the cells of the store; None if it does not cache, so that each update is forwarded at once."""
+        store = node.store(self.store_name)
+        timestamped = store.builder.kind is StoreKind.TIMESTAMPED_WINDOW
+        cells: Cells | None = store.cells() if timestamped and not self.on_close else None
+        return cells
+
+    def flushed_store(self, node: NodeContext) -> Any:
+        """See Operator.flushed_store."""
+        return None if self.cells(node) is None else node.store(self.store_name)
+
+    def fuse(self, code: LoopCode, names: Names) -> bool:
+        """See Operator.fuse: tumbling windows over a cached store."""
+        size_ms, cells = self.windows.size_ms, self.cells(code.context)
+        if cells is None or getattr(self.windows, "advance_ms", None) != size_ms:
+            return False
+        observed, start, cache_key = code.bind(self.observed(code.context), "observed"), "start", code.fresh("key")
+        with code.block(f"if {names.key} is None:"):
+            code.drop("null key")
+        with code.block("else:"):
+            with code.block(f"if timestamp > {observed}[0]:"):
+                code.emit(f"{observed}[0] = timestamp")
+            code.emit(f"{start} = timestamp - timestamp % {size_ms}")
+            with code.block(f"if {start} > {observed}[0] - {self.windows.grace_ms + size_ms}:"):
+                code.emit(f"{cache_key} = ({names.key}, {start})")
+                FusedCell(code, cells, cache_key).aggregate(self.initializer, self.aggregator, names.key, names.value)
+            with code.block("else:"):
+                code.drop("expired window")
+        return True
 
     def _compile_update(self, node: NodeContext) -> Any:
         """Return what aggregates a record into one window: (key, value, timestamp, headers, start, end) -> None."""

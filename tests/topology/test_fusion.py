@@ -1,0 +1,140 @@
+"""Fused loops: what is written into them, and that they do what the closures do."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock._driver_task
+from penstock import Processor, Record, Serdes, StreamsBuilder, StreamsError, TimeWindows
+from penstock.testing import TopologyTestDriver
+from penstock.topology.compiled import compile_topology
+from tests.goldens.case import files, read
+from tests.goldens.compare import compare_run
+
+CASES = Path(__file__).parents[1] / "goldens" / "cases"
+TEXT: Any = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile nothing but closures."""
+    monkeypatch.setattr(
+        penstock._driver_task, "compile_topology", lambda topology, task: compile_topology(topology, task, fused=False)
+    )
+
+
+@pytest.mark.usefixtures("plain")
+@pytest.mark.parametrize("path", list(files([CASES])), ids=lambda path: path.stem)
+def test_closures_alone_run_a_recorded_case_like_kafka_streams(path: Path) -> None:
+    """tests/goldens/test_recorded.py says the same of fused loops."""
+    assert compare_run(read(path)) is None
+
+
+def loop_of(declare: Callable[[StreamsBuilder], Any], **config: Any) -> str:
+    """Return the text of the loop that reads the topic in."""
+    builder = StreamsBuilder()
+    declare(builder)
+    with TopologyTestDriver(builder.build(), config) as driver:
+        return driver._task.compiled.sources["in"].source_text
+
+
+def test_a_count_over_a_cache_calls_nothing_but_the_message_and_the_cache() -> None:
+    text = loop_of(lambda builder: builder.stream("in", **TEXT).group_by_key().count(store="counts"))
+    assert "process_" not in text.replace("process_batch", "")
+    assert "new_" in text
+    assert " + 1" in text
+
+
+def test_without_a_cache_the_aggregation_is_called() -> None:
+    text = loop_of(
+        lambda builder: builder.stream("in", **TEXT).group_by_key().count(store="counts"),
+        **{"statestore.cache.max.bytes": 0},
+    )
+    assert "process_" in text.replace("process_batch", "")
+
+
+def test_a_node_that_two_ways_lead_to_is_called_by_both() -> None:
+    def declare(builder: StreamsBuilder) -> None:
+        stream = builder.stream("in", **TEXT)
+        odd = stream.filter(lambda key, value: True)
+        odd.merge(stream.map_values(str.upper)).to("out")
+
+    text = loop_of(declare)
+    assert text.count("process_") == text.count("process_batch") + 2 * 2  # bound and called
+
+
+def test_siblings_do_not_see_what_one_of_them_made_of_the_record() -> None:
+    builder = StreamsBuilder()
+    stream = builder.stream("in", **TEXT)
+    stream.map_values(str.upper).map(lambda key, value: (value, key)).to("upper")
+    stream.select_key(lambda key, value: value).to("selected")
+    stream.to("same")
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.create_input_topic("in").pipe_input("k", "v", 1)
+        found = {
+            topic: [(r.key, r.value) for r in driver.create_output_topic(topic).read_records_to_list()]
+            for topic in ("upper", "selected", "same")
+        }
+    assert found == {"upper": [("V", "k")], "selected": [("v", "v")], "same": [("k", "v")]}
+
+
+def test_the_cells_keep_messages_only_where_somebody_asks_for_metadata() -> None:
+    class Look(Processor[Any, Any, Any, Any]):
+        def process(self, record: Record[Any, Any]) -> None: ...
+
+    def counted(builder: StreamsBuilder) -> Any:
+        return builder.stream("in", **TEXT).group_by_key().count(store="counts")
+
+    assert "] = message\n" not in loop_of(counted)
+    looking = loop_of(lambda builder: counted(builder).to_stream().process(Look))
+    assert "[4] = message\n" in looking
+
+
+def test_an_error_names_the_operator_whose_lines_failed_and_shows_the_line() -> None:
+    builder = StreamsBuilder()
+    (
+        builder.stream("in", **TEXT)
+        .map_values(str.strip)
+        .map_values(lambda text: text[5], name="sixth")
+        .map_values(str.upper)
+        .to("out")
+    )
+    with TopologyTestDriver(builder.build()) as driver:
+        topic = driver.create_input_topic("in")
+        topic.pipe_input("k", "long enough", 1)
+        with pytest.raises(StreamsError, match=r"processor=sixth, topic=in, partition=0, offset=1, key='k'") as caught:
+            topic.pipe_input("k", "short", 2)
+    assert caught.value.__cause__ is not None
+    assert "= mapper_" in "".join(traceback.format_exception(caught.value.__cause__))
+
+
+def test_a_null_record_is_dropped_with_its_reason() -> None:
+    builder = StreamsBuilder()
+    builder.stream("in", **TEXT).group_by_key().count(store="counts")
+    with TopologyTestDriver(builder.build()) as driver:
+        topic = driver.create_input_topic("in", Serdes.bytes(), Serdes.bytes())
+        topic.pipe_input(None, b"v", 1)
+        topic.pipe_input(b"k", None, 1)
+        assert sum(driver._task.dropped.values()) == 2
+
+
+def test_a_tiny_cache_loses_no_update() -> None:
+    """The cell that an update has just loaded must outlive the eviction that its own growth causes."""
+    builder = StreamsBuilder()
+    builder.stream("in", **TEXT).group_by_key().windowed_by(TimeWindows.of_size_with_no_grace(10)).count(
+        store="windows"
+    )
+    builder.stream("in2", **TEXT).group_by_key().aggregate(list, lambda k, v, seen: [*seen, v], store="lists")
+    with TopologyTestDriver(builder.build(), {"statestore.cache.max.bytes": 150}) as driver:
+        windows, lists = driver.create_input_topic("in"), driver.create_input_topic("in2")
+        for number in range(60):
+            windows.pipe_input(f"k{number % 7}", "v", 5)
+            lists.pipe_input(f"k{number % 7}", str(number), 5)
+        counted = {row.key: value[0] for row, value in driver.get_state_store("windows").all()}
+        assert counted == {f"k{n}": 9 if n < 4 else 8 for n in range(7)}
+        assert driver.get_state_store("lists").get("k3")[0] == [str(n) for n in range(60) if n % 7 == 3]

@@ -1,0 +1,25 @@
+"""Checks of what users hand to the DSL: what is wrong is refused when it is declared, not with the first record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .errors import TopologyError
+
+
+def check_function(given: Any, what: str, *, optional: bool = False) -> None:
+    """Raise TopologyError unless given is a function (or, if optional, None); what names it with its operator."""
+    if not callable(given) and not (optional and given is None):
+        raise TopologyError(f"{what} must be a function, got {given!r}")
+
+
+def check_type(given: Any, kind: type | tuple[type, ...], what: str, hint: str) -> None:
+    """Raise TopologyError unless given is of a type; what names the argument, hint says what it should be."""
+    if not isinstance(given, kind):
+        raise TopologyError(f"{what} must be {hint}, got {given!r}")
+
+
+def check_topic(given: Any, what: str) -> None:
+    """Raise TopologyError unless given is the name of one topic."""
+    if not isinstance(given, str) or not given:
+        raise TopologyError(f"{what} needs the name of a topic, got {given!r}")

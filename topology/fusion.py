@@ -1,0 +1,318 @@
+"""Fused sources: one loop over a batch of messages, with the operators behind the source written into it.
+
+A closure for each operator (compiled.py) costs a call for each operator and record, and hands everything through the
+task. Here the loop of a source is put together as Python text: each operator that can writes its few lines into it
+(Operator.fuse), the others are called as closures. What a closure does is the specification; tests/topology/
+test_fusion.py holds the two to the same results. docs/fusion.md shows such a loop.
+
+The text of a loop can be read: ``CompiledSource.source_text``, and in every traceback that goes through it.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
+from typing import Any, NamedTuple
+
+from .compiled_sink import fuse_sink
+from .error_handling import ErrorHandling
+from .operators.operator import NodeContext
+from .processor_topology import Node, ProcessorNode, ProcessorTopology, SinkNode
+from .records import Change, Message
+from .serdes import Inline, inline
+from .task_context import Process, TaskContext
+from .timestamp_extractors import fail_on_invalid_timestamp
+
+ProcessBatch = Callable[[Iterable[Message]], None]
+#: Operators this deep are called, not written: Python's parser allows 100 levels of indentation.
+DEPTH_MAX = 60
+_loops = count(1)
+
+
+class Names(NamedTuple):
+    """The variables of the loop that hold a record's key and value; timestamp and headers have fixed names."""
+
+    key: str
+    value: str
+
+
+class FusedLoop(NamedTuple):
+    """A loop and its text."""
+
+    process_batch: ProcessBatch
+    text: str
+
+
+class Fusion:
+    """Writes the loops of one task's sources.
+
+    topology: its nodes; contexts, closures: what was compiled of them, by node name; keeps_messages: whether the cells
+    of caches must keep the message of their last put.
+    """
+
+    def __init__(
+        self,
+        topology: ProcessorTopology,
+        task: TaskContext,
+        errors: ErrorHandling,
+        contexts: Mapping[str, NodeContext],
+        closures: Mapping[str, Process],
+        keeps_messages: bool,
+    ) -> None:
+        self.topology = topology
+        self.task = task
+        self.errors = errors
+        self.contexts = contexts
+        self.closures = closures
+        self.keeps_messages = keeps_messages
+        parents: dict[str, int] = {}
+        for node in topology.nodes.values():
+            for child in getattr(node, "children", ()):
+                parents[child] = parents.get(child, 0) + 1
+        #: Nodes that more than one way leads to are called: written twice they would be compiled twice, too.
+        self.shared = {name for name, number in parents.items() if number > 1}
+
+    def full(self, topic: str) -> str:
+        """Return the full name of a topic that a sink writes."""
+        return self.task.internal_topic(topic) if topic in self.topology.repartition_topics else topic
+
+    def loop(
+        self, name: str, topic: str, children: Iterable[str], to_key: Callable[..., Any], to_value: Callable[..., Any]
+    ) -> FusedLoop:
+        """Return the loop of a source node for one of its topics (full name)."""
+        code = LoopCode(self, name)
+        code.write_source(tuple(children), inline(to_key), inline(to_value))
+        return code.compile(f"<penstock {self.task.task_id} {topic} {next(_loops)}>")
+
+    def fuse_flushes(self) -> None:
+        """Give each cached store whose changes go downstream a loop that sends them."""
+        for name, node in self.topology.nodes.items():
+            if isinstance(node, ProcessorNode):
+                store = node.operator.flushed_store(self.contexts[name])
+                if store is not None:
+                    code = FlushCode(self, name)
+                    code.write_flush(node)
+                    loop = code.compile(f"<penstock {self.task.task_id} flush of {name} {next(_loops)}>")
+                    store.set_downstream(loop.process_batch)
+
+
+class LoopCode:
+    """The text of a loop in the making; what an operator's fuse() writes into.
+
+    context: the node being written. emit(line), block(head): append lines; bind(object, hint): the name under which the
+    loop has an object; fresh(hint): a new variable; forward(names): the node's children; say_record(): before anything
+    is called that may look at the task's record or its stream time.
+    """
+
+    def __init__(self, fusion: Fusion, source: str) -> None:
+        self.keeps_messages = fusion.keeps_messages
+        self._fusion = fusion
+        self._source = source
+        self._lines: list[str] = []
+        self._nodes: list[str | None] = []  # the node that each line belongs to
+        self._indent = 0
+        self._bound: dict[str, Any] = {}
+        self._variables = count(1)
+        self._node: str | None = None
+        self._flags: list[str] = []
+
+    @property
+    def context(self) -> NodeContext:
+        """The NodeContext of the node that is being written."""
+        assert self._node is not None
+        return self._fusion.contexts[self._node]
+
+    def emit(self, line: str) -> None:
+        """Append a line."""
+        self._lines.append("    " * self._indent + line)
+        self._nodes.append(self._node)
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """Append a line that opens a block, and what is appended meanwhile as the block."""
+        self.emit(head)
+        self._indent += 1
+        length = len(self._lines)
+        yield
+        if len(self._lines) == length:
+            self.emit("pass")
+        self._indent -= 1
+
+    def bind(self, value: Any, hint: str) -> str:
+        """Return the name under which the loop has an object: a local variable, the fastest there is."""
+        for name, bound in self._bound.items():
+            if bound is value:
+                return name
+        name = f"{hint}_{next(self._variables)}"
+        self._bound[name] = value
+        return name
+
+    def fresh(self, hint: str) -> str:
+        """Return the name of a new variable."""
+        return f"{hint}_{next(self._variables)}"
+
+    def flag(self, hint: str) -> str:
+        """Return the name of a new variable that is False when the loop begins."""
+        name = self.fresh(hint)
+        self._flags.append(name)
+        return name
+
+    def use(self, code: Inline, argument: str) -> str:
+        """Return the expression that inline code makes of a variable."""
+        names = {part: self.bind(value, part) for part, value in code.names.items()}
+        return code.template.format(argument, **names)
+
+    def say_record(self) -> None:
+        """Let the task know which record is being processed."""
+        self.emit("task.stream_time_ms = stream_time")
+        self.emit("task.message = message")
+        self.emit("task.timestamp = timestamp")
+        self.emit("task.headers = headers")
+
+    def drop(self, reason: str) -> None:
+        """Count the record as dropped by the current node."""
+        self.say_record()
+        self.emit(f"{self.bind(self.context.dropped, 'dropped')}({reason!r})")
+
+    def names(self, key: str, value: str) -> Names:
+        """Return the variables of a record."""
+        return Names(key, value)
+
+    def forward(self, names: Names) -> None:
+        """Write the children of the current node, or calls of them."""
+        assert self._node is not None
+        self._write_children(self._children(self._fusion.topology.nodes[self._node]), names)
+
+    @staticmethod
+    def _children(node: Node) -> tuple[str, ...]:
+        return tuple(getattr(node, "children", ()))
+
+    def _write_children(self, children: tuple[str, ...], names: Names) -> None:
+        for child in children:
+            self._write_node(child, names)
+
+    def _write_node(self, name: str, names: Names) -> None:
+        outer, self._node = self._node, name
+        if not self._written(self._fusion.topology.nodes[name], names):
+            self._call(name, names)
+        self._node = outer
+
+    def _written(self, node: Node, names: Names) -> bool:
+        """Write a node if it can be, and return whether it could."""
+        fusion = self._fusion
+        if node.name in fusion.shared or self._indent >= DEPTH_MAX:
+            return False
+        if isinstance(node, SinkNode):
+            topic = node.topic
+            return isinstance(topic, str) and fuse_sink(
+                self, node, fusion.full(topic), fusion.task, fusion.errors, names
+            )
+        return isinstance(node, ProcessorNode) and node.operator.fuse(self, names)
+
+    def _call(self, name: str, names: Names) -> None:
+        """Call a node's closure."""
+        self.say_record()
+        process = self.bind(self._fusion.closures[name], "process")
+        self.emit(f"{process}({names.key}, {names.value}, timestamp, headers)")
+
+    def write_source(self, children: tuple[str, ...], to_key: Inline, to_value: Inline) -> None:
+        """Write the loop around the operators; failed() raises, or the record is dropped and the loop goes on."""
+        self._indent = 1
+        self.emit("stream_time = task.stream_time_ms")
+        flags = len(self._lines)
+        self.emit("key = None")
+        self.emit("remaining = iter(messages)")
+        with self.block("while True:"):
+            with self.block("try:"):
+                with self.block("for message in remaining:"):
+                    self._write_record(children, to_key, to_value)
+                self.emit("task.stream_time_ms = stream_time")
+                self.emit("return")
+            with self.block("except Exception as error:"):
+                self.emit("task.stream_time_ms = stream_time")
+                self.emit("failed(message, key, timestamp, headers, error)")
+        self._lines[flags:flags] = [f"    {name} = False" for name in self._flags]
+        self._nodes[flags:flags] = [None for _ in self._flags]
+
+    def _write_record(self, children: tuple[str, ...], to_key: Inline, to_value: Inline) -> None:
+        self.emit("timestamp = headers = None")  # until the record is deserialized
+        for name, code in (("key", to_key), ("value", to_value)):
+            if code.takes_none:
+                self.emit(f"{name} = {self.use(code, f'message.{name}()')}")
+            else:
+                self.emit(f"{name} = message.{name}()")
+                with self.block(f"if {name} is not None:"):
+                    self.emit(f"{name} = {self.use(code, name)}")
+        self.emit("timestamp = message.timestamp()[1]")
+        with self.block("if timestamp > stream_time:"):
+            self.emit("stream_time = timestamp")
+        with self.block("elif timestamp < 0:"):
+            self.emit("invalid_timestamp(message, key, value, -1)")
+        self.emit("headers = message.headers()")
+        self._write_children(children, Names("key", "value"))
+
+    arguments = "messages"
+
+    def compile(self, file_name: str) -> FusedLoop:
+        """Return the loop; its lines are known to tracebacks and to the error handling."""
+        bound = {
+            "task": self._fusion.task,
+            "failed": _failed(self._source, self._fusion.task, self._fusion.errors),
+            "invalid_timestamp": fail_on_invalid_timestamp,
+            **self._bound,
+        }
+        head = f"def process_batch({self.arguments}, {', '.join(f'{name}={name}' for name in bound)}):"
+        lines = [head, *self._lines]
+        text = "\n".join(lines) + "\n"
+        exec(compile(text, file_name, "exec"), bound)  # the text above, nobody else's
+        process_batch: ProcessBatch = bound["process_batch"]
+        linecache.cache[file_name] = (len(text), None, [line + "\n" for line in lines], file_name)
+        self._fusion.errors.register_lines(process_batch, [None, *self._nodes])
+        return FusedLoop(process_batch, text)
+
+
+class FlushCode(LoopCode):
+    """The text of the loop that sends the changes of a cached table downstream; see StateStore.set_downstream."""
+
+    arguments = "changes, olds"
+
+    def say_record(self) -> None:
+        """Do nothing: the task knows the record from the beginning."""
+
+    def write_flush(self, node: ProcessorNode) -> None:
+        """Write the loop over the changes of a node."""
+        self._indent, self._node = 1, node.name
+        with self.block("for (key, row, timestamp, headers, message), old in zip(changes, olds):"):
+            self.emit("task.timestamp = timestamp")
+            self.emit("task.headers = headers")
+            self.emit("task.message = message")
+            with self.block("if row is None:"):
+                self.emit("new = None")
+            with self.block("else:"):
+                self.emit("new, timestamp = row")
+            with self.block("if old is not None:"):
+                self.emit("old = old[0]")
+            for child in node.children:
+                self._write_change(child)
+
+    def _write_change(self, name: str) -> None:
+        outer, self._node = self._node, name
+        node = self._fusion.topology.nodes[name]
+        operator = node.operator if isinstance(node, ProcessorNode) and name not in self._fusion.shared else None
+        if operator is None or not operator.fuse_change(self, "key", "new", "old"):
+            made = f"{self.bind(tuple.__new__, 'new_tuple')}({self.bind(Change, 'change')}, (new, old, True))"
+            self.emit(f"{self.bind(self._fusion.closures[name], 'process')}(key, {made}, timestamp, headers)")
+        self._node = outer
+
+
+def _failed(source: str, task: TaskContext, errors: ErrorHandling) -> Callable[..., None]:
+    def failed(message: Message, key: Any, timestamp: int | None, headers: Any, error: Exception) -> None:
+        if timestamp is None:
+            errors.failed_deserialization(source, message, error)
+            return
+        task.message, task.timestamp, task.headers = message, timestamp, headers
+        errors.raise_failure(error, key)
+
+    return failed

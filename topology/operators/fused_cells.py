@@ -1,0 +1,94 @@
+"""What aggregations write into a fused loop to update a cached row in place: see fusion.py, store_interfaces.Cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..store_interfaces import HEADERS, MESSAGE, STAMP, TIMESTAMP, USED, VALUE, Cells
+from .counting import count_aggregator, count_initializer
+from .table_store import private_copy
+
+if TYPE_CHECKING:
+    from ..fusion import LoopCode
+
+
+class FusedCell:
+    """Writes how a record updates the row (value, timestamp) of one cache key.
+
+    cells: the store's; key: the variable with the cache key.
+    """
+
+    def __init__(self, code: LoopCode, cells: Cells, key: str) -> None:
+        self._code = code
+        self._cells = cells
+        self._key = key
+        self._cell, self._row, self._old = code.fresh("cell"), code.fresh("row"), code.fresh("old")
+        self._new, self._newest = code.fresh("new"), code.fresh("newest")
+        self._grew = code.flag("grew")
+
+    def aggregate(self, initializer: Callable[[], Any], aggregator: Callable[..., Any], key: str, value: str) -> None:
+        """Write new = aggregator(key, value, old), where old is initializer() for a new key. key, value: variables."""
+        code = self._code
+        counts = aggregator is count_aggregator and initializer is count_initializer
+        self._find()
+        with code.block(f"if {self._row} is None:"):
+            code.emit(f"{self._old} = {'0' if counts else code.bind(initializer, 'initializer') + '()'}")
+            code.emit(f"{self._newest} = timestamp")
+        with code.block("else:"):
+            self._unpack()
+        if counts:
+            code.emit(f"{self._new} = {self._old} + 1")
+            self._put(f"({self._new}, {self._newest})")
+            return
+        code.emit(f"{self._new} = {code.bind(aggregator, 'aggregator')}({key}, {value}, {self._old})")
+        self._put_private(value)
+
+    def reduce(self, reducer: Callable[[Any, Any], Any], value: str) -> None:
+        """Write new = reducer(old, value), or the value itself for a new key."""
+        code = self._code
+        self._find()
+        with code.block(f"if {self._row} is None:"):
+            code.emit(f"{self._new} = {value}")
+            code.emit(f"{self._newest} = timestamp")
+        with code.block("else:"):
+            self._unpack()
+            code.emit(f"{self._new} = {code.bind(reducer, 'reducer')}({self._old}, {value})")
+        self._put_private(value)
+
+    def _find(self) -> None:
+        code, cell = self._code, self._cell
+        code.emit(f"{cell} = {code.bind(self._cells.get, 'get_cell')}({self._key})")
+        with code.block(f"if {cell} is None:"):
+            code.say_record()
+            code.emit(f"{cell} = {code.bind(self._cells.load, 'load')}({self._key})")
+            code.emit(f"{self._grew} = True")
+        code.emit(f"{self._row} = {cell}[{VALUE}]")
+
+    def _unpack(self) -> None:
+        self._code.emit(f"{self._old}, {self._newest} = {self._row}")
+        with self._code.block(f"if timestamp > {self._newest}:"):
+            self._code.emit(f"{self._newest} = timestamp")
+
+    def _put_private(self, value: str) -> None:
+        """Put the new value, or a copy if it is the record's own, which others have too."""
+        code, new = self._code, self._new
+        with code.block(f"if {new} is {value}:"):
+            code.emit(f"{new} = {code.bind(private_copy, 'private_copy')}({value})")
+        self._put(f"None if {new} is None else ({new}, {self._newest})")
+
+    def _put(self, row: str) -> None:
+        code, cell = self._code, self._cell
+        with code.block(f"if not {cell}[{STAMP}]:"):
+            code.emit(f"{code.bind(self._cells.make_dirty, 'make_dirty')}({cell})")
+        code.emit(f"{cell}[{VALUE}] = {row}")
+        code.emit(f"{cell}[{STAMP}] = {code.bind(self._cells.next_stamp, 'next_stamp')}()")
+        code.emit(f"{cell}[{TIMESTAMP}] = timestamp")
+        code.emit(f"{cell}[{HEADERS}] = headers")
+        code.emit(f"{cell}[{USED}] = True")
+        if code.keeps_messages:
+            code.emit(f"{cell}[{MESSAGE}] = message")
+        with code.block(f"if {self._grew}:"):
+            code.emit(f"{self._grew} = False")
+            code.say_record()
+            code.emit(f"{code.bind(self._cells.grown, 'grown')}()")
