@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from penstock.topology.errors import TaskMigratedError
+from penstock.topology.errors import BrokerUnavailableError, TaskMigratedError
 from penstock.topology.records import TaskId, TopicPartition
 
 from .assigned_tasks import AssignedTasks, FirstError
 from .log_context import PrefixedLogger, listed
+from .membership.membership import RetriableCommitError
 from .stream_task import StreamTask
+from .task_timeouts import TaskTimeouts
 
 
 class AssignedStreamsTasks(AssignedTasks[StreamTask]):
     """Active tasks; besides the states of AssignedTasks they can be restoring."""
 
-    def __init__(self, log: PrefixedLogger) -> None:
+    def __init__(self, log: PrefixedLogger, timeouts: TaskTimeouts) -> None:
         super().__init__("stream task", log)
+        self.timeouts = timeouts
+        #: Tasks that a client's timeout has stopped within a record: they have to be opened anew.
+        self.interrupted: set[TaskId] = set()
         self.restoring: dict[TaskId, StreamTask] = {}
         self.restoring_by_partition: dict[TopicPartition, StreamTask] = {}
         self.restored_partitions: set[TopicPartition] = set()
@@ -45,6 +50,8 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
                 )
                 continue
             self.transition_to_running(task)
+            if task.task_id not in self.running:
+                continue
             self._forget_restoring({task.task_id: task})
             self.log.trace(
                 "Stream task %s completed restoration as all its changelog partitions %s "
@@ -54,6 +61,19 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
             )
         if self.all_tasks_running():
             self.restored_partitions.clear()
+
+    def transition_to_running(self, task: StreamTask) -> None:
+        """Mark a task as ready; if the brokers do not tell its offsets now, it waits among the restoring ones.
+
+        Raises TaskTimeoutError when they have not for task.timeout.ms.
+        """
+        try:
+            super().transition_to_running(task)
+        except BrokerUnavailableError as error:
+            self.timeouts.failed([task.task_id], "reading the offsets to start from", error)
+            self.add_to_restoring(task)
+        else:
+            self.timeouts.succeeded([task.task_id], "reading the offsets to start from")
 
     def all_tasks_running(self) -> bool:
         """Return whether no task is in any other state."""
@@ -85,6 +105,8 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
                 )
             self.remove_zombie(requested[0], error)
             raise
+        except (RetriableCommitError, BrokerUnavailableError):
+            raise  # tried again
         except Exception:
             self.log.exception(
                 "Failed to commit StreamTask %s due to the following error:", listed(t.task_id for t in requested)
@@ -153,7 +175,11 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
                     task.task_id,
                 )
                 self.remove_zombie(task, error)
-            except Exception:
+            except BrokerUnavailableError as error:
+                self.timeouts.failed([task.task_id], f"what the user's code asks for ({name})", error)
+                self.interrupted.add(task.task_id)
+            except Exception as error:
+                task.state_manager.raise_if_corrupted(error)
                 self.log.exception("Failed to %s stream task %s due to the following error:", name, task.task_id)
                 raise
         return done

@@ -12,6 +12,7 @@ from penstock.topology.errors import LockError, TaskMigratedError
 from penstock.topology.records import TaskId, TopicPartition
 
 from .log_context import PrefixedLogger, listed
+from .processor_state_manager import RecycledStores
 from .task import Task
 
 T = TypeVar("T", bound=Task)
@@ -171,6 +172,18 @@ class AssignedTasks(Generic[T]):
                 task.close(clean=False)
             del self.suspended[task.task_id]
 
+    def recycle_suspended(
+        self, successors: Mapping[TaskId, Collection[TopicPartition]]
+    ) -> dict[TaskId, RecycledStores]:
+        """Close the suspended tasks that go on here in the other role, but not their stores: return these."""
+        recycled = {}
+        for task in list(self.suspended.values()):
+            if set(successors.get(task.task_id, ())) == task.input_partitions and task.has_state_stores:
+                self.log.debug("Recycling suspended %s %s", self.task_type_name, task.task_id)
+                del self.suspended[task.task_id]
+                recycled[task.task_id] = task.recycle()
+        return recycled
+
     def maybe_resume_suspended_task(self, task_id: TaskId, partitions: Collection[TopicPartition]) -> bool:
         """Let a suspended task run again if it is assigned with the same partitions. Returns whether it does."""
         task = self.suspended.get(task_id)
@@ -217,6 +230,7 @@ class AssignedTasks(Generic[T]):
                 )
                 self.remove_zombie(task, error)
             except Exception as error:
+                task.state_manager.raise_if_corrupted(error)
                 self.log.exception(
                     "Failed to %s %s %s due to the following error:", name, self.task_type_name, task.task_id
                 )

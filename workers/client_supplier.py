@@ -20,11 +20,14 @@ from penstock.topology.streams_config import StreamsConfig
 
 from .clock import Clock, SystemClock
 from .membership.group_member import GroupMember
+from .membership.group_metadata import verify_layout
 from .membership.membership import Assign
+from .membership.offsets_reader import GroupOffsetsReader
 from .membership.requests import GroupMemberConfig
 from .membership.streams_group_member import StreamsGroupMember
 from .membership.streams_topology import StreamsTopology
 from .security_config import check_security_keys, kafka_python_security
+from .transactional_producer import TransactionalProducer
 
 Client = TypeVar("Client")
 
@@ -82,6 +85,7 @@ class KafkaClientSupplier:
     def __init__(self, config: StreamsConfig, clock: Clock | None = None) -> None:
         self._config = config
         self._clock = clock or SystemClock()
+        self._layout_verified = False
 
     def get_consumer(self, client_id: str) -> Consumer:
         """Return the main consumer, for assign() only."""
@@ -100,6 +104,7 @@ class KafkaClientSupplier:
             **self._common(client_id, *prefixes),
             **_CONSUMER_DEFAULTS,
             "isolation.level": self._config["isolation.level"],
+            "client.rack": self._config["client.rack"],  # fetches from a replica in the same rack (KIP-392)
             **self._given(*prefixes),
             **_CONSUMER_FIXED,
             "group.id": self._config["application.id"],
@@ -117,11 +122,12 @@ class KafkaClientSupplier:
         config = self._config
         own = {name: config[name] for name in _FOR_PRODUCER}
         if transactional_id is not None:
+            self._verify_layout()
             # librdkafka ends a record's time with its transaction's; a longer one is an error there.
             del own["delivery.timeout.ms"]
             own |= {"transactional.id": transactional_id, "transaction.timeout.ms": config["transaction.timeout.ms"]}
         return _make(
-            Producer,
+            Producer if transactional_id is None else TransactionalProducer,
             {
                 **self._common(client_id, "producer."),
                 **own,
@@ -130,6 +136,12 @@ class KafkaClientSupplier:
                 **(settings or {}),
             },
         )
+
+    def _verify_layout(self) -> None:
+        """Check, before the first transaction, that the group fences the offsets in it; see group_metadata."""
+        if not self._layout_verified:
+            verify_layout()
+            self._layout_verified = True
 
     def get_admin(self, client_id: str) -> AdminClient:
         """Return an admin client."""
@@ -145,8 +157,13 @@ class KafkaClientSupplier:
     ) -> StreamsGroupMember:
         """Return this thread's member where the broker assigns the tasks (``group.protocol=streams``, KIP-1071)."""
         member_config, connection = self._member_settings(client_id, instance_id)
-        rack = self._given("consumer.", "main.consumer.").get("client.rack")
+        rack = self._config["client.rack"] or None
         return StreamsGroupMember(member_config, connection, topology, self._clock, rack)
+
+    def get_offsets_reader(self, client_id: str, timeout_ms: int) -> GroupOffsetsReader:
+        """Return what reads the group's committed offsets without being a member; timeout_ms: for one question."""
+        _, connection = self._member_settings(client_id, None)
+        return GroupOffsetsReader(self._config["application.id"], connection, timeout_ms, self._clock)
 
     def _member_settings(self, client_id: str, instance_id: str | None) -> tuple[GroupMemberConfig, dict[str, Any]]:
         """Return the settings of a group member, and those of its connections for kafka-python."""
@@ -204,4 +221,5 @@ def _make(client: type[Client], settings: Mapping[str, Any]) -> Client:
         return client(dict(settings), logger=CLIENT_LOGGER)  # type: ignore[call-arg]
     except (KafkaException, TypeError, ValueError) as error:
         reason = error.args[0].str() if isinstance(error, KafkaException) else error
-        raise ConfigError(f"librdkafka refuses the settings of the {client.__name__.lower()}: {reason}.") from error
+        kind = "producer" if issubclass(client, Producer) else client.__name__.lower()
+        raise ConfigError(f"librdkafka refuses the settings of the {kind}: {reason}.") from error

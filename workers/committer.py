@@ -1,26 +1,29 @@
 """How the work of a thread's tasks becomes permanent; the one place where the order of the steps is written down.
 
-At-least-once: flush the stores (caches send on, changelogs and outputs are produced) -> every record acknowledged ->
-stores to disk with their changelogs' end offsets -> consumed offsets through the group. A crash between any two of them
-repeats work and loses nothing.
+Flush the stores (caches send on, changelogs and outputs are produced) -> every record acknowledged -> where do the
+changelogs end? -> consumed offsets, through the group or, with exactly-once (v2), in the records' transaction -> stores
+to disk with those ends. A crash before the offsets are committed repeats work (exactly-once: it was never seen) and
+leaves the stores as they were; a crash after it leaves them behind their changelogs, from which they catch up.
 
-Exactly-once (v2): flush the stores -> records and consumed offsets in one transaction -> stores to disk. A crash before
-the transaction is committed leaves the stores as they were after the last one; a crash after it leaves them behind
-their changelog, from which they catch up.
+Records are acknowledged first also with exactly-once: else a process that sleeps between its offsets and its records
+could commit what whoever has taken its tasks over, and restored them, has not seen.
 
 Why a changelog's *end offset* may be stored with the data. The task is the changelog partition's only writer and all
-its records are acknowledged, so everything up to the end is in the store, or older than what it was restored from. A
-former owner that died may still have had records in flight, which arrive behind the end that the new owner restored to.
-The new owner has reprocessed, or will, the very input that they came from, because no offset of it was committed; it
-writes the keys again behind them. So they are skipped rightly under at-least-once. With exactly-once they belong to a
-transaction that the broker aborts. Kafka Streams' checkpoint, the last own offset, skips them in the same way. And an
-end read too early is harmless: restoring puts the same values again.
+its records are acknowledged, so everything up to the end is in the store, or older than what it was restored from. That
+it was still the only writer when the end was asked for is known once the group has taken the offsets: so the end is
+asked for before and stored after. A process that slept too long stores nothing; without offsets to commit it would not
+find out, so no end is stored then, only data. A former owner that died may still have had records in flight, which
+arrive behind the end that the new owner restored to. The new owner has reprocessed, or will, the very input that they
+came from, because no offset of it was committed; it writes the keys again behind them. So they are skipped rightly
+under at-least-once. With exactly-once they belong to a transaction that the broker aborts. Kafka Streams' checkpoint,
+the last own offset, skips them in the same way. And an end read too early is harmless: restoring puts the same values
+again.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from penstock.topology.records import TopicPartition
 
@@ -28,7 +31,7 @@ from .membership.membership import GroupMembership, OffsetAndMetadata
 from .stream_task import StreamTask
 from .streams_producer import StreamsProducer
 
-#: Returns the end offset of each partition.
+#: Returns the end offset of each partition, behind records of open transactions too.
 EndOffsets = Callable[[Collection[TopicPartition]], dict[TopicPartition, int]]
 
 
@@ -64,10 +67,14 @@ class Commit(ABC):
     def make_permanent(self) -> None:
         """Write records, stores and offsets in the right order."""
 
-    def commit_stores(self) -> None:
-        """Write the stores of all tasks to disk."""
+    def changelog_ends(self) -> dict[TopicPartition, int]:
+        """Wait until every record is acknowledged; return where the tasks' changelogs end then."""
+        self.producer.flush()
         written = {p for t in self.tasks for p in t.changelog_partitions - t.state_manager.source_changelogs}
-        ends = self._end_offsets(written)
+        return self._end_offsets(written) if self.offsets else {}
+
+    def commit_stores(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Write the stores of all tasks to disk."""
         for task in self.tasks:
             own = {partition: ends[partition] for partition in task.changelog_partitions & ends.keys()}
             task.commit_stores(own | task.source_changelog_offsets())
@@ -78,10 +85,10 @@ class AtLeastOnceCommit(Commit):
 
     def make_permanent(self) -> None:
         """See the module's docstring."""
-        self.producer.flush()
-        self.commit_stores()
+        ends = self.changelog_ends()
         if self.offsets:
             self.membership.commit(self.offsets)
+        self.commit_stores(ends)
 
 
 class ExactlyOnceCommit(Commit):
@@ -89,8 +96,9 @@ class ExactlyOnceCommit(Commit):
 
     def make_permanent(self) -> None:
         """See the module's docstring."""
+        ends = self.changelog_ends()
         self.producer.commit_transaction(self.offsets, self.membership.group_metadata())
-        self.commit_stores()
+        self.commit_stores(ends)
 
 
 class Committer:

@@ -6,8 +6,11 @@ memory.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from penstock.topology.records import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +65,20 @@ class TaskStatus:
     state: str
     restore_remaining: int = 0
     restore_total: int = 0
+    restore_rate: float = 0.0  # records per second, of the last seconds; a standby task's updates
+
+    @property
+    def restore_eta_seconds(self) -> float | None:
+        """How long the restore will take at this rate, None if nothing remains or nothing moves."""
+        return self.restore_remaining / self.restore_rate if self.restore_remaining and self.restore_rate else None
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Report: the liveness beat, made by the loop itself. Totals count from the start of the process."""
+    """Report: the liveness beat, made by the loop itself. Totals count from the start of the process.
+
+    lag: records that are not processed yet, on the broker and in the task's buffers.
+    """
 
     state: str
     tasks: tuple[TaskStatus, ...] = ()
@@ -87,11 +99,38 @@ class QueryResult:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Report: the stream thread dies of this exception. traceback is text; kind is the exception's class name."""
+    """Report: the stream thread dies of this exception. traceback is text; kind is the exception's class name.
+
+    logged: the stream thread has written the traceback to the log already.
+    """
 
     kind: str
     message: str
     traceback: str
+    logged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerCall:
+    """Report: the user's "restore" or "standby" listener is to be called with a method of it and its arguments."""
+
+    listener: str
+    method: str
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostsChanged:
+    """Report: where the tasks of the application are, by the members' application.server (streams_metadata.py).
+
+    active, standby: input partitions by host:port. store_topics: of each store the topics that reach it, with their
+    partition counts.
+    """
+
+    active: Mapping[str, frozenset[TopicPartition]] = field(default_factory=dict)
+    standby: Mapping[str, frozenset[TopicPartition]] = field(default_factory=dict)
+    store_topics: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    global_stores: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +138,40 @@ class ApplicationShutdownRequested:
     """Report: a member of the group asked the whole application to shut down; this thread is doing so."""
 
 
-Report = StateChanged | Status | QueryResult | Failed | ApplicationShutdownRequested
+@dataclass(frozen=True, slots=True)
+class PartitionStalled:
+    """Report: a partition is not read although the broker has records for it (stall_watchdog.py).
+
+    position: the next offset to be read; end: of the partition; for_ms: how long by now. action: REOPEN_TASK or
+    REPLACE_PROCESS; with the latter this stream thread closes, and its process is to be replaced.
+    """
+
+    task_id: str
+    partition: str
+    position: int
+    end: int
+    for_ms: int
+    action: str
+
+    def __str__(self) -> str:
+        done = "its task is re-opened" if self.action == "REOPEN_TASK" else "the process is replaced"
+        return (
+            f"partition {self.partition} of task {self.task_id} is stalled: its position has stood at offset "
+            f"{self.position} for {self.for_ms} ms, while the broker has {self.end - self.position} records behind it; "
+            f"{done}"
+        )
+
+
+Report = (
+    StateChanged
+    | Status
+    | QueryResult
+    | ListenerCall
+    | PartitionStalled
+    | HostsChanged
+    | Failed
+    | ApplicationShutdownRequested
+)
 
 
 class ThreadControl(Protocol):

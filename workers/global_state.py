@@ -14,7 +14,7 @@ from typing import Any
 from penstock.statestore.checkpoint import CHECKPOINT_FILE_NAME, OffsetCheckpoint
 from penstock.statestore.stores import build_store
 from penstock.topology.compiled import CompiledTopology, compile_topology
-from penstock.topology.errors import StreamsError, UnknownStateStoreError
+from penstock.topology.errors import ProcessorStateError, StreamsError, UnknownStateStoreError
 from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.records import Headers, Message, TaskId, TopicPartition
 from penstock.topology.task_context import Cancellable
@@ -171,7 +171,11 @@ class GlobalState:
         if self._directory is None:
             return {}
         checkpoint = OffsetCheckpoint(self._directory / CHECKPOINT_FILE_NAME)
-        offsets = checkpoint.read()
+        try:
+            offsets = checkpoint.read()
+        except ProcessorStateError as error:
+            self._log.warning("%s. The global tables are read anew.", error)
+            offsets = {}
         checkpoint.delete()
         if not offsets:
             shutil.rmtree(self._directory, ignore_errors=True)

@@ -17,10 +17,12 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError
+from penstock.topology.records import TopicPartition
 from penstock.topology.store_interfaces import StoreBuilder, StoreKind
 
 from .assignment.repartition_topics import repartition_topic_counts
 from .assignment.topics_info import TopicsInfo, partition_groups
+from .cleanup_policies import CleanupPolicies
 from .clock import Clock
 from .log_context import PrefixedLogger
 
@@ -51,10 +53,15 @@ _NOT_YET = frozenset(
     )
 )
 
+#: Of these, what says that no broker was reached.
+_SILENT = frozenset((KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN))
+
 #: A broker learns of a topic that was just made with a delay, so one that is missing is looked for this long.
 _MISSING_TOPIC_GRACE_MS = 3_000
 #: How long one request may take, in seconds.
 _REQUEST_SECONDS = 30.0
+#: How long a question for topics may take, in seconds: so often it is asked again, and said that nobody answers.
+_DESCRIBE_SECONDS = 5.0
 #: Between two log lines about topics that are not ready.
 _LOG_INTERVAL_MS = 5_000
 
@@ -85,6 +92,15 @@ def _overrides(config: Any) -> dict[str, str]:
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given}
 
 
+def _racks(described: Mapping[str, Any]) -> dict[TopicPartition, frozenset[str]]:
+    racks = {
+        TopicPartition(name, partition.id): frozenset(node.rack for node in partition.replicas)
+        for name, topic in described.items()
+        for partition in topic.partitions
+    }
+    return {partition: found for partition, found in racks.items() if found and all(found)}
+
+
 class InternalTopicManager:
     """Makes ready the topics of one application.
 
@@ -104,6 +120,10 @@ class InternalTopicManager:
         self._clock = clock
         self._log = log
         self._sleep = sleep
+        self._policies = CleanupPolicies(admin, config["bootstrap.servers"], log)
+        self._obstacle = "the brokers are not done with them yet"
+        self._with_racks: bool = config["rack.aware.assignment.strategy"] != "none"
+        self._racks: dict[TopicPartition, frozenset[str]] = {}
         self._retry_timeout_ms: int = config["max.poll.interval.ms"] // 2  # as Kafka Streams: a member must poll again
 
     def topic_names(self) -> frozenset[str]:
@@ -112,6 +132,14 @@ class InternalTopicManager:
             return frozenset(self._admin.list_topics(timeout=_REQUEST_SECONDS).topics)
         except KafkaException as error:
             raise BrokerUnavailableError(f"The topics of the cluster could not be listed: {error}.") from error
+
+    @property
+    def partition_racks(self) -> Mapping[TopicPartition, frozenset[str]]:
+        """The racks of the replicas of all partitions, as make_ready last found them.
+
+        Only with a rack.aware.assignment.strategy; partitions of which a replica's broker has no rack are left out.
+        """
+        return self._racks
 
     def make_ready(self, topics: Mapping[int, TopicsInfo]) -> dict[str, int]:
         """Create the internal topics that are missing; return the partition counts of all topics.
@@ -122,7 +150,9 @@ class InternalTopicManager:
         """
         counts = self._until_ready(lambda waited_ms: self._describe_user_topics(topics, waited_ms))
         needed = self._needed(topics, counts)
-        return {**counts, **self._until_ready(lambda waited_ms: self._make(needed))}
+        internal = self._until_ready(lambda waited_ms: self._make(needed))
+        self._policies.check({name: topic.config["cleanup.policy"] for name, topic in needed.items() if topic.config})
+        return {**counts, **internal}
 
     def _describe_user_topics(self, topics: Mapping[int, TopicsInfo], waited_ms: int) -> dict[str, int] | None:
         sources = {topic for info in topics.values() for topic in info.user_source_topics}
@@ -180,11 +210,14 @@ class InternalTopicManager:
         """Return the partition counts of those that exist, None if the brokers cannot say now. Creates nothing."""
         if not names:
             return {}
-        futures = self._admin.describe_topics(TopicCollection(sorted(names)), request_timeout=_REQUEST_SECONDS)
+        futures = self._admin.describe_topics(TopicCollection(sorted(names)), request_timeout=_DESCRIBE_SECONDS)
         found = {name: self._result(future, f"Could not describe topic {name}") for name, future in futures.items()}
         if not all(answered for answered, _ in found.values()):
             return None
-        return {name: len(described.partitions) for name, (_, described) in found.items() if described is not None}
+        known = {name: described for name, (_, described) in found.items() if described is not None}
+        if self._with_racks:
+            self._racks = {**self._racks, **_racks(known)}
+        return {name: len(described.partitions) for name, described in known.items()}
 
     def _result(self, future: Future[Any], what: str) -> tuple[bool, Any]:
         """Return (True, result), result None for a missing topic; (False, None) if asking again may help."""
@@ -198,6 +231,8 @@ class InternalTopicManager:
                 return True, None
             if code in _NOT_YET:
                 self._log.debug("%s: %s", what, error)
+                silent = f"the Kafka cluster at {self._config['bootstrap.servers']} does not answer: "
+                self._obstacle = f"{silent if code in _SILENT else ''}{what}: {error.args[0].str()}"
                 return False, None
             raise StreamsError(f"{what}: {error.args[0].str()}.") from error
 
@@ -211,11 +246,17 @@ class InternalTopicManager:
             now = self._clock.monotonic_ms()
             if now - started >= self._retry_timeout_ms:
                 raise BrokerUnavailableError(
-                    f"Topics could not be made ready within {self._retry_timeout_ms} ms. This can happen if the Kafka "
-                    f"cluster at {self._config['bootstrap.servers']} is temporarily not available."
+                    f"Topics could not be made ready within {self._retry_timeout_ms} ms, half of max.poll.interval.ms: "
+                    f"{self._obstacle}. Check bootstrap.servers and whether the brokers run, then start again."
                 )
             if now - last_logged >= _LOG_INTERVAL_MS:
                 last_logged = now
-                self._log.warning("Topics could not be made ready for %d ms; trying on", now - started)
+                self._log.warning(
+                    "Topics could not be made ready for %d ms: %s; trying on, for %d ms in all "
+                    "(half of max.poll.interval.ms)",
+                    now - started,
+                    self._obstacle,
+                    self._retry_timeout_ms,
+                )
             self._sleep(self._config["retry.backoff.ms"] / 1000)
         return result

@@ -77,7 +77,12 @@ class ThreadMetrics:
         self.poll_records, self.process_records = sensor(), sensor()
         self.task_created, self.task_closed = sensor(), sensor()
         self.dropped_records, self.enforced_processing = sensor(), sensor()
-        self.restore = sensor()
+        #: Records applied to stores of active tasks, and of standby tasks (KIP-869's names).
+        self.restore, self.update = sensor(), sensor()
+        self.restore_remaining = 0
+        #: Partitions that were found stalled, and how many are now (stall_watchdog.py).
+        self.partition_stall = sensor()
+        self.stalled_partitions = 0
         self.thread_start_time_ms = 0
         #: Time in which the thread waited for brokers: commits, flushes, transactions (KIP-761).
         self.blocked_time_ns_total = 0
@@ -108,11 +113,15 @@ class ThreadMetrics:
             "dropped-records": self.dropped_records,
             "enforced-processing": self.enforced_processing,
             "restore": self.restore,
+            "update": self.update,
+            "partition-stall": self.partition_stall,
         }
         for name, sensor in counted.items():
             yield from _rate_and_total(name, sensor, now_ms)
         for name, sensor in self._ratios.items():
             yield f"{name}-ratio", sensor.average(now_ms)
+        yield "restore-remaining-records-total", float(self.restore_remaining)
+        yield "stalled-partitions", float(self.stalled_partitions)
         yield "thread-start-time", float(self.thread_start_time_ms)
         yield "blocked-time-ns-total", float(self.blocked_time_ns_total)
 

@@ -26,7 +26,7 @@ OFFSET_END = -1
 #: How long the broker may take to name a partition's end, in seconds (Kafka: default.api.timeout.ms).
 WATERMARK_TIMEOUT_SECONDS = 60.0
 
-_UNKNOWN_TOPIC = (
+UNKNOWN_TOPIC = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
@@ -90,6 +90,8 @@ class PartitionConsumer:
         """Read these partitions no longer; those that are not assigned are ignored."""
         mine = [partition for partition in partitions if partition in self._positions]
         if mine:
+            # librdkafka remembers that a partition is paused, and would not fetch it when it is assigned again.
+            self._consumer.resume(_plain(mine))
             self._consumer.incremental_unassign(_plain(mine))
         for partition in mine:
             del self._positions[partition]
@@ -168,7 +170,7 @@ class PartitionConsumer:
             self._ends[partition] = event.offset()
         elif error.code() in _INVALID_OFFSET:
             self._invalid[partition] = error.str()
-        elif error.code() in _UNKNOWN_TOPIC:
+        elif error.code() in UNKNOWN_TOPIC:
             raise MissingSourceTopicError(
                 f"The topic {partition.topic} does not exist, or has no partition {partition.partition}: "
                 f"{error.str()}. Create it, or correct its name in the topology, and start again."
@@ -193,6 +195,13 @@ class PartitionConsumer:
         high = self._consumer.get_watermark_offsets(_one(partition), cached=True)[1]
         return max(high - position, 1) if high >= 0 else None
 
+    def end(self, partition: TopicPartition) -> int | None:
+        """Return where a partition ended when it was fetched last, None as long as it was not."""
+        if partition not in self._positions:
+            return None
+        high = self._consumer.get_watermark_offsets(_one(partition), cached=True)[1]
+        return int(high) if high >= 0 else None
+
     def partitions_of(self, topic: str) -> list[TopicPartition]:
         """Ask the broker for the partitions of a topic; raises MissingSourceTopicError if there is no such topic."""
         try:
@@ -215,6 +224,21 @@ class PartitionConsumer:
                 f"The end of {partition} could not be read within {WATERMARK_TIMEOUT_SECONDS:.0f} s: {exception}"
             ) from exception
         return low, high
+
+    def offset_at(self, partition: TopicPartition, timestamp_ms: int) -> int:
+        """Ask the broker for the first offset with this timestamp or a later one, OFFSET_END if there is none.
+
+        Raises BrokerUnavailableError if it does not answer in time.
+        """
+        try:
+            (found,) = self._consumer.offsets_for_times(
+                [_one(partition, timestamp_ms)], timeout=WATERMARK_TIMEOUT_SECONDS
+            )
+        except KafkaException as exception:
+            raise BrokerUnavailableError(f"{partition} could not be searched by time: {exception}") from exception
+        if found.error is not None:
+            raise BrokerUnavailableError(f"{partition} could not be searched by time: {found.error}")
+        return int(found.offset) if found.offset >= 0 else OFFSET_END
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Ask the broker for the end offset of each partition; see watermarks."""

@@ -7,9 +7,12 @@ checkpoint file that could disagree with it. None means that nothing usable is t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 from penstock.statestore.checkpoint import CHECKPOINT_FILE_NAME, OffsetCheckpoint
+from penstock.statestore.rocksdb_store import is_corruption
 from penstock.statestore.state_directory import StateDirectory
 from penstock.topology.errors import ProcessorStateError, StreamsError, TaskCorruptedError
 from penstock.topology.processor_topology import ProcessorTopology
@@ -17,6 +20,26 @@ from penstock.topology.records import Message, TaskId, TopicPartition
 
 from .log_context import PrefixedLogger
 from .topic_names import TopicNames
+
+#: Stores that have taken in so many records, and were not made to survive a SIGKILL for so many ms, are: a process that
+#: follows a killed one then replays no more than that (Kafka: OFFSET_DELTA_THRESHOLD_FOR_CHECKPOINT). RocksDB's
+#: memtables alone would hold back up to 16 MB of each store.
+PERSIST_RECORDS = 10_000
+PERSIST_INTERVAL_MS = 10_000
+
+#: Makes a store of its StoreBuilder and the task's directory; of a store that is taken over if there is one.
+Build = Callable[[Any, Any, Any], Any]
+
+
+@dataclass(slots=True)
+class RecycledStores:
+    """Open stores that pass from a standby task to an active one of the same id, or back (KIP-441).
+
+    The task's lock on its directory goes with them. offsets_in_memory: up to where stores that keep no offset are.
+    """
+
+    stores: dict[str, Any]
+    offsets_in_memory: dict[TopicPartition, int]
 
 
 class ProcessorStateManager:
@@ -50,10 +73,31 @@ class ProcessorStateManager:
         self._topology = topology
         self._state_directory = state_directory
         self._locked = False
+        #: Offsets of stores that keep none themselves because they are in memory, by changelog.
+        self._offsets_in_memory: dict[TopicPartition, int] = {}
+        self._recycled: RecycledStores | None = None
+        #: Offsets of stores on disk as of the last commit, and how many records have come since the last persist.
+        self._committed: dict[TopicPartition, int] = {}
+        self._unpersisted = 0
+        self._last_persist_ms: int | None = None
         self._log = log
 
-    def open(self, build: Callable[[Any, Any], Any]) -> None:
-        """Lock the task's directory and open all stores. build(store builder, directory) makes one.
+    def recycle(self) -> RecycledStores:
+        """Give up the stores without closing them, for the task that goes on here in the other role."""
+        recycled = RecycledStores(dict(self.stores), self._offsets_in_memory)
+        self.stores.clear()
+        self._locked = False  # the lock is the directory's, which keeps it for the task that follows
+        return recycled
+
+    def adopt(self, recycled: RecycledStores) -> None:
+        """Take over the stores that a task of the same id has given up; open builds upon them."""
+        self._recycled = recycled
+        self._locked = True
+
+    def open(self, build: Build) -> None:
+        """Lock the task's directory and open all stores, or go on with adopted ones.
+
+        build(store builder, directory, store to be taken over or None) makes one.
 
         Raises LockError if another process holds the directory, TaskCorruptedError if its files are damaged.
         """
@@ -67,56 +111,85 @@ class ProcessorStateManager:
             self.close()
             raise
 
-    def _open_stores(self, build: Callable[[Any, Any], Any]) -> None:
+    def _open_stores(self, build: Build) -> None:
         directory = self._state_directory.get_or_create_directory_for_task(self._task_id)
+        recycled = self._recycled or RecycledStores({}, {})
         for name, builder in self._topology.stores.items():
-            self.stores[name] = self._build(build, builder, directory)
+            self.stores[name] = self._build(build, builder, directory, recycled.stores.get(name))
+            recycled.stores.pop(name, None)
             self._log.debug(
                 "Opened store %s, committed changelog offset %s", name, self.stores[name].committed_offset()
             )
 
-    def _build(self, build: Callable[[Any, Any], Any], builder: Any, directory: Any) -> Any:
+        self._offsets_in_memory = recycled.offsets_in_memory
+        self._recycled = None
+
+    def _build(self, build: Build, builder: Any, directory: Any, recycled: Any) -> Any:
         try:
-            return build(builder, directory)
+            return build(builder, directory, recycled)
         except TaskCorruptedError as error:
             raise TaskCorruptedError(str(error), [self._task_id]) from error
 
     def changelog_offsets(self) -> dict[TopicPartition, int | None]:
         """Return up to which offset each changelog is in its store, None for not at all."""
+        return {**self.stored_offsets(), **self._offsets_in_memory}
+
+    def stored_offsets(self) -> dict[TopicPartition, int | None]:
+        """Return the offsets that lie on disk, None where nothing does."""
         return {partition: self.stores[name].committed_offset() for partition, name in self.changelogs.items()}
 
     def restore(self, partition: TopicPartition, messages: Sequence[Message], next_offset: int) -> None:
         """Apply records of a changelog, together with the offset behind them."""
         name = self.changelogs[partition]
+        store = self.stores[name]
         try:
-            self.stores[name].restore(messages, next_offset)
-        except StreamsError:
+            store.restore(messages, next_offset)
+            self._note_offset(partition, store, next_offset)
+            self._unpersisted += len(messages)
+        except StreamsError as error:
+            self.raise_if_corrupted(error)
             raise
         except Exception as error:
+            self.raise_if_corrupted(error)
             raise ProcessorStateError(
                 f"{self._log.prefix}Exception caught while trying to restore state from {partition} up to offset "
                 f"{next_offset} into store {name}: {error}"
             ) from error
 
-    def flush(self) -> None:
-        """Flush all stores: caches send on what they hold. All stores get their turn; raises the first error."""
-        first: Exception | None = None
+    def raise_if_corrupted(self, error: Exception) -> None:
+        """Raise TaskCorruptedError if a damaged file is what an error began with: the task is to be restored."""
+        if is_corruption(error):
+            raise TaskCorruptedError(
+                f"{self._log.prefix}A store of the task is damaged on disk: {error}", [self._task_id]
+            ) from error
+
+    def flush(self, raise_failure: Callable[[str, Exception], NoReturn]) -> None:
+        """Flush all stores: caches send on what they hold. All stores get their turn.
+
+        raise_failure(store name, error): raises the first error, naming the operator that failed.
+        """
+        first: tuple[str, Exception] | None = None
         for name, store in self.stores.items():
             try:
                 store.flush()
             except Exception as error:  # noqa: BLE001  raised below
-                self._log.exception("Failed to flush cache of store %s: ", name)
-                first = first or error
-        if isinstance(first, StreamsError):
-            raise first
+                # The first one's traceback is logged with what it leads to.
+                self._log.error("Failed to flush cache of store %s: %s", name, error, exc_info=first is not None)
+                first = first or (name, error)
         if first is not None:
-            raise ProcessorStateError(f"{self._log.prefix}Failed to flush state stores: {first}") from first
+            raise_failure(*first)
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit all stores, each with the offset of its changelog; a store that is not logged has none."""
         by_store = {self.changelogs[partition]: offset for partition, offset in offsets.items()}
         for name, store in self.stores.items():
             store.commit(by_store.get(name))
+        for partition, offset in offsets.items():
+            self._unpersisted += offset - self._committed.get(partition, offset)
+            self._note_offset(partition, self.stores[self.changelogs[partition]], offset)
+
+    def _note_offset(self, partition: TopicPartition, store: Any, offset: int) -> None:
+        (self._committed if store.persistent else self._offsets_in_memory)[partition] = offset
 
     def write_checkpoint(self) -> None:
         """Note the changelog offsets in a file, for whoever plans where tasks go while this one is closed.
@@ -124,22 +197,49 @@ class ProcessorStateManager:
         Only a hint: stores know their own offsets, and are opened to ask them when the task is here again.
         """
         if self.stores:
-            offsets = {p: offset for p, offset in self.changelog_offsets().items() if offset is not None}
+            offsets = {p: offset for p, offset in self.stored_offsets().items() if offset is not None}
             directory = self._state_directory.directory_for_task(self._task_id)
             OffsetCheckpoint(directory / CHECKPOINT_FILE_NAME).write(offsets)
 
     def persist(self) -> None:
         """Make what was committed survive a SIGKILL."""
-        for store in self.stores.values():
-            store.persist()
-
-    def close(self) -> None:
-        """Close all stores and give the directory back. Closing twice does nothing."""
         try:
             for store in self.stores.values():
-                store.close()
-        finally:
+                store.persist()
+        except ProcessorStateError as error:
+            self.raise_if_corrupted(error)
+            raise
+        self._unpersisted = 0
+
+    def persist_soon(self) -> None:
+        """Persist as soon as much has come in, however short ago the last time was: a restore has ended."""
+        self._last_persist_ms = None
+
+    def persist_if_due(self, now_ms: int) -> bool:
+        """Persist if much was committed since the last time, and that was long ago. Returns whether it did.
+
+        It takes some 20 ms for a store.
+        """
+        last_ms = self._last_persist_ms
+        if self._unpersisted < PERSIST_RECORDS or (last_ms is not None and now_ms - last_ms < PERSIST_INTERVAL_MS):
+            return False
+        self.persist()
+        self._last_persist_ms = now_ms
+        return True
+
+    def close(self) -> None:
+        """Close all stores and give the directory back; each gets its turn, whatever the others raise.
+
+        Closing twice does nothing.
+        """
+        with ExitStack() as at_end:
+            at_end.callback(self._unlock)
+            for store in (*self.stores.values(), *(self._recycled.stores.values() if self._recycled else ())):
+                at_end.callback(store.close)
             self.stores.clear()
-            if self._locked:
-                self._state_directory.unlock(self._task_id)
-                self._locked = False
+            self._recycled = None
+
+    def _unlock(self) -> None:
+        if self._locked:
+            self._state_directory.unlock(self._task_id)
+            self._locked = False

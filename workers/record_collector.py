@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from penstock.topology.records import Headers, TopicPartition
+from confluent_kafka import KafkaException
+
+from penstock.topology.records import Headers, RawRecord, TaskId, TopicPartition
 
 from .streams_producer import StreamsProducer
 
@@ -26,7 +28,7 @@ EARLIEST_TIMESTAMP = 1
 NOW = 0
 
 
-def make_send(producer: StreamsProducer) -> Send:
+def make_send(producer: StreamsProducer, task_id: TaskId | None = None) -> Send:
     """Return a task's send. It raises the error of an earlier record, as Kafka Streams' does."""
     produce, errors, check, produce_later = producer.produce, producer.errors, producer.check, producer.produce_later
 
@@ -46,11 +48,15 @@ def make_send(producer: StreamsProducer) -> Send:
             produce(topic, value, key, to, None, None, at, list(headers) if headers else None)
         except BufferError:
             produce_later(topic, value, key, to, None, None, at, list(headers) if headers else None)
+        except KafkaException as error:
+            producer.refused(error, RawRecord(topic, to, -1, at, key, value, _listed(headers)), task_id)
 
     return _in_transaction(producer, send)
 
 
-def make_log_change(producer: StreamsProducer, changelogs: Mapping[str, TopicPartition]) -> LogChange:
+def make_log_change(
+    producer: StreamsProducer, changelogs: Mapping[str, TopicPartition], task_id: TaskId | None = None
+) -> LogChange:
     """Return a task's log_change. changelogs: by store; stores whose source topic is the changelog are not in it."""
     produce, errors, check, produce_later = producer.produce, producer.errors, producer.check, producer.produce_later
 
@@ -65,6 +71,8 @@ def make_log_change(producer: StreamsProducer, changelogs: Mapping[str, TopicPar
             produce(topic, value, key, partition, None, None, at, list(headers) if headers else None)
         except BufferError:
             produce_later(topic, value, key, partition, None, None, at, list(headers) if headers else None)
+        except KafkaException as error:
+            producer.refused(error, RawRecord(topic, partition, -1, at, key, value, _listed(headers)), task_id)
 
     return _in_transaction(producer, log_change)
 
@@ -80,3 +88,7 @@ def _in_transaction(producer: StreamsProducer, write: Callable[..., None]) -> Ca
         write(*arguments, **options)
 
     return begin_and_write
+
+
+def _listed(headers: Headers) -> list[tuple[str, bytes | None]] | None:
+    return None if headers is None else list(headers)

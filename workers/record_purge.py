@@ -7,31 +7,72 @@ from concurrent.futures import Future
 from typing import Any
 
 import confluent_kafka
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from penstock.topology.records import TopicPartition
 
 from .log_context import PrefixedLogger
 
+#: What the next request may find mended.
+_NOT_ALLOWED = frozenset(
+    (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError.POLICY_VIOLATION)
+)
+
 
 class RecordPurge:
-    """Never waits for the broker: a request that is not answered yet holds back the next one."""
+    """Never waits for the broker: a request that is not answered yet holds back the next one.
+
+    What failed is told and asked for again by the next call, since its offsets include those of this one. What
+    succeeded is not asked for again.
+    """
 
     def __init__(self, admin: AdminClient, log: PrefixedLogger) -> None:
         self._admin = admin
         self._log = log
-        self._pending: list[Future[Any]] = []
+        self._pending: dict[TopicPartition, tuple[int, Future[Any]]] = {}
+        self._purged: dict[TopicPartition, int] = {}
+        self._failing: dict[TopicPartition, str] = {}
 
     def __call__(self, before: Mapping[TopicPartition, int]) -> bool:
         """Delete the records before these offsets. Returns False if the last request is still under way."""
-        if not all(future.done() for future in self._pending):
+        if not all(future.done() for _, future in self._pending.values()):
             return False
-        for future in self._pending:
-            error = future.exception()
-            if error is not None:
-                self._log.debug(
-                    "Previous delete-records request has failed: %s. Try sending the new request now", error
-                )
-        offsets = [confluent_kafka.TopicPartition(p.topic, p.partition, offset) for p, offset in before.items()]
-        self._pending = list(self._admin.delete_records(offsets).values())
+        for partition, (offset, future) in self._pending.items():
+            self._note(partition, offset, future)
+        self._pending = {}
+        # Partitions that have moved away are forgotten.
+        self._purged = {p: offset for p, offset in self._purged.items() if p in before}
+        self._failing = {p: reason for p, reason in self._failing.items() if p in before}
+        new = {p: offset for p, offset in before.items() if offset > self._purged.get(p, 0)}
+        if new:
+            asked = [confluent_kafka.TopicPartition(p.topic, p.partition, offset) for p, offset in new.items()]
+            futures = self._admin.delete_records(asked)
+            for asked_for, future in futures.items():
+                partition = TopicPartition(asked_for.topic, asked_for.partition)
+                self._pending[partition] = (new[partition], future)
         return True
+
+    def _note(self, partition: TopicPartition, offset: int, future: Future[Any]) -> None:
+        """Take in an answer; an error is told when it is new, not each time."""
+        try:
+            future.result()
+        except KafkaException as exception:
+            error: KafkaError = exception.args[0]
+            if self._failing.get(partition) != error.str():
+                advice = ""
+                if error.code() in _NOT_ALLOWED:
+                    advice = ". The application needs the operation Delete on its repartition topics, else they grow"
+                self._log.warning(
+                    "The consumed records of repartition topic %s, before offset %d, could not be deleted: %s%s. It is "
+                    "tried again each repartition.purge.interval.ms",
+                    partition,
+                    offset,
+                    error.str(),
+                    advice,
+                )
+            self._failing[partition] = error.str()
+        else:
+            self._purged[partition] = offset
+            if self._failing.pop(partition, None) is not None:
+                self._log.info("The consumed records of %s are deleted again", partition)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.internal_topology_builder import InternalTopologyBuilder
 from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.streams_config import StreamsConfig
@@ -79,6 +80,8 @@ class SourceTopics:
         self._clock = clock
         self._interval_ms = interval_ms
         self._log = log
+        #: Partition counts as they were at the last join.
+        self.counts: Mapping[str, int] = {}
         self._read: dict[str, int] = {}
         self._looked_ms = clock.monotonic_ms()
 
@@ -88,6 +91,7 @@ class SourceTopics:
         infos = self._topologies.infos()
         counts = self._make_ready(infos)
         self._update(infos, counts)
+        self.counts = counts
         self._read = self._topologies.read_topics(counts)
         self._looked_ms = self._clock.monotonic_ms()
 
@@ -97,7 +101,11 @@ class SourceTopics:
         if now_ms - self._looked_ms < self._interval_ms:
             return False
         self._looked_ms = now_ms
-        read = self._topologies.read_topics(self._topic_counts())
+        try:
+            read = self._topologies.read_topics(self._topic_counts())
+        except BrokerUnavailableError as error:
+            self._log.warning("Whether the topics that are read have changed is looked at again later: %s", error)
+            return False
         if read == self._read:
             return False
         self._log.info("The topics that are read have changed from %s to %s", self._read, read)

@@ -19,7 +19,11 @@ class StandbyTask(Task):
 
     def initialize_state_stores(self) -> bool:
         """Open the stores; True, because a standby task runs as soon as it can follow."""
-        self.state_manager.open(lambda builder, directory: build_store(builder, self, directory, None))
+        self.state_manager.open(
+            lambda builder, directory, recycled: build_store(
+                builder, self, directory, None, recycled=recycled, open_rows=self.environment.open_rows
+            )
+        )
         self.environment.changelogs.register(self)
         self._transition_to(TaskState.RESTORING)
         self.log.info("Initialized")

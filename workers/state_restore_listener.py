@@ -6,10 +6,13 @@ from penstock.topology.records import TopicPartition
 
 
 class StateRestoreListener:
-    """Override what is of interest; each call comes from the stream thread's own loop, so that it should be quick."""
+    """Override what is of interest. See KafkaStreams.set_global_state_restore_listener for who calls it and when.
+
+    partition: of the changelog; store: the name of the store that is restored from it.
+    """
 
     def on_restore_start(self, partition: TopicPartition, store: str, starting_offset: int, ending_offset: int) -> None:
-        """Restoring a store begins."""
+        """Restoring a store begins; it ends at ending_offset, which is not restored any more."""
 
     def on_batch_restored(self, partition: TopicPartition, store: str, batch_end_offset: int, restored: int) -> None:
         """A batch was applied. batch_end_offset: the offset behind it; restored: its number of records."""
@@ -18,4 +21,4 @@ class StateRestoreListener:
         """The store is up to date."""
 
     def on_restore_suspended(self, partition: TopicPartition, store: str, total_restored: int) -> None:
-        """The task left this thread before its store was up to date."""
+        """The task left this thread before its store was up to date; what was restored stays on disk."""

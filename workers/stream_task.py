@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.statestore.stores import build_store
 from penstock.topology.compiled import CompiledTopology, compile_topology
-from penstock.topology.errors import StreamsError
+from penstock.topology.errors import BrokerUnavailableError, LockError, StreamsError
 from penstock.topology.processor_api import Punctuation
 from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.punctuation_queue import PunctuationQueue
@@ -59,8 +59,9 @@ class StreamTask(Task):
             if partition not in self.state_manager.source_changelogs
         }
         # Instance attributes take the place of the methods: they run for each record.
-        self.send = make_send(clients.producer)
-        self.log_change = make_log_change(clients.producer, written)  # type: ignore[method-assign]
+        self.send = make_send(clients.producer, task_id)
+        self.log_change = make_log_change(clients.producer, written, task_id)  # type: ignore[method-assign]
+        clients.producer.register_writer(task_id, {*self._sink_topics(), *(p.topic for p in written.values())})
         self._compiled: CompiledTopology | None = None
         self._group: PartitionGroup | None = None
         self._stream_time_queue = PunctuationQueue()
@@ -68,23 +69,48 @@ class StreamTask(Task):
         self._commit_needed = False
         self._commit_requested = False
         self._committed: dict[TopicPartition, int] = {}
-        self._committed_metadata: dict[str, int] = {}
         self._dropped_reasons: set[tuple[str, str]] = set()
+
+    def _sink_topics(self) -> set[str]:
+        """Return the topics that are written to, as far as they are known before there are records."""
+        names = (sink.topic for sink in self.topology.sinks)
+        return {self.environment.topics.full(name) for name in names if isinstance(name, str)}
 
     # -- life cycle
 
     def initialize_state_stores(self) -> bool:
-        """Open the stores; True if none of them has a changelog."""
+        """Open the stores; True if none of them has a changelog.
+
+        With exactly-once, waits until no transaction with offsets of the input is open any more: what a former owner
+        was about to commit must be in the changelogs, or be gone, before their ends are asked for.
+        """
+        if self._clients.producer.transactional:
+            self._await_stable_offsets()
         cache = self.environment.cache
-        self.state_manager.open(lambda builder, directory: build_store(builder, self, directory, cache))
+        self.state_manager.open(
+            lambda builder, directory, recycled: build_store(
+                builder, self, directory, cache, recycled=recycled, open_rows=self.environment.open_rows
+            )
+        )
         self.environment.changelogs.register(self)
         self._transition_to(TaskState.RESTORING)
         self.log.info("Initialized")
         return not self.changelog_partitions
 
+    def _await_stable_offsets(self) -> None:
+        try:
+            self._clients.membership.committed(self.input_partitions)
+        except BrokerUnavailableError as error:
+            text = (
+                f"The input's offsets cannot be read yet, perhaps a transaction that holds them is still open: {error}"
+            )
+            self.log.warning("%s Trying again.", text)
+            raise LockError(f"{self.log.prefix}{text}") from error
+
     def initialize_topology(self) -> None:
         """Compile the sub-topology, start its processors, and begin to read the input at the committed offsets."""
         committed = self._clients.membership.committed(self.input_partitions)
+        self._read_from(committed)  # the last step that a broker can make fail, and be tried again
         times = self._initialize_processor_metadata(committed)
         self._compiled = compile_topology(self.topology, self)
         self._group = PartitionGroup(
@@ -99,7 +125,6 @@ class StreamTask(Task):
             self._group.set_partition_time(partition, time_ms)
         self._compiled.init()
         self._transition_to(TaskState.RUNNING)
-        self._read_from(committed)
         self.log.info("Restored and ready to run")
 
     def _initialize_processor_metadata(
@@ -116,7 +141,6 @@ class StreamTask(Task):
             for key, value in metadata.processor_metadata.items():
                 self.processor_metadata[key] = max(value, self.processor_metadata.get(key, value))
         self.stream_time_ms = max((self.stream_time_ms, *times.values()))
-        self._committed_metadata = dict(self.processor_metadata)
         return times
 
     def _read_from(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
@@ -181,6 +205,12 @@ class StreamTask(Task):
         """Return how many records wait to be processed."""
         return self._group.num_buffered() if self._group is not None else 0
 
+    def fetch_positions(self) -> dict[TopicPartition, int]:
+        """Return the next offset to be read of each partition that has nothing buffered: it waits for the broker."""
+        group, position = self._partition_group, self._clients.consumer.position
+        empty = {p: position(p) for p in group.partitions if not group.num_buffered(p)}
+        return {partition: offset for partition, offset in empty.items() if offset is not None}
+
     # -- punctuation
 
     def schedule(self, interval_ms: int, punctuation: Any, callback: Callable[[int], None]) -> Cancellable:
@@ -226,22 +256,18 @@ class StreamTask(Task):
     def prepare_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Flush the stores, so that everything that follows from the input so far is with the producer.
 
-        Returns the offsets to commit: the next record to be read of each partition.
+        Returns the offsets to commit: the next record to be read of each partition. Unchanged ones too: work without
+        input, a punctuation's, is refused to a process that was given up only if offsets come with it.
         """
-        try:
-            self.state_manager.flush()
-        except Exception as error:
-            if self._compiled is None:
-                raise
-            self._compiled.errors.raise_failure(error)
+        if self._compiled is None:
+            raise StreamsError(f"{self.log.prefix}Illegal state {self.state.name}: the task does not run")
+        self.state_manager.flush(self._compiled.errors.raise_flush_failure)
         metadata = self.processor_metadata
-        changed = metadata != self._committed_metadata
         return {
             partition: OffsetAndMetadata(
                 offset, TopicPartitionMetadata(self._partition_time(partition), metadata).encode()
             )
             for partition, offset in self._next_offsets().items()
-            if changed or offset != self._committed.get(partition)
         }
 
     def commit_stores(self, changelog_offsets: Mapping[TopicPartition, int]) -> None:
@@ -253,7 +279,6 @@ class StreamTask(Task):
         self._committed |= {
             partition: at.offset for partition, at in offsets.items() if partition in self.input_partitions
         }
-        self._committed_metadata = dict(self.processor_metadata)
         self._commit_needed = self._commit_requested = False
 
     def source_changelog_offsets(self) -> dict[TopicPartition, int]:

@@ -30,6 +30,12 @@ REBALANCE_POLL_MS = 10
 #: How long one call restores while other tasks run, and while none does, in ms.
 RESTORE_BUDGET_MS = 50
 RESTORE_ALONE_BUDGET_MS = 200
+#: How long a restore waits for records while other tasks run but have nothing to process, in ms.
+RESTORE_IDLE_WAIT_MS = 5
+#: How often is looked for a task whose stores are to be persisted, in ms.
+PERSIST_CHECK_MS = 250
+#: How long a poll waits while another process here has not given back the files of a task yet, in ms.
+LOCK_POLL_MS = 10
 #: How long a thread that shuts down waits for an assignment that it still has joined for, in ms; without it the last
 #: commit is refused. Others may take much longer to come back.
 SHUTDOWN_REBALANCE_WAIT_MS = 10_000
@@ -61,7 +67,7 @@ class StreamThread:
         self._purge_interval_ms: int = config["repartition.purge.interval.ms"]
         self._max_poll_interval_ms: int = config["max.poll.interval.ms"]
         self._buffer_limit = max(config["buffered.records.per.partition"], parts.poll_records)
-        self._last_poll_ms = self._last_commit_ms = self._last_purge_ms = self._time.now_ms
+        self._last_poll_ms = self._last_commit_ms = self._last_purge_ms = self._last_persist_ms = self._time.now_ms
         self._leave_group = not parts.static_member
         self._shutdown_deadline_ms = 0
 
@@ -99,7 +105,7 @@ class StreamThread:
         except BaseException as error:
             self._log.exception("Encountered the following error during processing: %s", error)
             text = "".join(traceback.format_exception(error))
-            self._parts.control.report(Failed(type(error).__name__, str(error), text))
+            self._parts.control.report(Failed(type(error).__name__, str(error), text, logged=True))
             raise
         finally:
             self.complete_shutdown(clean_run)
@@ -213,6 +219,10 @@ class StreamThread:
         self.advance_now_and_compute_latency()
         self.process_and_maybe_commit(start_ms, poll_ms)
         self.maybe_update_standby_tasks()
+        self._maybe_persist()
+        self._parts.open_transactions.poll()
+        if self._parts.stalls.check(self._time.now_ms):
+            self.shutdown()  # the supervisor replaces a process that ends without having been told to
         self._status.report()
 
     def _poll_phase(self) -> int:
@@ -233,7 +243,7 @@ class StreamThread:
             return min(REBALANCE_POLL_MS, self._poll_ms)
         if self.state is _S.PARTITIONS_ASSIGNED:
             # Restoring should start or go on at once; with nothing to do but wait for a lock, there is time.
-            return self._poll_ms if self.task_manager.waits_for_locks() else 0
+            return min(LOCK_POLL_MS, self._poll_ms) if self.task_manager.waits_for_locks() else 0
         if self.state in (_S.PARTITIONS_REVOKED, _S.STARTING, _S.RUNNING):
             return self._poll_ms
         if self.state is _S.PENDING_SHUTDOWN:
@@ -280,14 +290,23 @@ class StreamThread:
         if self.paused:
             return 0
         self._log.debug("Idempotently invoking restoration logic in state %s", self.state.name)
-        alone = not self.task_manager.has_active_running_tasks()
-        restored = self._changelog_reader.restore(
-            self._poll_ms / 1000 if alone else 0, RESTORE_ALONE_BUDGET_MS if alone else RESTORE_BUDGET_MS
-        )
-        if restored:
-            self.metrics.restore.record(1, self._time.now_ms, restored)
+        if self.task_manager.has_active_running_tasks():
+            busy = self.task_manager.has_buffered_records()
+            restored = self._restore(0 if busy else RESTORE_IDLE_WAIT_MS, RESTORE_BUDGET_MS)
+        else:
+            restored = self._restore(self._poll_ms, RESTORE_ALONE_BUDGET_MS)
         self._log.debug("Idempotent restore call done. Thread state has not changed.")
         return restored
+
+    def _restore(self, wait_ms: int, budget_ms: int) -> int:
+        """Read changelogs, of active and of standby tasks. Returns how many records were applied."""
+        reader, metrics, now_ms = self._changelog_reader, self.metrics, self._time.now_ms
+        restored, updated = reader.total_restored, reader.total_updated
+        applied = reader.restore(wait_ms / 1000, budget_ms)
+        if applied:
+            metrics.restore.record(1, now_ms, reader.total_restored - restored)
+            metrics.update.record(1, now_ms, reader.total_updated - updated)
+        return applied
 
     def process_and_maybe_commit(self, start_ms: int, poll_ms: int) -> int:
         """Process what is buffered, with punctuation and commits in between. Returns how many records were processed.
@@ -399,9 +418,14 @@ class StreamThread:
         """Let standby tasks follow their changelogs for a bounded time. Returns how many records were applied."""
         if self.state is not _S.RUNNING or self.paused or not self.task_manager.has_standby_running_tasks():
             return 0
-        updated = self._changelog_reader.restore(0, RESTORE_BUDGET_MS)
+        updated = self._restore(0, RESTORE_BUDGET_MS)
         self.advance_now_and_compute_latency()
         return updated
+
+    def _maybe_persist(self) -> None:
+        if self._time.now_ms - self._last_persist_ms >= PERSIST_CHECK_MS:
+            self._last_persist_ms = self._time.now_ms
+            self.task_manager.persist_one(self._time.now_ms)
 
     def advance_now_and_compute_latency(self) -> int:
         """Read the clock; returns how many ms have passed since it was read last."""

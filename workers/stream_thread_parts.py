@@ -11,6 +11,7 @@ from uuid import UUID
 from confluent_kafka import KafkaException
 
 from penstock.statestore.state_directory import StateDirectory
+from penstock.statestore.stores import OpenRows
 from penstock.statestore.thread_cache import ThreadCache
 from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.processor_topology import ProcessorTopology
@@ -20,6 +21,7 @@ from .assigned_standby_tasks import AssignedStandbyTasks
 from .assigned_streams_tasks import AssignedStreamsTasks
 from .assignment.changelog_offsets import AdminChangelogOffsets
 from .assignment.streams_partition_assignor import StreamsPartitionAssignor
+from .changelog_bounds import ChangelogBounds
 from .client_supplier import KafkaClientSupplier, static_instance_id
 from .clock import Clock, SystemClock
 from .committer import Committer
@@ -29,24 +31,33 @@ from .internal_topic_manager import InternalTopicManager
 from .log_context import PrefixedLogger
 from .loop_time import LoopTime
 from .membership.membership import GroupMembership
+from .membership.streams_group_member import StreamsGroupMember
+from .membership.streams_settings import tell_broker_settings
 from .membership.streams_topology import streams_topology
 from .metrics import ThreadMetrics
 from .offset_reset import OffsetReset
+from .open_transactions import STANDSTILL_MS, OpenTransactionWatch
 from .partition_consumer import PartitionConsumer
 from .production_errors import production_error_handler
 from .rebalance_listener import RebalanceListener
 from .record_purge import RecordPurge
 from .source_topics import BuiltTopologies, SourceTopics
+from .stall_response import StallResponse
+from .stall_watchdog import StallWatchdog, admin_end_offsets
+from .standby_update_listener import StandbyUpdateListener
 from .state_machine import StateMachine
 from .state_restore_listener import StateRestoreListener
 from .store_changelog_reader import StoreChangelogReader
 from .stream_task import TaskClients
 from .stream_thread_state import StreamThreadState, stream_thread_states
 from .streams_group import StreamsGroup
+from .streams_metadata import HostReporter
 from .streams_producer import StreamsProducer
 from .task import TaskEnvironment
 from .task_creator import StandbyTaskCreator, TaskCreator
 from .task_manager import TaskManager
+from .task_offset_reporter import TaskOffsetReporter
+from .task_timeouts import TaskTimeouts
 from .topic_names import TopicNames
 
 
@@ -74,11 +85,10 @@ class ThreadSpec(Protocol):
         """The effective configuration."""
 
 
-#: Records taken from the consumer at once unless max.poll.records is set. Kafka's default, 1000, spends a twentieth
-#: of the time on the loop around the batches; more than this gains nothing and delays commits and commands.
-DEFAULT_POLL_RECORDS = 5_000
 #: How long the leader of the group asks for the offsets that it plans with, in ms.
 OFFSETS_TIMEOUT_MS = 10_000
+#: How long a commit asks where the changelogs end, in ms (Kafka: default.api.timeout.ms).
+COMMIT_OFFSETS_TIMEOUT_MS = 60_000
 #: How long the broker may take to list its topics, in seconds.
 METADATA_TIMEOUT_SECONDS = 60.0
 
@@ -99,8 +109,10 @@ class StreamThreadParts:
     task_manager: TaskManager
     group: StreamsGroup
     global_state: GlobalState
+    open_transactions: OpenTransactionWatch
     metrics: ThreadMetrics
     control: ThreadControl
+    stalls: StallResponse
     poll_records: int
     static_member: bool
     close_clients: Mapping[str, Callable[[], None]]
@@ -116,18 +128,21 @@ def create_parts(
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
     state_restore_listener: StateRestoreListener | None = None,
+    standby_update_listener: StandbyUpdateListener | None = None,
+    open_rows: OpenRows | None = None,
 ) -> StreamThreadParts:
     """Make the clients and all that uses them. topology: a topology.Topology; supplier: makes the clients.
 
-    sleep: how to wait so many seconds until topics that were just made are there.
+    sleep: how to wait so many seconds until topics that were just made are there. The listeners are called by the
+    stream thread itself.
 
     Raises ConfigError for settings that a client refuses, MissingSourceTopicError if a pattern matches no topic, and
     StreamsError if the state directory cannot be used.
     """
     clock = clock or SystemClock()
     supplier = supplier or configured_supplier(spec.config, clock)
-    listener = state_restore_listener or StateRestoreListener()
-    return _Assembly(topology, spec, control, supplier, clock, sleep, listener).parts()
+    listeners = (state_restore_listener or StateRestoreListener(), standby_update_listener or StandbyUpdateListener())
+    return _Assembly(topology, spec, control, supplier, clock, sleep, *listeners, open_rows).parts()
 
 
 def configured_supplier(config: Any, clock: Clock) -> KafkaClientSupplier:
@@ -147,10 +162,14 @@ class _Assembly:
         supplier: KafkaClientSupplier,
         clock: Clock,
         sleep: Callable[[float], None],
-        listener: StateRestoreListener,
+        restore_listener: StateRestoreListener,
+        standby_listener: StandbyUpdateListener,
+        open_rows: OpenRows | None,
     ) -> None:
         self.spec, self.control, self.supplier = spec, control, supplier
-        self.clock, self.sleep, self.listener = clock, sleep, listener
+        self.clock, self.sleep = clock, sleep
+        self.restore_listener, self.standby_listener = restore_listener, standby_listener
+        self.open_rows = open_rows
         self.config = spec.config
         self.application_id: str = spec.config["application.id"]
         self.name = f"{spec.client_id}-StreamThread-{spec.slot}"
@@ -190,23 +209,35 @@ class _Assembly:
         changelog_reader = StoreChangelogReader(
             restore_consumer,
             membership.committed,
-            self.listener,
+            ChangelogBounds(self.admin, self.clock, self.config["task.timeout.ms"], self._log("changelog_bounds")),
+            self.restore_listener,
+            self.standby_listener,
             self.clock,
             self.config["commit.interval.ms"],
             self._log("store_changelog_reader"),
         )
-        offset_reset = OffsetReset(self.topologies, self.topics, self.config["auto.offset.reset"], self.log)
         self.log.info("Creating consumer client")
         consumer = self._partition_consumer(self.supplier.get_consumer, "consumer")
+        offset_reset = OffsetReset(
+            self.topologies,
+            self.topics,
+            self.config["auto.offset.reset"],
+            consumer.offset_at,
+            self.clock.wall_clock_ms,
+            self.log,
+        )
         clients = TaskClients(consumer, producer, membership, offset_reset.start_offset)
         environment = self._environment(changelog_reader, global_state)
         task_manager = TaskManager(
-            AssignedStreamsTasks(self._log("assigned_streams_tasks")),
+            AssignedStreamsTasks(
+                self._log("assigned_streams_tasks"),
+                TaskTimeouts(self.config["task.timeout.ms"], self.clock, self._log("task_timeouts")),
+            ),
             AssignedStandbyTasks(self._log("assigned_standby_tasks")),
             TaskCreator(self.topologies, environment, clients, self.log),
             StandbyTaskCreator(self.topologies, environment, self.log),
             changelog_reader,
-            Committer(producer, membership, restore_consumer.end_offsets),
+            Committer(producer, membership, self._changelog_offsets(COMMIT_OFFSETS_TIMEOUT_MS).end_offsets),
             membership,
             producer,
             self.state_directory,
@@ -225,21 +256,26 @@ class _Assembly:
             changelog_reader=changelog_reader,
             offset_reset=offset_reset,
             task_manager=task_manager,
-            group=self._group(membership, assignor, task_manager),
+            group=self._group(membership, assignor, task_manager, changelog_reader),
             global_state=global_state,
+            open_transactions=self._open_transactions(consumer),
             metrics=self.metrics,
             control=self.control,
-            poll_records=self._poll_records(),
+            stalls=self._stalls(task_manager),
+            poll_records=self.config["max.poll.records"],
             static_member=self.instance_id is not None,
-            close_clients={"state directory": self.state_directory.close},
+            close_clients={"offsets reader": self.offsets_reader.close, "state directory": self.state_directory.close},
             log=self.log,
         )
 
-    def _poll_records(self) -> int:
-        if self.config.origin("max.poll.records") == "default":
-            return DEFAULT_POLL_RECORDS
-        records: int = self.config["max.poll.records"]
-        return records
+    def _stalls(self, task_manager: TaskManager) -> StallResponse:
+        watchdog = StallWatchdog(
+            self.config["penstock.partition.stall.timeout.ms"],
+            self.config["penstock.partition.stall.reopen.max"],
+            admin_end_offsets(self.admin, self.config["isolation.level"]),
+            self.log,
+        )
+        return StallResponse(watchdog, task_manager, self.metrics, self.control, self.log)
 
     def _log(self, module: str) -> PrefixedLogger:
         return PrefixedLogger(f"penstock.workers.{module}", self.log_prefix)
@@ -255,6 +291,8 @@ class _Assembly:
             self._log("streams_producer"),
             transactional=transactional,
             handler=production_error_handler(self.config),
+            clock=self.clock,
+            timeout_ms=self.config["task.timeout.ms"],
         )
 
     def _global_state(self) -> GlobalState:
@@ -267,6 +305,16 @@ class _Assembly:
             self._partition_consumer(self.supplier.get_global_consumer, "global-consumer"),
             self.state_directory.global_state_dir() / str(self.spec.slot),  # one process can open a RocksDB, not two
             self._log("global_state"),
+        )
+
+    def _open_transactions(self, consumer: PartitionConsumer) -> OpenTransactionWatch:
+        return OpenTransactionWatch(
+            self.admin,
+            consumer,
+            self.clock,
+            self.config["isolation.level"] == "read_committed",
+            self._log("open_transactions"),
+            max(STANDSTILL_MS, 2 * self.config["commit.interval.ms"]),  # other threads' transactions last that long
         )
 
     def _environment(self, changelog_reader: StoreChangelogReader, global_state: GlobalState) -> TaskEnvironment:
@@ -283,14 +331,19 @@ class _Assembly:
             changelog_reader,
             global_state.store,
             self.log_prefix,
+            self.open_rows,
+        )
+
+    def _changelog_offsets(self, timeout_ms: int) -> AdminChangelogOffsets:
+        return AdminChangelogOffsets(
+            self.admin, self.offsets_reader, timeout_ms, lambda: self.clock.monotonic_ms() / 1000, self.sleep
         )
 
     def _assignor(self) -> StreamsPartitionAssignor:
         # The leader asks while the group waits and this member sends no heartbeats: twice must fit into a session.
         timeout_ms = min(OFFSETS_TIMEOUT_MS, self.config["session.timeout.ms"] // 4)
-        offsets = AdminChangelogOffsets(
-            self.admin, self.application_id, timeout_ms, lambda: self.clock.monotonic_ms() / 1000, self.sleep
-        )
+        self.offsets_reader = self.supplier.get_offsets_reader(f"{self.name}-offsets", timeout_ms)
+        offsets = self._changelog_offsets(timeout_ms)
         return StreamsPartitionAssignor(
             self.config,
             UUID(self.spec.process_id),
@@ -298,11 +351,13 @@ class _Assembly:
             self.clock,
             self._log("streams_partition_assignor"),
             self.config.with_prefix("client.tag."),
+            rack=self.config["client.rack"],
         )
 
     def _membership(self, assignor: StreamsPartitionAssignor) -> GroupMembership:
         client_id = f"{self.name}-member"
         if self.config["group.protocol"] == "streams":
+            tell_broker_settings(self.config, self.log)
             topology = streams_topology(self.topologies, self.config)
             return self.supplier.get_streams_group_member(client_id, topology, self.instance_id)
         return self.supplier.get_group_member(client_id, assignor.assign, self.instance_id)
@@ -310,19 +365,27 @@ class _Assembly:
     def _source_topics(self, assignor: StreamsPartitionAssignor) -> SourceTopics:
         log = self._log("internal_topic_manager")
         manager = InternalTopicManager(self.admin, self.config, self.clock, log, self.sleep)
+        broker_makes_them = self.config["group.protocol"] == "streams"
         return SourceTopics(
             self.topologies,
             self._topic_counts,
-            manager.make_ready,
-            assignor.update_topics,
+            (lambda infos: self._topic_counts()) if broker_makes_them else manager.make_ready,
+            lambda infos, counts: assignor.update_topics(infos, counts, manager.partition_racks),
             self.clock,
             self.config["metadata.max.age.ms"],
             log,
         )
 
     def _group(
-        self, membership: GroupMembership, assignor: StreamsPartitionAssignor, task_manager: TaskManager
+        self,
+        membership: GroupMembership,
+        assignor: StreamsPartitionAssignor,
+        task_manager: TaskManager,
+        changelog_reader: StoreChangelogReader,
     ) -> StreamsGroup:
+        reporter = None
+        if isinstance(membership, StreamsGroupMember):
+            reporter = TaskOffsetReporter(membership.report_task_offsets, task_manager, changelog_reader, self.clock)
         listener = RebalanceListener(
             task_manager,
             self.states,
@@ -338,4 +401,6 @@ class _Assembly:
             listener,
             self.clock,
             self.log,
+            reporter,
+            HostReporter(self.control.report, self.topologies, self.topics),
         )

@@ -15,11 +15,17 @@ from .log_context import PrefixedLogger
 from .membership.membership import Assigned, Event, Fatal, GroupMembership, Lost, Rebalance
 from .rebalance_listener import RebalanceListener
 from .source_topics import SourceTopics
+from .streams_metadata import HostReporter
 from .task_manager import TaskManager
+from .task_offset_reporter import TaskOffsetReporter
 
 
 class StreamsGroup:
-    """One member of the group, on the side of the stream thread."""
+    """One member of the group, on the side of the stream thread.
+
+    offset_reporter: tells the broker how far the tasks are, where the broker assigns them. hosts: tells the supervisor
+    where they are.
+    """
 
     def __init__(
         self,
@@ -30,6 +36,8 @@ class StreamsGroup:
         listener: RebalanceListener,
         clock: Clock,
         log: PrefixedLogger,
+        offset_reporter: TaskOffsetReporter | None = None,
+        hosts: HostReporter | None = None,
     ) -> None:
         self.listener = listener
         #: Set when the thread shuts down: it then answers no rebalance any more.
@@ -40,6 +48,9 @@ class StreamsGroup:
         self._task_manager = task_manager
         self._clock = clock
         self._log = log
+        self._offset_reporter = offset_reporter
+        self._hosts = hosts
+        #: Monotonic: a wall clock that is set back would put the rebalance off for as long.
         self._next_rebalance_ms: int | None = None
         self._rejoin: str | None = None
         self._error = AssignorError.NONE
@@ -63,11 +74,13 @@ class StreamsGroup:
             self._handle(event)
         if self._membership.join_pending or self.closing:
             return
+        if self._offset_reporter is not None:
+            self._offset_reporter.maybe_report()
         if self._rejoin is not None:
             self._join(self._rejoin)
-        elif self._next_rebalance_ms is not None and self._clock.wall_clock_ms() >= self._next_rebalance_ms:
-            self._log.info("Triggering the followup rebalance scheduled for %s.", self._next_rebalance_ms)
-            self._join(f"triggered followup rebalance scheduled for {self._next_rebalance_ms}")
+        elif self._next_rebalance_ms is not None and self._clock.monotonic_ms() >= self._next_rebalance_ms:
+            self._log.info("Triggering the followup rebalance that was scheduled.")
+            self._join("triggered the scheduled followup rebalance")
         elif self._topics.changed():
             self._join("the topics that are read have changed")
 
@@ -106,6 +119,9 @@ class StreamsGroup:
         task_manager = self._task_manager
         if assignment.error is AssignorError.NONE:
             task_manager.set_partitions_by_host_state(assignment.partitions_by_host)
+            if self._hosts is not None:
+                by_host = assignment.partitions_by_host, assignment.standby_partitions_by_host
+                self._hosts.on_assignment(*by_host, self._topics.counts)
             task_manager.set_assignment_metadata(assignment.active, assignment.standby)
             active, standby = task_manager.tasks_to_give_up()
             if active or standby:
@@ -116,7 +132,8 @@ class StreamsGroup:
         self.listener.on_partitions_assigned(
             {partition for partitions in assignment.active.values() for partition in partitions}, assignment.error
         )
-        self._next_rebalance_ms = assignment.next_rebalance_ms
+        if assignment.next_rebalance_in_ms is not None:
+            self._next_rebalance_ms = self._clock.monotonic_ms() + assignment.next_rebalance_in_ms
 
     def _join(self, reason: str) -> None:
         self._rejoin = self._next_rebalance_ms = None

@@ -2,58 +2,80 @@
 
 A record that could not be written is learned of later, from librdkafka's report. The first such error is kept and
 raised by every send, flush and commit from then on: no offset behind a lost record is ever committed.
+
+What goes wrong with a transaction is never tried again in place, unlike its beginning. A request that timed out may
+have reached the broker, and what librdkafka then makes of a second try is uncertain. So the thread gives its tasks
+up (TaskMigratedError) and takes a new producer: its initialization makes the broker decide the old transaction, one way
+or the other, and the tasks then start from what is committed (Kafka Streams does so with TaskCorruptedException).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
-from penstock.topology.errors import StreamsError, TaskMigratedError
-from penstock.topology.exception_handlers import FailedProcessingError
-from penstock.topology.records import TopicPartition
+from penstock.topology.errors import BrokerUnavailableError, ConfigError, StreamsError, TaskMigratedError
+from penstock.topology.exception_handlers import FailedProcessingError, ProducerRecord
+from penstock.topology.records import RawRecord, TaskId, TopicPartition
 
-from .log_context import PrefixedLogger
+from .clock import Clock, SystemClock
+from .log_context import PrefixedLogger, listed
 from .membership.membership import OffsetAndMetadata
-
-#: Another producer with our transactional id, or a new generation of the group, has taken over.
-FENCED = frozenset(
-    (
-        KafkaError._FENCED,
-        KafkaError.PRODUCER_FENCED,
-        KafkaError.INVALID_PRODUCER_EPOCH,
-        KafkaError.INVALID_PRODUCER_ID_MAPPING,
-        KafkaError.ILLEGAL_GENERATION,
-        KafkaError.UNKNOWN_MEMBER_ID,
-        KafkaError.FENCED_INSTANCE_ID,
-    )
+from .producer_errors import (
+    FENCED,
+    MEMBER_FENCED,
+    MISSING_TOPIC,
+    PERMANENT,
+    PURGED,
+    TRANSIENT,
+    UNUSABLE,
+    checked,
+    transaction_log_hint,
 )
+
 #: How long one wait for room in the local queue lasts, in seconds; the send is then tried again.
 QUEUE_FULL_POLL_SECONDS = 0.05
-#: How long one request of a transaction may take before it is repeated, in seconds.
+#: How long one request of a transaction may take, in seconds.
 TRANSACTION_REQUEST_SECONDS = 30.0
+#: How long one try to initialize transactions may take, in seconds: between two of them a warning says what is wrong.
+INITIALIZE_SECONDS = 10.0
+#: How long the broker may take to say whether a topic exists, in seconds; asked only when a record was given up.
+METADATA_SECONDS = 5.0
 
 #: How long records that nobody waits for any more may take when the client is closed, in seconds.
 CLOSE_SECONDS = 5.0
 
 #: Makes the client: called with settings that this class needs on top of the configuration.
 MakeProducer = Callable[[Mapping[str, Any]], Any]
-#: Decides on a record that could not be written: (message, error) -> True to go on without it.
-ProductionExceptionHandler = Callable[[Any, KafkaError], bool]
 
 
-def fail_on_production_error(message: Any, error: KafkaError) -> bool:
+class Decision(NamedTuple):
+    """Whether to go on without a record that could not be written, and what to write in its place (KIP-1034)."""
+
+    goes_on: bool
+    dead_letters: Sequence[ProducerRecord] = ()
+
+
+#: Decides on a record that could not be written: (message, error, task or None).
+ProductionExceptionHandler = Callable[[Any, KafkaError, TaskId | None], Decision]
+
+
+def fail_on_production_error(message: Any, error: KafkaError, task_id: TaskId | None) -> Decision:
     """Never go on: ``production.exception.handler=fail``, the default."""
-    return False
+    return Decision(goes_on=False)
 
 
 class StreamsProducer:
     """One producer for all tasks of a thread.
 
     transactional: exactly_once_v2. Its transaction then spans all tasks, and is committed with their offsets.
+    timeout_ms: how long the broker may refuse or fail to initialize transactions (``task.timeout.ms``).
+
+    Raises ConfigError if the broker refuses the transaction's timeout, BrokerUnavailableError after timeout_ms.
     """
 
     def __init__(
@@ -63,15 +85,24 @@ class StreamsProducer:
         *,
         transactional: bool = False,
         handler: ProductionExceptionHandler = fail_on_production_error,
+        clock: Clock | None = None,
+        timeout_ms: int = 300_000,
     ) -> None:
-        #: Whether an error waits to be raised; what sends look at.
-        self.errors: list[StreamsError] = []
+        #: What librdkafka has reported and nobody has judged yet, or what is to be raised; what sends look at.
+        self.errors: list[tuple[KafkaError, Any]] = []
+        self._error: StreamsError | None = None
         self.transactional = transactional
         self.in_transaction = False
         self.dropped = 0
+        self._writers: dict[str, set[TaskId]] = {}
+        self._dead_letter_topics: set[str] = set()
         self._log = log
         self._handler = handler
+        self._clock = clock or SystemClock()
+        self._timeout_ms = timeout_ms
         self._make_producer = make_producer
+        #: Whether the client can only be replaced: it is fenced, or nobody knows what became of its transaction.
+        self._unusable = False
         self._producer = self._new_producer()
         if transactional:
             self._initialize_transactions()
@@ -85,7 +116,7 @@ class StreamsProducer:
     def produce_later(self, *record: Any) -> None:
         """Produce what raised BufferError, as soon as the local queue has room."""
         while True:
-            self._producer.poll(QUEUE_FULL_POLL_SECONDS)
+            self._serve(self._producer.poll, QUEUE_FULL_POLL_SECONDS)
             self.check()
             try:
                 self._producer.produce(*record)
@@ -93,118 +124,244 @@ class StreamsProducer:
             except BufferError:
                 continue
 
+    def refused(self, exception: KafkaException, record: RawRecord, task_id: TaskId | None) -> None:
+        """Deal with a record that produce has refused at once: return if it is to be left out, else raise.
+
+        It never was in the transaction, so that the handler may leave it out with exactly-once too.
+        """
+        error: KafkaError = exception.args[0]
+        self._serve(self._producer.poll, 0)  # what was reported meanwhile may be the reason
+        self.check()
+        if error.code() in UNUSABLE:
+            self._unusable = True
+            raise TaskMigratedError(f"The producer takes no records any more ({error}).") from exception
+        if self._may_go_on(record, error, task_id):
+            self._leave_out(self._failure(error, record, task_id))
+        else:
+            raise FailedProcessingError(self._failure(error, record, task_id)) from exception
+
+    def register_writer(self, task_id: TaskId, topics: Collection[str]) -> None:
+        """Note that a task writes to these topics; errors name it."""
+        for topic in topics:
+            self._writers.setdefault(topic, set()).add(task_id)
+
     def check(self) -> None:
         """Raise the first error that was reported, if there is one, until forget_errors is called."""
-        if self.errors:
-            raise self.errors[0]
+        while self.errors:
+            if self._error is None:
+                self._error = self._judge(*self.errors[0])
+            if self._error is not None:
+                raise self._error
+            del self.errors[0]
 
     def forget_errors(self) -> None:
         """Start afresh: the tasks whose records were lost have been closed without a commit."""
         self.errors.clear()
+        self._error = None
 
     def poll(self) -> None:
         """Take in reports of failure without waiting."""
-        self._producer.poll(0)
+        self._serve(self._producer.poll, 0)
         self.check()
 
     def flush(self) -> None:
         """Wait until every record is acknowledged.
 
-        Raises StreamsError naming topic and partition of the first record that was not, TaskMigratedError if fenced.
+        Raises StreamsError naming topic and partition of the first record that was not, TaskMigratedError if the
+        broker was away for too long or the producer is fenced.
         """
-        self._producer.flush()
+        self._serve(self._producer.flush)
         self.check()
 
     def partition_count(self, topic: str) -> int:
-        """Return how many partitions a topic has; raises StreamsError if there is no such topic."""
-        metadata = self._producer.list_topics(topic, TRANSACTION_REQUEST_SECONDS).topics.get(topic)
+        """Return how many partitions a topic has; raises StreamsError without such a topic, BrokerUnavailableError."""
+        try:
+            metadata = self._producer.list_topics(topic, TRANSACTION_REQUEST_SECONDS).topics.get(topic)
+        except KafkaException as error:
+            raise BrokerUnavailableError(f"The partitions of topic {topic} could not be read: {error}.") from error
         if metadata is None or metadata.error is not None or not metadata.partitions:
             raise StreamsError(
                 f"Could not get partition information for topic {topic}. This can happen if the topic does not exist."
             )
         return len(metadata.partitions)
 
+    # -- the transaction
+
     def begin_transaction(self) -> None:
         """Start the transaction unless it is open; without exactly-once nothing happens."""
         if self.transactional and not self.in_transaction:
-            self._guard("begin a transaction", lambda _timeout: self._producer.begin_transaction())
+            self._attempt("begin a transaction", lambda _timeout: self._producer.begin_transaction())
             self.in_transaction = True
 
     def commit_transaction(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group_metadata: bytes) -> None:
         """Commit all records of the transaction and these consumed offsets together.
 
         group_metadata: the member's generation, by which the broker refuses a zombie (KIP-447). Raises
-        TaskMigratedError if it does, StreamsError for anything else; the transaction then has to be aborted.
+        TaskMigratedError if it does, or if the broker did not answer in time; StreamsError for what another try cannot
+        mend. The transaction then has to be aborted, and the tasks be closed.
         """
         self.begin_transaction()
         committed = [
             confluent_kafka.TopicPartition(p.topic, p.partition, at.offset, at.metadata) for p, at in offsets.items()
         ]
+        # The records first: librdkafka may hang when offsets are sent while the broker is away.
+        self.flush()
         send_offsets, commit = self._producer.send_offsets_to_transaction, self._producer.commit_transaction
-        self._guard("send offsets to the transaction", send_offsets, committed, group_metadata)
-        self._guard("commit the transaction", commit)
+        self._attempt("send offsets to the transaction", send_offsets, committed, group_metadata)
+        self._attempt("commit the transaction", commit)
         self.in_transaction = False
         self.check()
 
-    def abort_transaction(self) -> None:
-        """Undo all records since the last commit; a fenced producer is replaced by a new one."""
-        if not self.in_transaction:
-            return
+    def abort_transaction(self, last: bool = False) -> None:
+        """Undo all records since the last commit; all tasks of the thread have to be closed then.
+
+        A producer that cannot go on is replaced, unless this is the last call. Raises BrokerUnavailableError if the
+        new one cannot be initialized.
+        """
+        if self.in_transaction and not self._unusable:
+            self._log.info("Aborting the transaction")
+            try:
+                checked(self._producer.abort_transaction, TRANSACTION_REQUEST_SECONDS)
+            except KafkaException as error:
+                self._log.warning("The transaction could not be aborted: %s", error)
+                self._unusable = True
+        if self._unusable and not last:
+            self._replace()
         self.in_transaction = False
-        self._log.info("Aborting the transaction")
-        try:
-            self._producer.abort_transaction(TRANSACTION_REQUEST_SECONDS)
-        except KafkaException as error:
-            self._log.warning("The transaction could not be aborted, making a new producer: %s", error)
-            self._producer = self._new_producer()
-            self._initialize_transactions()
-        self.errors.clear()
+        self.forget_errors()
 
     def close(self) -> None:
         """Give up an open transaction, wait a little for what is still on its way, and end the client.
 
         After a commit nothing is; without one it does not matter.
         """
-        self.abort_transaction()
-        self._producer.flush(CLOSE_SECONDS)
+        self.abort_transaction(last=True)
+        if not self._unusable:
+            self._serve(self._producer.flush, CLOSE_SECONDS)
         self._producer.purge()
+
+    def _replace(self) -> None:
+        self._log.info("Making a new producer")
+        self._producer.purge()
+        self._producer = self._new_producer()
+        self._unusable = False
+        if self.transactional:
+            self._initialize_transactions()
 
     def _new_producer(self) -> Any:
         # Reports of success would cost half as much as the send itself; flush() tells the same of all records at once.
-        return self._make_producer({"on_delivery": self._on_error, "delivery.report.only.error": True})
+        # A client that was given up may still report; nobody is to take that for the next one's.
+        self.errors = []
+        callback = partial(self._on_error, self.errors)
+        return self._make_producer({"on_delivery": callback, "delivery.report.only.error": True})
 
     def _initialize_transactions(self) -> None:
-        self._guard("initialize transactions", self._producer.init_transactions)
-
-    def _guard(self, what: str, call: Callable[..., Any], *arguments: Any) -> None:
-        """Call, repeat what can be repeated, and translate what cannot."""
+        deadline_ms = self._clock.monotonic_ms() + self._timeout_ms
         while True:
             try:
-                call(*arguments, TRANSACTION_REQUEST_SECONDS)
+                checked(self._producer.init_transactions, INITIALIZE_SECONDS)
                 return
             except KafkaException as exception:
                 error: KafkaError = exception.args[0]
-                if error.retriable():
-                    self._log.warning("Failed to %s, trying again: %s", what, error)
-                    continue
-                if error.code() in FENCED:
-                    raise TaskMigratedError(f"Failed to {what}: the producer is fenced ({error})") from exception
-                raise StreamsError(f"Failed to {what}: {error}") from exception
+                if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
+                    raise ConfigError(
+                        "The broker refuses transaction.timeout.ms: it is above the broker's transaction.max.timeout.ms"
+                        f" ({error.str()}). Lower the one or raise the other."
+                    ) from exception
+                if not error.retriable():
+                    raise StreamsError(f"Failed to initialize transactions: {error}") from exception
+                hint = transaction_log_hint(self._producer, METADATA_SECONDS)
+                if self._clock.monotonic_ms() >= deadline_ms:
+                    raise BrokerUnavailableError(
+                        f"Transactions could not be initialized within {self._timeout_ms} ms (task.timeout.ms): "
+                        f"{error.str()}. {hint}"
+                    ) from exception
+                self._log.warning("Failed to initialize transactions, trying again: %s. %s", error.str(), hint)
+                self._producer = self._new_producer()
 
-    def _on_error(self, error: KafkaError | None, message: Any) -> None:
-        """Note the failure of one record; librdkafka calls this from within poll, flush and the transaction's calls."""
-        if error is None or self.errors:
-            return
-        where = f"{message.topic()} partition {message.partition()}"
-        text = f"Error encountered sending record to topic {where} due to: {error}"
+    def _attempt(self, what: str, call: Callable[..., Any], *arguments: Any) -> None:
+        """Call once, and translate what goes wrong."""
+        try:
+            checked(call, *arguments, TRANSACTION_REQUEST_SECONDS)
+        except KafkaException as exception:
+            error: KafkaError = exception.args[0]
+            self._serve(self._producer.poll, 0)  # the report of the record that is to blame says more
+            self.check()
+            if error.code() in PERMANENT:
+                raise StreamsError(f"Failed to {what}: {error}") from exception
+            can_abort = error.txn_requires_abort() or error.code() in MEMBER_FENCED
+            self._unusable = self._unusable or error.fatal() or not can_abort
+            reason = "the producer is fenced" if error.code() in FENCED else "the transaction is given up"
+            raise TaskMigratedError(f"Failed to {what}: {reason} ({error})") from exception
+
+    # -- what librdkafka reports, from within poll, flush and the transaction's calls
+
+    def _serve(self, call: Callable[..., Any], *arguments: Any) -> None:
+        """Call, and note it if the client has failed for good; all else it mends itself, and logs it."""
+        try:
+            checked(call, *arguments)
+        except KafkaException as exception:
+            self.errors.append((exception.args[0], None))
+
+    @staticmethod
+    def _on_error(errors: list[tuple[KafkaError, Any]], error: KafkaError | None, message: Any) -> None:
+        """Note the failure of one record; nothing more, because librdkafka must not be called from here."""
+        if error is not None and error.code() not in PURGED:
+            errors.append((error, message))
+
+    def _judge(self, error: KafkaError, message: Any) -> StreamsError | None:
+        """Return what to raise for a report, None if the record is to be left out. message: None for the client's."""
+        if message is None:
+            self._unusable = True
+            return TaskMigratedError(f"The producer cannot go on: {error}")
+        text = self._failure(error, message, None)
         if error.code() in FENCED:
-            self.errors.append(TaskMigratedError(f"{text}. The producer is fenced: its tasks have moved."))
-        elif self._handler(message, error):
-            self.dropped += 1
-            self._log.error("%s. The exception handler chose to CONTINUE processing in spite of this error.", text)
-        else:
-            self.errors.append(
-                FailedProcessingError(
-                    f"{text}. No offset is committed; what was read since the last commit is read again."
-                )
-            )
+            self._unusable = True
+            return TaskMigratedError(f"{text}. The producer is fenced: its tasks have moved.")
+        if self._may_go_on(message, error, None):
+            if not self.transactional:
+                self._leave_out(text)
+                return None
+            why = "With exactly_once_v2 it cannot be left out: the broker takes back the whole transaction."
+            return FailedProcessingError(f"{text}. {why}")
+        if error.code() in TRANSIENT and not self._is_missing(message.topic()):
+            return TaskMigratedError(f"{text}. The tasks of this thread start again from the last commit.")
+        return FailedProcessingError(
+            f"{text}. No offset is committed; what was read since the last commit is read again."
+        )
+
+    def _may_go_on(self, message: Any, error: KafkaError, task_id: TaskId | None) -> bool:
+        """Ask the handler, and write its dead letters; about one of these that cannot be written itself, none."""
+        goes_on, letters = self._handler(message, error, task_id)
+        for letter in letters if message.topic() not in self._dead_letter_topics else ():
+            self._dead_letter_topics.add(letter.topic)
+            to = -1 if letter.partition is None else letter.partition
+            headers = None if letter.headers is None else list(letter.headers)
+            at = letter.timestamp or 0
+            try:
+                self.produce_later(letter.topic, letter.value, letter.key, to, None, None, at, headers)
+            except KafkaException as exception:  # e.g. it is as much too large as the record was
+                self._log.error("The dead letter could not be sent to topic %s: %s", letter.topic, exception)
+        return goes_on
+
+    def _leave_out(self, text: str) -> None:
+        self.dropped += 1
+        self._log.error("%s. The exception handler chose to CONTINUE processing in spite of this error.", text)
+
+    def _failure(self, error: KafkaError, message: Any, task_id: TaskId | None) -> str:
+        topic, partition = message.topic(), message.partition()
+        where = topic if partition is None or partition < 0 else f"{topic} partition {partition}"
+        writers = {task_id} if task_id is not None else self._writers.get(topic, set())
+        tasks = f", written by {listed(sorted(writers))}," if writers else ""
+        advice = ""
+        if error.code() in MISSING_TOPIC or (error.code() in TRANSIENT and self._is_missing(topic)):
+            advice = ". The topic does not exist: create it, or correct its name in the topology"
+        return f"Error encountered sending record to topic {where}{tasks} due to: {error}{advice}"
+
+    def _is_missing(self, topic: str) -> bool:
+        """Ask the broker whether a topic does not exist; False if it does not answer."""
+        try:
+            metadata = self._producer.list_topics(topic, METADATA_SECONDS).topics.get(topic)
+        except KafkaException:
+            return False
+        return metadata is None or (metadata.error is not None and metadata.error.code() in MISSING_TOPIC)

@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any, ClassVar, Protocol
 
 from penstock.statestore.state_directory import StateDirectory
+from penstock.statestore.stores import OpenRows
 from penstock.statestore.thread_cache import ThreadCache
 from penstock.topology.errors import StreamsError
 from penstock.topology.processor_topology import ProcessorTopology
@@ -18,7 +19,7 @@ from penstock.topology.records import Headers, Message, TaskId, TopicPartition
 from .log_context import PrefixedLogger
 from .loop_time import LoopTime
 from .metrics import ThreadMetrics
-from .processor_state_manager import ProcessorStateManager
+from .processor_state_manager import ProcessorStateManager, RecycledStores
 from .state_machine import StateMachine, Transitions
 from .topic_names import TopicNames
 
@@ -61,13 +62,16 @@ class Changelogs(Protocol):
     def register(self, task: Task) -> None:
         """Read the changelogs of a task whose stores are open."""
 
-    def unregister(self, task: Task) -> None:
-        """Read them no longer: its stores are about to be closed."""
+    def unregister(self, task: Task, promoted: bool = False) -> None:
+        """Read them no longer: its stores are about to be closed, or, promoted, go to an active task here."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskEnvironment:
-    """What all tasks of one stream thread share. global_store(name) returns a global table's store."""
+    """What all tasks of one stream thread share. global_store(name) returns a global table's store.
+
+    open_rows: opens what is under a store, None for a RocksDB; a simulation has a disk of its own.
+    """
 
     application_id: str
     config: Mapping[str, Any]
@@ -79,6 +83,7 @@ class TaskEnvironment:
     changelogs: Changelogs
     global_store: Callable[[str], Any]
     log_prefix: str
+    open_rows: OpenRows | None = None
 
 
 class Task(ABC):
@@ -169,6 +174,18 @@ class Task(ABC):
         self._transition_to(_S.CLOSED)
         self.environment.metrics.task_closed.record(1, self.environment.time.now_ms)
         self.log.info("Closed %s", "clean" if clean else "dirty")
+
+    def recycle(self) -> RecycledStores:
+        """Close this suspended task but not its stores: return them for its successor here in the other role.
+
+        What was not committed is dropped when the successor opens them. Kafka Streams: Task.recycleStateAndConvert.
+        """
+        self.environment.changelogs.unregister(self, promoted=True)
+        recycled = self.state_manager.recycle()
+        self._transition_to(_S.CLOSED)
+        self.environment.metrics.task_closed.record(1, self.environment.time.now_ms)
+        self.log.info("Closed and recycled state")
+        return recycled
 
     def _attempt(self, clean: bool, what: str, action: Callable[[], None]) -> None:
         try:

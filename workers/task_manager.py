@@ -10,17 +10,18 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from penstock.statestore.checkpoint import CHECKPOINT_FILE_NAME, OffsetCheckpoint
 from penstock.statestore.state_directory import StateDirectory
-from penstock.topology.errors import LockError, StreamsError
+from penstock.topology.errors import BrokerUnavailableError, LockError, ProcessorStateError, StreamsError
 from penstock.topology.records import TaskId, TopicPartition
 
 from .assigned_standby_tasks import AssignedStandbyTasks
 from .assigned_streams_tasks import AssignedStreamsTasks
 from .assigned_tasks import AssignedTasks, FirstError, T
 from .assignment.subscription_info import LATEST_OFFSET, UNKNOWN_OFFSET_SUM
-from .committer import Committer
+from .committer import Commit, Committer
 from .log_context import PrefixedLogger, listed
-from .membership.membership import GroupMembership, RetriableCommitError
+from .membership.membership import CommitTimeoutError, GroupMembership, RetriableCommitError
 from .partition_consumer import PartitionConsumer, Records
+from .processor_state_manager import RecycledStores
 from .standby_task import StandbyTask
 from .store_changelog_reader import StoreChangelogReader
 from .stream_task import StreamTask
@@ -68,6 +69,7 @@ class TaskManager:
         self._producer = producer
         self._state_directory = state_directory
         self._purge = purge
+        self._timeouts = active.timeouts
         self._log = log
         self._full: set[TopicPartition] = set()
 
@@ -97,13 +99,30 @@ class TaskManager:
                 f"{self._log.prefix}consumer has not been initialized while adding stream tasks. "
                 "This should not happen."
             )
+        # Before anything is closed: what goes on here in the other role keeps its stores open.
+        in_assignment = {t: p for t, p in self.assigned_active_tasks.items() if set(p) <= set(assignment)}
+        promoted = self.standby.recycle_suspended(in_assignment)
+        demoted = self.active.recycle_suspended(self.assigned_standby_tasks)
         self.standby.close_non_assigned_suspended_tasks(self.assigned_standby_tasks)
         self.active.close_non_assigned_suspended_tasks(self.assigned_active_tasks)
         self._add_stream_tasks(assignment)
         self._add_standby_tasks()
+        self._adopt(self.active.created, promoted)
+        self._adopt(self.standby.created, demoted)
         new = self.active.uninitialized_partitions()
         self._log.trace("Pausing partitions: %s", listed(new))
         self.consumer.pause(new)
+
+    def _adopt(self, created: Mapping[TaskId, Task], recycled: Mapping[TaskId, RecycledStores]) -> None:
+        """Hand recycled stores to the new tasks of their ids; close those that nobody takes over."""
+        for task_id, stores in recycled.items():
+            if task_id in created:
+                created[task_id].state_manager.adopt(stores)
+                continue
+            self._log.warning("Nothing takes over the recycled stores of task %s; closing them", task_id)
+            for store in stores.stores.values():
+                store.close()
+            self._state_directory.unlock(task_id)
 
     def _add_stream_tasks(self, assignment: Collection[TopicPartition]) -> None:
         if not self.assigned_active_tasks:
@@ -165,7 +184,7 @@ class TaskManager:
         running = [task for task_id, task in self.active.running.items() if task_id in active]
         try:
             self._commit(running)
-        except RetriableCommitError as error:
+        except (RetriableCommitError, BrokerUnavailableError) as error:
             self._log.warning(
                 "Tasks %s could not be committed before they leave; their last records will be processed again: %s",
                 listed(active),
@@ -188,9 +207,32 @@ class TaskManager:
             again = set(self.active.all_assigned_task_ids())
         else:
             again = set(task_ids)
-            self._commit([task for task_id, task in self.active.running.items() if task_id not in again])
+            try:
+                self._commit([task for task_id, task in self.active.running.items() if task_id not in again])
+            except (RetriableCommitError, BrokerUnavailableError) as error:
+                self._log.warning("The other tasks could not be committed; they begin at their last commit: %s", error)
+                again |= self.active.running.keys()
         self._start_anew(self.active, self._task_creator, again, task_ids)
         self._start_anew(self.standby, self._standby_task_creator, set(task_ids), task_ids)
+
+    def reopen(self, task_ids: Collection[TaskId]) -> None:
+        """Close active tasks after a commit, and open them anew with the state on disk: they read from their offsets.
+
+        Without a commit, in the middle of a rebalance, what was done since the last one is done again.
+        """
+        if self.commit_all() == NOT_COMMITTED:
+            self._open_uncommitted(task_ids)
+        else:
+            self._start_anew(self.active, self._task_creator, set(task_ids), ())
+
+    def _open_uncommitted(self, task_ids: Collection[TaskId]) -> None:
+        """Give up what these tasks did since the last commit, and open them anew."""
+        again = set(task_ids)
+        if self._committer.all_together:  # what the others did lies in the same transaction
+            self._producer.abort_transaction()
+            again = set(self.active.all_assigned_task_ids())
+        self._log.warning("Opening tasks %s anew, from their last commit", listed(again))
+        self._start_anew(self.active, self._task_creator, again, ())
 
     def _start_anew(
         self, registry: AssignedTasks[T], creator: AbstractTaskCreator[T], again: set[TaskId], wiped: Collection[TaskId]
@@ -244,13 +286,28 @@ class TaskManager:
             if task is not None:
                 task.add_records(partition, messages)
 
+    def has_buffered_records(self) -> bool:
+        """Return whether a running task has records to process."""
+        return any(task.num_buffered() for task in self.active.running.values())
+
     def process(self, max_records: int) -> int:
         """Let every running task process up to max_records. Returns how many records were processed."""
-        return self.active.process(max_records)
+        processed = self.active.process(max_records)
+        if self.active.interrupted:
+            self._open_interrupted()
+        return processed
 
     def punctuate(self) -> int:
         """Run the punctuations that are due. Returns how many ran."""
-        return self.active.punctuate()
+        punctuated = self.active.punctuate()
+        if self.active.interrupted:
+            self._open_interrupted()
+        return punctuated
+
+    def _open_interrupted(self) -> None:
+        """Have tasks that stopped within a record begin again at their last commit: half of it must not count."""
+        interrupted, self.active.interrupted = self.active.interrupted, set()
+        self._open_uncommitted(interrupted)
 
     def balance_fetching(self, limit: int) -> None:
         """Pause partitions with more than limit records buffered, resume those that have room again."""
@@ -280,26 +337,51 @@ class TaskManager:
         commit = self._committer.begin()
         self.active.apply_to_running_tasks(commit.add)
         try:
-            return commit.finish()
-        except RetriableCommitError as error:
+            return self._finish(commit)
+        except (RetriableCommitError, BrokerUnavailableError) as error:
             self._log.warning("Commit failed, will try again: %s", error)
             return NOT_COMMITTED
 
     def maybe_commit_active_tasks_per_user_requested(self) -> int:
         """Commit the active tasks whose code asked for it. Returns how many."""
-        return 0 if self.rebalance_in_progress else self.active.maybe_commit_per_user_requested(self._commit)
+        if self.rebalance_in_progress:
+            return 0
+        try:
+            return self.active.maybe_commit_per_user_requested(self._commit)
+        except (RetriableCommitError, BrokerUnavailableError) as error:
+            self._log.warning("Commit that was requested failed, will try again: %s", error)
+            return 0
+
+    def _finish(self, commit: Commit) -> int:
+        """Carry a commit out. Raises TaskTimeoutError once the brokers have not taken one for task.timeout.ms."""
+        task_ids = [task.task_id for task in commit.tasks]
+        try:
+            committed = commit.finish()
+        except (CommitTimeoutError, BrokerUnavailableError) as error:
+            self._timeouts.failed(task_ids, "committing", error)
+            raise
+        self._timeouts.succeeded(task_ids)
+        return committed
 
     def _commit(self, tasks: Collection[StreamTask]) -> int:
         commit = self._committer.begin()
         for task in self.active.running.values() if self._committer.all_together and tasks else tasks:
             commit.add(task)
-        return commit.finish()
+        return self._finish(commit)
 
     def maybe_purge_committed_records(self) -> None:
         """Delete the records of repartition topics that all have been committed."""
         records = self.active.records_to_delete()
         if records and self._purge(records):
             self._log.trace("Sent delete-records request: %s", records)
+
+    def persist_one(self, now_ms: int) -> None:
+        """Make the stores of one task survive a SIGKILL, if it is time: one at a time, since it stops the others."""
+        tasks = (*self.active.running.values(), *self.active.restoring.values(), *self.standby.running.values())
+        for task in tasks:
+            if task.state_manager.persist_if_due(now_ms):
+                self._log.debug("Persisted the stores of task %s", task.task_id)
+                return
 
     # -- looking on
 
@@ -336,12 +418,21 @@ class TaskManager:
             except LockError:
                 continue
             try:
-                checkpoint = self._state_directory.directory_for_task(task_id) / CHECKPOINT_FILE_NAME
-                offsets = OffsetCheckpoint(checkpoint).read()
-                sums[task_id] = sum(offsets.values()) if offsets else UNKNOWN_OFFSET_SUM
+                sums[task_id] = self._noted_offset_sum(task_id)
             finally:
                 self._state_directory.unlock(task_id)
         return sums
+
+    def _noted_offset_sum(self, task_id: TaskId) -> int:
+        """Return what a task noted when it was closed. It is only a hint: a damaged one says nothing."""
+        checkpoint = OffsetCheckpoint(self._state_directory.directory_for_task(task_id) / CHECKPOINT_FILE_NAME)
+        try:
+            offsets = checkpoint.read()
+        except ProcessorStateError as error:
+            self._log.warning("%s. It is not needed and deleted.", error)
+            checkpoint.delete()
+            offsets = {}
+        return sum(offsets.values()) if offsets else UNKNOWN_OFFSET_SUM
 
     def describe(self, indent: str = "") -> str:
         """Return a description of several lines (Kafka Streams: toString)."""
@@ -372,7 +463,7 @@ class TaskManager:
                 first.note(error)
                 clean = False
         if not clean:
-            self._producer.abort_transaction()
+            self._producer.abort_transaction(last=True)
         for close in (self.active.close, self.standby.close):
             try:
                 close(clean)

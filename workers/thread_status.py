@@ -55,16 +55,19 @@ class StatusReporter:
         passed_ms = max(now_ms - self._last_beat_ms, 1)
         restored = reader.total_restored - self._last_restored
         self._last_restored = reader.total_restored
+        self._parts.metrics.restore_remaining = reader.remaining()
         return Status(
             self._thread.state.name,
             tuple(self._task_status(task) for task in sorted(tasks, key=lambda task: task.task_id)),
             self.records_processed,
-            self._parts.consumer.total_lag(),
+            self._parts.consumer.total_lag()
+            + sum(task.num_buffered() for task in task_manager.active.running.values()),
             restored * 1000 / passed_ms,
             self._parts.metrics.snapshot(now_ms),
         )
 
     def _task_status(self, task: Task) -> TaskStatus:
-        remaining, total = self._parts.changelog_reader.progress(task)
+        reader = self._parts.changelog_reader
+        remaining, total = reader.progress(task)
         kind = "active" if task.kind == "task" else "standby"
-        return TaskStatus(str(task.task_id), kind, task.state.name, remaining, total)
+        return TaskStatus(str(task.task_id), kind, task.state.name, remaining, total, reader.rate(task))

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Protocol
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # no __all__ there
 
-from penstock.topology.errors import StreamsError
+from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TopicPartition
 
-#: The leader has not answered yet when a topic was just made, or is being elected.
+from ..membership.membership import OffsetAndMetadata
+
+#: The leader has not answered yet when a topic was just made, or is being elected, or the broker comes back.
 _NOT_YET = frozenset(
-    (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART)
+    (
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._NOENT,  # no partition has a leader: a broker that was killed is not registered again yet
+    )
 )
+#: Nobody has answered in time.
+_SILENT = frozenset((KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT))
+#: The client goes by a leader epoch of before a broker's restart, and would until its metadata expire.
+_STALE_LEADER = (KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION)
 _RETRY_SECONDS = 0.05
+#: How long a broker that has just answered may take to list its topics, in seconds.
+_METADATA_SECONDS = 5.0
 
 Offsets = dict[TopicPartition, int]
 
@@ -33,8 +51,15 @@ class ChangelogOffsets(Protocol):
         """Return the group's committed offset of each partition, 0 without one; raises StreamsError."""
 
 
+class CommittedOffsets(Protocol):
+    """Reads the group's committed offsets; membership.offsets_reader.GroupOffsetsReader is one."""
+
+    def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
+        """Return the offset of each partition, None without one; raises StreamsError."""
+
+
 class AdminChangelogOffsets:
-    """ChangelogOffsets by an admin client.
+    """ChangelogOffsets by an admin client, and a reader of the group's offsets.
 
     timeout_ms: for one question. The group waits meanwhile and this member sends no heartbeats, so two such times must
     be well below ``session.timeout.ms``.
@@ -43,13 +68,13 @@ class AdminChangelogOffsets:
     def __init__(
         self,
         admin: AdminClient,
-        group_id: str,
+        committed: CommittedOffsets,
         timeout_ms: int = 10_000,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._admin = admin
-        self._group_id = group_id
+        self._committed = committed
         self._seconds = timeout_ms / 1000
         self._clock = clock
         self._sleep = sleep
@@ -71,15 +96,8 @@ class AdminChangelogOffsets:
         """See ChangelogOffsets."""
         if not partitions:
             return {}
-
-        def ask(seconds: float) -> Offsets:
-            asked = [RdTopicPartition(*partition) for partition in sorted(partitions)]
-            request = ConsumerGroupTopicPartitions(self._group_id, asked)
-            futures = self._admin.list_consumer_group_offsets([request], request_timeout=seconds)
-            found = futures[self._group_id].result(seconds).topic_partitions
-            return {TopicPartition(p.topic, p.partition): max(p.offset, 0) for p in found}
-
-        return self._until_deadline(ask, f"The committed offsets of {len(partitions)} source changelogs")
+        found = self._committed.committed(partitions)
+        return {partition: 0 if offset is None else offset.offset for partition, offset in found.items()}
 
     def _until_deadline(self, ask: Callable[[float], Offsets], what: str) -> Offsets:
         deadline = self._clock() + self._seconds
@@ -89,5 +107,19 @@ class AdminChangelogOffsets:
             except (KafkaException, FutureTimeoutError) as error:
                 again = isinstance(error, KafkaException) and error.args[0].code() in _NOT_YET
                 if not again or self._clock() >= deadline:
-                    raise StreamsError(f"{what} are not known: {error}.") from error
+                    silent = again or isinstance(error, FutureTimeoutError) or error.args[0].code() in _SILENT
+                    kind = BrokerUnavailableError if silent else StreamsError
+                    raise kind(f"{what} are not known: {error}.") from error
+                refresh_stale_leaders(self._admin, error)
             self._sleep(_RETRY_SECONDS)
+
+
+def refresh_stale_leaders(admin: AdminClient, error: Exception) -> None:
+    """Have an admin client ask who leads the partitions, if it has asked the wrong one or with an old leader epoch.
+
+    librdkafka's ListOffsets (2.16) returns such an error and keeps the metadata that led to it. Waits for the answer of
+    a broker that was there a moment ago.
+    """
+    if isinstance(error, KafkaException) and error.args[0].code() in _STALE_LEADER:
+        with contextlib.suppress(KafkaException):  # the next question fails in the same way, and is asked again
+            admin.list_topics(timeout=_METADATA_SECONDS)

@@ -22,13 +22,19 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AssignmentConfigs:
-    """Settings of the assignment by Kafka Streams' names; acceptable_recovery_lag in offsets, the interval in ms."""
+    """Settings of the assignment by Kafka Streams' names; acceptable_recovery_lag in offsets, the interval in ms.
+
+    The costs are None where each assignor has its own.
+    """
 
     acceptable_recovery_lag: int = 10_000
     max_warmup_replicas: int = 2
     num_standby_replicas: int = 0
     probing_rebalance_interval_ms: int = 600_000
     rack_aware_assignment_tags: tuple[str, ...] = ()
+    rack_aware_assignment_strategy: str = "none"
+    rack_aware_assignment_traffic_cost: int | None = None
+    rack_aware_assignment_non_overlap_cost: int | None = None
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> AssignmentConfigs:
@@ -39,6 +45,9 @@ class AssignmentConfigs:
             config["num.standby.replicas"],
             config["probing.rebalance.interval.ms"],
             tuple(config["rack.aware.assignment.tags"]),
+            config["rack.aware.assignment.strategy"],
+            config["rack.aware.assignment.traffic_cost"],
+            config["rack.aware.assignment.non_overlap_cost"],
         )
 
 
@@ -46,13 +55,15 @@ class AssignmentConfigs:
 class ClientState:
     """What a client had, how far its copies are, and what an assignor gives it.
 
-    consumers: member ids of its threads. previous_tasks: of each consumer, the tasks that it had, active and standby.
+    rack: client.rack, empty if it has none, None if its threads say different things. consumers: member ids of its
+    threads. previous_tasks: of each consumer, the tasks that it had, active and standby.
     lags: for each stateful task how many offsets its copy here is behind, LATEST_OFFSET where it runs here. A copy of
     unknown extent counts as none; Kafka Streams would rank it before all others.
     """
 
     process_id: UUID
     client_tags: Mapping[str, str] = field(default_factory=dict)
+    rack: str | None = ""
     consumers: set[str] = field(default_factory=set)
     previous_active_tasks: set[TaskId] = field(default_factory=set)
     previous_standby_tasks: set[TaskId] = field(default_factory=set)

@@ -61,7 +61,8 @@ class GroupSubscriptions:
 def _clients(infos: Mapping[str, SubscriptionInfo]) -> Clients:
     clients: dict[UUID, ClientState] = {}
     for member, info in infos.items():
-        client = clients.setdefault(info.process_id, ClientState(info.process_id, dict(info.client_tags)))
+        client = clients.setdefault(info.process_id, ClientState(info.process_id, dict(info.client_tags), info.rack))
+        client.rack = info.rack if client.rack == info.rack else None
         client.consumers.add(member)
         client.previous_active_tasks |= info.active_tasks
         client.previous_standby_tasks |= info.standby_tasks | info.offset_sums.keys()

@@ -26,6 +26,9 @@ class StandbyTaskAssignor(Protocol):
     def is_allowed_task_movement(self, source: ClientState, destination: ClientState) -> bool:
         """Return True if balancing may move a standby task from one client to the other."""
 
+    def may_move(self, clients: Clients, source: ClientState, destination: ClientState, task: TaskId) -> bool:
+        """Return True if saving traffic may move this standby task from one client to the other."""
+
 
 def create_standby_task_assignor(configs: AssignmentConfigs) -> StandbyTaskAssignor:
     """Return the one that spreads over tags if ``rack.aware.assignment.tags`` names some, else the default one."""
@@ -40,6 +43,10 @@ class DefaultStandbyTaskAssignor:
         _assign_to_least_loaded(clients, dict.fromkeys(sorted(stateful_tasks), configs.num_standby_replicas), configs)
 
     def is_allowed_task_movement(self, source: ClientState, destination: ClientState) -> bool:
+        """Allow all."""
+        return True
+
+    def may_move(self, clients: Clients, source: ClientState, destination: ClientState, task: TaskId) -> bool:
         """Allow all."""
         return True
 
@@ -116,6 +123,16 @@ class ClientTagAwareStandbyTaskAssignor:
     def is_allowed_task_movement(self, source: ClientState, destination: ClientState) -> bool:
         """Allow those between clients with the same tags."""
         return all(destination.client_tags.get(name) == value for name, value in source.client_tags.items())
+
+    def may_move(self, clients: Clients, source: ClientState, destination: ClientState, task: TaskId) -> bool:
+        """Allow what leaves the task's copies on at least as many different tags."""
+        others = {
+            tag
+            for client in clients.values()
+            if client is not source and client is not destination and client.has_assigned_task(task)
+            for tag in client.client_tags.items()
+        }
+        return len(others | destination.client_tags.items()) >= len(others | source.client_tags.items())
 
 
 class _Tags:

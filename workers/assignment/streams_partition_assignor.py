@@ -19,8 +19,9 @@ from ..clock import Clock
 from ..log_context import PrefixedLogger
 from ..membership.membership import MemberAssignment, MemberSubscription
 from .changelog_offsets import ChangelogOffsets
-from .client_state import AssignmentConfigs
+from .client_state import AssignmentConfigs, Clients
 from .group_assignment import GroupAssignment, GroupSubscriptions
+from .rack_aware import RackAwareOptimizer, rack_aware_optimizer
 from .subscription_info import LATEST_SUPPORTED_VERSION, AssignmentInfo, AssignorError, Partitions, SubscriptionInfo
 from .task_assignors import (
     FallbackPriorTaskAssignor,
@@ -29,12 +30,14 @@ from .task_assignors import (
     TaskAssignor,
     validate_task_assignment,
 )
-from .topics_info import TopicsInfo, partition_groups
+from .topics_info import TopicsInfo, partition_groups, topology_digest
+
+PartitionRacks = Mapping[TopicPartition, frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A member's part. next_rebalance_ms: join again then (ms since the epoch): 0 at once, None not by itself.
+    """A member's part. next_rebalance_in_ms: join again after so long: 0 at once, None not by itself.
 
     With an error there are no tasks, and the stream thread shuts down with error.description; SHUTDOWN_REQUESTED means
     the whole application. partitions_by_host: where all input partitions are processed, by user endpoint, for queries.
@@ -44,7 +47,7 @@ class Assignment:
     standby: Mapping[TaskId, Partitions] = field(default_factory=dict)
     partitions_by_host: Mapping[str, Partitions] = field(default_factory=dict)
     standby_partitions_by_host: Mapping[str, Partitions] = field(default_factory=dict)
-    next_rebalance_ms: int | None = None
+    next_rebalance_in_ms: int | None = None
     error: AssignorError = AssignorError.NONE
 
 
@@ -66,7 +69,7 @@ class StreamsPartitionAssignor:
     """The assignor of one member. assign() runs on the IO thread and only in the leader, all else in the stream thread.
 
     process_id: of the application instance, kept in its state directory. config: a StreamsConfig. latest_version: the
-    highest encoding this member understands.
+    highest encoding this member understands. rack: client.rack.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class StreamsPartitionAssignor:
         log: PrefixedLogger,
         client_tags: Mapping[str, str] | None = None,
         latest_version: int = LATEST_SUPPORTED_VERSION,
+        rack: str = "",
     ) -> None:
         self._configs = AssignmentConfigs.of(config)
         self._task_assignor = create_task_assignor(config)
@@ -90,17 +94,21 @@ class StreamsPartitionAssignor:
         self._latest_version = latest_version
         self._used_version = latest_version
         self._unique_field = 0
-        if config["rack.aware.assignment.strategy"] != "none":
-            log.warning(
-                "rack.aware.assignment.strategy=%s has no effect: only standby tasks are spread, over the client tags "
-                "named in rack.aware.assignment.tags.",
-                config["rack.aware.assignment.strategy"],
-            )
-        self._topics: tuple[Mapping[int, TopicsInfo], Mapping[str, int]] = ({}, {})
+        self._rack = rack
+        self._topics: tuple[Mapping[int, TopicsInfo], Mapping[str, int], PartitionRacks] = ({}, {}, {})
 
-    def update_topics(self, topics: Mapping[int, TopicsInfo], partition_counts: Mapping[str, int]) -> None:
-        """Take the topics of the sub-topologies and the counts as they are now; call it before each join."""
-        self._topics = (topics, partition_counts)  # replaced as a whole, since the IO thread reads it
+    def update_topics(
+        self,
+        topics: Mapping[int, TopicsInfo],
+        partition_counts: Mapping[str, int],
+        partition_racks: PartitionRacks | None = None,
+    ) -> None:
+        """Take the topics of the sub-topologies and the counts as they are now; call it before each join.
+
+        partition_racks: the racks of each partition's replicas, for a rack.aware.assignment.strategy.
+        """
+        # Replaced as a whole, since the IO thread reads it.
+        self._topics = (topics, partition_counts, partition_racks or {})
 
     @property
     def source_topics(self) -> frozenset[str]:
@@ -131,6 +139,8 @@ class StreamsPartitionAssignor:
             self._client_tags,
             self._unique_field,
             error,
+            self._rack,
+            topology_digest(self._topics[0]),
         ).encode()
 
     def assign(self, members: Mapping[str, MemberSubscription]) -> dict[str, MemberAssignment]:
@@ -159,13 +169,14 @@ class StreamsPartitionAssignor:
         return {member: MemberAssignment((), user_data) for member in members}
 
     def _assign(self, subscriptions: GroupSubscriptions) -> GroupAssignment:
-        topics, counts = self._topics
+        topics, counts, _ = self._topics
+        self._tell_other_topologies(subscriptions, topology_digest(topics))
         missing = {topic for info in topics.values() for topic in info.source_topics} - counts.keys()
         if missing or not topics:
             raise MissingSourceTopicError(f"Missing source topics: {', '.join(sorted(missing)) or 'none are known'}.")
         tasks = partition_groups(topics, counts)
         stateful = {task for task in tasks if topics[task.subtopology].changelog_topics}
-        probing_needed = self._assign_tasks_to_clients(subscriptions, tasks.keys(), stateful)
+        probing_needed = self._assign_tasks_to_clients(subscriptions, tasks, stateful)
         now = self._clock.wall_clock_ms()
         return GroupAssignment(
             subscriptions,
@@ -177,7 +188,7 @@ class StreamsPartitionAssignor:
         )
 
     def _assign_tasks_to_clients(
-        self, subscriptions: GroupSubscriptions, tasks: Collection[TaskId], stateful: set[TaskId]
+        self, subscriptions: GroupSubscriptions, tasks: Mapping[TaskId, Partitions], stateful: set[TaskId]
     ) -> bool:
         """Return True if a probing rebalance is needed."""
         assignor, clients = self._task_assignor, subscriptions.clients
@@ -201,17 +212,41 @@ class StreamsPartitionAssignor:
             len(stateful),
             len(tasks) - len(stateful),
         )
-        probing_needed = assignor.assign(clients, tasks, stateful, self._configs)
-        validate_task_assignment(clients, tasks)
+        if isinstance(assignor, HighAvailabilityTaskAssignor | StickyTaskAssignor):
+            racks = self._rack_aware_optimizer(clients, tasks, stateful)
+            probing_needed = assignor.assign(clients, tasks.keys(), stateful, self._configs, racks)
+        else:
+            probing_needed = assignor.assign(clients, tasks.keys(), stateful, self._configs)
+        validate_task_assignment(clients, tasks.keys())
         return probing_needed
 
-    def _end_offset_sums(self, stateful: set[TaskId]) -> dict[TaskId, int]:
-        """Return how long the changelogs of each stateful task are together."""
+    def _rack_aware_optimizer(
+        self, clients: Clients, tasks: Mapping[TaskId, Partitions], stateful: set[TaskId]
+    ) -> RackAwareOptimizer | None:
+        changelogs = self._changelogs(stateful) if self._configs.num_standby_replicas else {}
+        strategy, racks = self._configs.rack_aware_assignment_strategy, self._topics[2]
+        return rack_aware_optimizer(strategy, clients, tasks, changelogs, racks, self._log)
+
+    def _changelogs(self, stateful: set[TaskId]) -> dict[TaskId, list[TopicPartition]]:
         topics = self._topics[0]
-        changelogs = {
+        return {
             task: [TopicPartition(topic, task.partition) for topic in topics[task.subtopology].changelog_topics]
             for task in stateful
         }
+
+    def _tell_other_topologies(self, subscriptions: GroupSubscriptions, own: str) -> None:
+        others = [member for member, info in subscriptions.infos.items() if info.topology not in ("", own)]
+        if others:
+            self._log.error(
+                "The topology of members %s is not that of this member, which leads the group: their stores or "
+                "repartition topics differ. All members of an application must run the same topology. Are there two "
+                "applications with the same application.id, or two versions of a program?",
+                ", ".join(others),
+            )
+
+    def _end_offset_sums(self, stateful: set[TaskId]) -> dict[TaskId, int]:
+        """Return how long the changelogs of each stateful task are together."""
+        topics, changelogs = self._topics[0], self._changelogs(stateful)
         # Of a source topic that serves as changelog, what the task has not consumed yet is no lag of its state.
         sources = {topic for info in topics.values() for topic in info.source_changelog_topics}
         partitions = {partition for found in changelogs.values() for partition in found}
@@ -233,13 +268,35 @@ class StreamsPartitionAssignor:
             )
         if info.commonly_supported_version > self._latest_version:
             raise TaskAssignmentError("Can't upgrade to metadata version greater than we support")
+        self._check_tasks({**info.active, **info.standby})
         return Assignment(
             info.active,
             info.standby,
             info.partitions_by_host,
             info.standby_partitions_by_host,
-            0 if self._must_rejoin(info) else info.next_rebalance_ms,
+            0 if self._must_rejoin(info) else self._time_until(info.next_rebalance_ms),
         )
+
+    def _time_until(self, next_rebalance_ms: int | None) -> int | None:
+        """Return how long it is until then. Not longer than the leader can have meant, should a clock have jumped."""
+        if next_rebalance_ms is None:
+            return None
+        remaining = next_rebalance_ms - self._clock.wall_clock_ms()
+        return min(max(remaining, 0), self._configs.probing_rebalance_interval_ms)
+
+    def _check_tasks(self, assigned: Mapping[TaskId, Partitions]) -> None:
+        """Refuse tasks of another topology; their records would go through the wrong processors."""
+        topics = self._topics[0]
+        for task, partitions in sorted(assigned.items()):
+            own = topics[task.subtopology].source_topics if task.subtopology in topics else frozenset()
+            given = {partition.topic for partition in partitions}
+            if topics and given and not given & own:
+                raise TaskAssignmentError(
+                    f"The group's leader assigned task {task}, which reads {', '.join(sorted(given))}; in the topology "
+                    f"of this program sub-topology {task.subtopology} reads {', '.join(sorted(own)) or 'nothing'}. Two "
+                    "applications have the same application.id, or members run different versions of a program: give "
+                    "each application its own id, and stop all members before a changed topology starts."
+                )
 
     def _must_rejoin(self, info: AssignmentInfo) -> bool:
         """Return True after version probing, and when the group has another endpoint of this static member's."""

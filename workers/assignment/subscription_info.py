@@ -8,10 +8,10 @@ SubscriptionInfo, version 1::
     "PNSK"  used version  latest supported version  process id (16 bytes)  active tasks     <- never changes
     standby tasks  [(task, offset sum)]  user endpoint  [(tag, value)]  unique field  error code
 
-The first line stays as it is in all versions to come, so that an old leader in a rolling upgrade knows which tasks a
-newer member still owns (version probing, KIP-268).
+Version 2 adds ``rack  topology`` at the end. The first line stays as it is in all versions to come, so that an old
+leader in a rolling upgrade knows which tasks a newer member still owns (version probing, KIP-268).
 
-AssignmentInfo, version 1::
+AssignmentInfo, versions 1 and 2::
 
     "PNSK"  used version  commonly supported version  error code                            <- never changes
     [topic]  [(active task, partitions)]  [(standby task, partitions)]
@@ -29,8 +29,11 @@ from penstock.topology.records import TaskId, TopicPartition
 
 from .wire import MalformedInfoError, Reader, Writer
 
-LATEST_SUPPORTED_VERSION = 1
+LATEST_SUPPORTED_VERSION = 2
 EARLIEST_SUPPORTED_VERSION = 1
+
+#: From this version on a member tells its rack and its topology's digest.
+_RACK_VERSION = 2
 
 _MAGIC = b"PNSK"
 
@@ -77,7 +80,8 @@ class SubscriptionInfo:
     active_tasks: the tasks it owns now, which no other member may get before this one has given them up.
     standby_tasks: its standby tasks. offset_sums: of each task with state on its disk, whose or not, the sum of its
     changelog offsets, or LATEST_OFFSET, or UNKNOWN_OFFSET_SUM. user_endpoint: application.server. unique_field: another
-    number at each join, because the broker takes a join with unchanged bytes for none.
+    number at each join, because the broker takes a join with unchanged bytes for none. rack: client.rack, empty without
+    one. topology: see topics_info.topology_digest; empty from a member that does not tell.
     """
 
     version: int
@@ -90,9 +94,11 @@ class SubscriptionInfo:
     client_tags: Mapping[str, str] = field(default_factory=dict)
     unique_field: int = 0
     error: AssignorError = AssignorError.NONE
+    rack: str = ""
+    topology: str = ""
 
     def encode(self) -> bytes:
-        """Return the bytes."""
+        """Return the bytes, in this version's encoding."""
         writer = Writer()
         writer.raw(_MAGIC)
         writer.number(self.version)
@@ -107,6 +113,9 @@ class SubscriptionInfo:
         writer.items([text for pair in sorted(self.client_tags.items()) for text in pair], writer.text)
         writer.number(self.unique_field)
         writer.number(self.error)
+        if self.version >= _RACK_VERSION:
+            writer.text(self.rack)
+            writer.text(self.topology)
         return writer.to_bytes()
 
     @classmethod
@@ -131,6 +140,8 @@ class SubscriptionInfo:
             client_tags=_read_tags(reader),
             unique_field=reader.number(),
             error=_read_error(reader),
+            rack=reader.text() if version >= _RACK_VERSION else "",
+            topology=reader.text() if version >= _RACK_VERSION else "",
         )
         reader.end()
         return info

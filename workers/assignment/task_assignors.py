@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection
+from functools import partial
 from itertools import cycle
 from typing import Protocol
 from uuid import UUID
@@ -16,6 +17,7 @@ from penstock.topology.errors import TaskAssignmentError
 from penstock.topology.records import TaskId
 
 from .client_state import AssignmentConfigs, Clients, ClientState
+from .rack_aware import STATELESS_COSTS, Costs, RackAwareOptimizer
 from .standby_task_assignors import create_standby_task_assignor, warn_of_missing_standbys
 from .task_movement import TaskMovements
 
@@ -37,7 +39,13 @@ class TaskAssignor(Protocol):
 
 
 class HighAvailabilityTaskAssignor:
-    """Balance first, then leave each task where its state is until the balanced place has caught up (KIP-441)."""
+    """Balance first, then leave each task where its state is until the balanced place has caught up (KIP-441).
+
+    racks: to save traffic between racks; the balance stays (KIP-925).
+    """
+
+    TRAFFIC_COST = 10
+    NON_OVERLAP_COST = 1
 
     def assign(
         self,
@@ -45,18 +53,27 @@ class HighAvailabilityTaskAssignor:
         all_tasks: Collection[TaskId],
         stateful_tasks: Collection[TaskId],
         configs: AssignmentConfigs,
+        racks: RackAwareOptimizer | None = None,
     ) -> bool:
         """See TaskAssignor."""
         for task, client in zip(sorted(stateful_tasks), cycle(clients.values()), strict=False):
             client.assign_active(task)
         _balance(clients, _active, lambda source, destination: True)
+        costs = _costs(configs, self.TRAFFIC_COST, self.NON_OVERLAP_COST)
+        if racks is not None:
+            racks.optimize_active(stateful_tasks, clients, costs)
         if configs.num_standby_replicas:
             standby_assignor = create_standby_task_assignor(configs)
             standby_assignor.assign(clients, stateful_tasks, configs)
             _balance(clients, _standby, standby_assignor.is_allowed_task_movement)
+            if racks is not None:
+                racks.optimize_standby(clients, costs, partial(standby_assignor.may_move, clients))
         movements = TaskMovements(clients, stateful_tasks, configs)
         active, standby = movements.move_active_tasks(), movements.move_standby_tasks()
-        _assign_stateless(clients, set(all_tasks) - set(stateful_tasks))
+        stateless = set(all_tasks) - set(stateful_tasks)
+        _assign_stateless(clients, set(stateless))
+        if racks is not None:
+            racks.optimize_active(stateless, clients, STATELESS_COSTS)
         return active + standby > 0
 
 
@@ -76,6 +93,12 @@ def _assign_stateless(clients: Clients, tasks: set[TaskId]) -> None:
                 count -= 1
     for task in sorted(tasks):
         min(clients.values(), key=lambda client: client.active_task_load).assign_active(task)
+
+
+def _costs(configs: AssignmentConfigs, traffic: int, non_overlap: int) -> Costs:
+    """Return what is configured, else an assignor's own."""
+    given = configs.rack_aware_assignment_traffic_cost, configs.rack_aware_assignment_non_overlap_cost
+    return Costs(traffic if given[0] is None else given[0], non_overlap if given[1] is None else given[1])
 
 
 def _active(client: ClientState) -> set[TaskId]:
@@ -132,8 +155,12 @@ def _should_move_a_task(source: ClientState, destination: ClientState) -> bool:
 class StickyTaskAssignor:
     """Tasks stay with the client that had them, as far as balance allows; no warm-up, tasks move at once.
 
-    must_preserve_active: balance counts for nothing; every task goes back to the client that had it.
+    must_preserve_active: balance counts for nothing; every task goes back to the client that had it. racks: to save
+    traffic between racks; by default that counts less than to stay.
     """
+
+    TRAFFIC_COST = 1
+    NON_OVERLAP_COST = 10
 
     def __init__(self, must_preserve_active: bool = False) -> None:
         self._must_preserve_active = must_preserve_active
@@ -144,15 +171,22 @@ class StickyTaskAssignor:
         all_tasks: Collection[TaskId],
         stateful_tasks: Collection[TaskId],
         configs: AssignmentConfigs,
+        racks: RackAwareOptimizer | None = None,
     ) -> bool:
         """See TaskAssignor; never needs a probing rebalance."""
         assignment = _StickyAssignment(clients, all_tasks, self._must_preserve_active)
         assignment.assign_active()
+        costs = _costs(configs, self.TRAFFIC_COST, self.NON_OVERLAP_COST)
+        if racks is not None:
+            racks.optimize_active(stateful_tasks, clients, costs)
+            racks.optimize_active(set(all_tasks) - set(stateful_tasks), clients, STATELESS_COSTS)
         missing = {}
         for task in sorted(stateful_tasks):
             if count := configs.num_standby_replicas - assignment.assign_standby(task, configs.num_standby_replicas):
                 missing[task] = count
         warn_of_missing_standbys(missing, configs)
+        if racks is not None and configs.num_standby_replicas:
+            racks.optimize_standby(clients, costs, lambda source, destination, task: True)
         return False
 
 

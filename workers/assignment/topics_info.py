@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 
 from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.records import TaskId, TopicPartition
@@ -62,6 +63,18 @@ def _topics_info(application_id: str, topology: ProcessorTopology, internal: set
         frozenset(changelogs.keys() & user_sources),
         tuple(frozenset(map(decorate, group)) for group in topology.copartition_groups),
     )
+
+
+def topology_digest(topics: Mapping[int, TopicsInfo]) -> str:
+    """Return what tells two topologies apart: a digest of the names of their internal topics, by sub-topology.
+
+    Source topics are left out, since for a while members may know different matches of a pattern.
+    """
+    names = [
+        (number, sorted(info.repartition_source_topics), sorted(info.changelog_topics))
+        for number, info in sorted(topics.items())
+    ]
+    return sha256(repr(names).encode()).hexdigest()[:16]
 
 
 def partition_groups(

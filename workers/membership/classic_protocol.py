@@ -23,6 +23,9 @@ from .requests import Identity
 #: The group has gone on without this member.
 _THROWN_OUT = (kafka_errors.UnknownMemberIdError, kafka_errors.IllegalGenerationError)
 
+#: So many heartbeats after a join come at the eager interval: 10 s with the default one.
+EAGER_BEATS = 33
+
 #: What a reader can do about errors that end a membership.
 _ADVICE: Mapping[type[Exception], str] = {
     kafka_errors.InconsistentGroupProtocolError: (
@@ -51,6 +54,7 @@ class ClassicProtocol(GroupProtocol):
         self._machine = member_states(parts.log)
         self._losses = 0
         self._identity = Identity()
+        self._eager_beats = 0
 
     @property
     def identity(self) -> Identity:
@@ -92,6 +96,7 @@ class ClassicProtocol(GroupProtocol):
         except _THROWN_OUT as error:
             return self._thrown_out(error)
         self._machine.transition_to(MemberState.STABLE)
+        self._eager_beats = EAGER_BEATS
         self._emit(assigned)
         return True
 
@@ -131,10 +136,22 @@ class ClassicProtocol(GroupProtocol):
     # Staying
 
     async def heartbeat_loop(self) -> None:
-        """Heartbeat while a member, and watch the stream thread's polls; ends with the connection."""
+        """Heartbeat while a member, and watch the stream thread's polls; ends with the connection.
+
+        For a while after a join heartbeats are more frequent, because rebalances seldom come alone: the other threads
+        of a host that starts join a little later, and a member learns of it by its next heartbeat only.
+        """
+        interval_ms = self._config.heartbeat_interval_ms
+        step_ms = min(self._config.eager_heartbeat_interval_ms, interval_ms)
+        waited_ms = 0
         try:
             while self.state is not MemberState.FATAL:
-                await self._connection.sleep(self._config.heartbeat_interval_ms / 1000)
+                await self._connection.sleep(step_ms / 1000)
+                waited_ms += step_ms
+                if waited_ms < interval_ms and not self._eager_beats:
+                    continue
+                waited_ms = 0
+                self._eager_beats = max(self._eager_beats - 1, 0)
                 while self.state in MEMBER_STATES and not await self._heartbeat():
                     await self._coordinator.pause()
         except Exception as error:  # noqa: BLE001  # whatever it is, the stream thread must hear of it

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..clock import Clock
 from .classic_protocol import ClassicProtocol
+from .kafka_connection import GroupConnection
 from .membership import Assign
 from .protocol_member import ProtocolMember
 from .requests import GroupMemberConfig
@@ -24,5 +25,6 @@ class GroupMember(ProtocolMember):
         connection_config: Mapping[str, Any],
         assign: Assign,
         clock: Clock,
+        connect: Callable[[Mapping[str, Any]], GroupConnection] = GroupConnection,
     ) -> None:
-        super().__init__(config, connection_config, clock, lambda parts: ClassicProtocol(parts, assign))
+        super().__init__(config, connection_config, clock, lambda parts: ClassicProtocol(parts, assign), connect)

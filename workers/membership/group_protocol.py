@@ -19,7 +19,7 @@ from ..clock import Clock
 from ..log_context import PrefixedLogger
 from .group_coordinator import RETRIABLE, GroupCoordinator
 from .kafka_connection import GroupConnection
-from .membership import Event, OffsetAndMetadata, RetriableCommitError
+from .membership import CommitTimeoutError, Event, OffsetAndMetadata, RetriableCommitError
 from .offsets import GroupOffsets
 from .requests import GroupMemberConfig, Identity
 
@@ -112,7 +112,8 @@ class GroupProtocol(ABC):
             self.fail(error)
             raise self.translate(error) from error
         except RETRIABLE as error:
-            raise self.retriable(f"not accepted within {self._config.api_timeout_ms} ms ({error})") from error
+            why = f"not accepted within {self._config.api_timeout_ms} ms ({error})"
+            raise self.retriable(why, CommitTimeoutError) from error
         except kafka_errors.KafkaError as error:
             raise self.translate(error) from error
 
@@ -124,11 +125,9 @@ class GroupProtocol(ABC):
         if self.identity.generation < 0:
             raise TaskMigratedError(f"Not a member of group {self._config.group_id}; its tasks may belong to others.")
 
-    def retriable(self, why: str) -> RetriableCommitError:
+    def retriable(self, why: str, kind: type[RetriableCommitError] = RetriableCommitError) -> RetriableCommitError:
         """Return the error of a commit that may be tried again."""
-        return RetriableCommitError(
-            f"Offsets of group {self._config.group_id} were not committed: {why}. Commit again later."
-        )
+        return kind(f"Offsets of group {self._config.group_id} were not committed: {why}. Commit again later.")
 
     async def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return committed offsets; see GroupMembership.committed."""

@@ -91,6 +91,10 @@ class RetriableCommitError(StreamsError):
     """
 
 
+class CommitTimeoutError(RetriableCommitError):
+    """The brokers did not take the commit in time; with the other retriable errors they have answered."""
+
+
 class FencedInstanceIdError(StreamsError):
     """Another process has joined with this ``group.instance.id`` (FencedInstanceIdException)."""
 

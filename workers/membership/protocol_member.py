@@ -27,7 +27,8 @@ T = TypeVar("T")
 class ProtocolMember:
     """Implements GroupMembership; see there for what each call does.
 
-    connection_config: kafka-python's keyword arguments; make_protocol: what runs on the IO thread. Nothing is sent
+    connection_config: kafka-python's keyword arguments; make_protocol: what runs on the IO thread; connect: makes
+    the connections, a simulation's are not real. Nothing is sent
     before the first join, commit or fetch.
     """
 
@@ -37,6 +38,7 @@ class ProtocolMember:
         connection_config: Mapping[str, Any],
         clock: Clock,
         make_protocol: Callable[[ProtocolParts], GroupProtocol],
+        connect: Callable[[Mapping[str, Any]], GroupConnection] = GroupConnection,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -47,7 +49,7 @@ class ProtocolMember:
         self._join_pending = False
         self._dead = False
         self._closed = False
-        self._connection = GroupConnection(connection_config)
+        self._connection = connect(connection_config)
         coordinator = GroupCoordinator(config, self._connection, clock, self._log)
         parts = ProtocolParts(
             config,

@@ -45,6 +45,7 @@ class GroupMemberConfig:
     instance_id: str | None = None
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 3_000
+    eager_heartbeat_interval_ms: int = 300
     max_poll_interval_ms: int = 300_000
     retry_backoff_ms: int = 100
     request_timeout_ms: int = 30_000

@@ -95,8 +95,11 @@ class StreamsProtocol(GroupProtocol):
 
     def _ms_to_sleep(self) -> int:
         due = self._membership.ms_until_heartbeat(self._clock.monotonic_ms())
-        # What becomes due earlier is sent by join(). The pause is for a heartbeat that join() is trying to get through.
-        return self._config.heartbeat_interval_ms if due is None else max(due, self._config.retry_backoff_ms)
+        # What becomes due earlier is sent by join(). Its answer may be on its way and set a shorter interval, so that
+        # until then only a pause is sure to be short enough.
+        if due is None or self._exchanging:
+            return self._config.retry_backoff_ms
+        return max(due, self._config.retry_backoff_ms)
 
     async def _heartbeat_if_due(self) -> None:
         if self._exchanging:

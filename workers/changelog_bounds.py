@@ -1,0 +1,128 @@
+"""Where changelogs begin and end, asked without waiting: a broker that is away must not stop the tasks that run.
+
+The end is the high watermark, whatever the consumer's isolation level: records of a transaction that is committed but
+whose markers are still on their way belong to the state, since the input offsets of the same transaction will be
+visible (KAFKA-10167).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from confluent_kafka import KafkaException
+from confluent_kafka import TopicPartition as RdTopicPartition
+from confluent_kafka.admin import OffsetSpec  # no __all__ there
+
+from penstock.topology.errors import BrokerUnavailableError, StreamsError
+from penstock.topology.records import TopicPartition
+
+from .assignment.changelog_offsets import refresh_stale_leaders
+from .clock import Clock
+from .log_context import PrefixedLogger
+from .partition_consumer import UNKNOWN_TOPIC
+
+#: How long one question may take, in seconds, before it is asked again.
+REQUEST_TIMEOUT_SECONDS = 10.0
+#: Between a failed question and the next one, in ms.
+RETRY_BACKOFF_MS = 100
+
+
+class Bounds(NamedTuple):
+    """Offsets of a partition: of its first record, and behind its last one."""
+
+    first: int
+    end: int
+
+
+@dataclass(slots=True)
+class _Question:
+    """One partition's two requests. since_ms: when it was asked first; futures is None between two tries."""
+
+    since_ms: int
+    futures: tuple[Future[Any], Future[Any]] | None = None
+    next_try_ms: int = 0
+
+
+class ChangelogBounds:
+    """Asks an AdminClient. timeout_ms: how long no answer may come before it is an error (``task.timeout.ms``)."""
+
+    def __init__(self, admin: Any, clock: Clock, timeout_ms: int, log: PrefixedLogger) -> None:
+        self._admin = admin
+        self._clock = clock
+        self._timeout_ms = timeout_ms
+        self._log = log
+        self._questions: dict[TopicPartition, _Question] = {}
+
+    def poll(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Bounds]:
+        """Return what is known by now of these partitions; the others are being asked for. An answer is given once.
+
+        Raises BrokerUnavailableError if a partition was asked for longer than the timeout, StreamsError if its topic
+        does not exist.
+        """
+        for partition in self._questions.keys() - set(wanted):
+            del self._questions[partition]
+        now_ms = self._clock.monotonic_ms()
+        for partition in wanted:
+            self._questions.setdefault(partition, _Question(now_ms))
+        self._ask([p for p, q in self._questions.items() if q.futures is None and q.next_try_ms <= now_ms])
+        return dict(self._answers(now_ms))
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for answers, so many seconds at most. Returns False if nothing is being asked."""
+        asked = [future for question in self._questions.values() for future in question.futures or ()]
+        if asked:
+            wait(asked, seconds)
+        return bool(asked)
+
+    def _ask(self, partitions: Collection[TopicPartition]) -> None:
+        if not partitions:
+            return
+        found = []
+        for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):  # type: ignore[no-untyped-call]
+            asked = {RdTopicPartition(*partition): spec for partition in partitions}
+            futures = self._admin.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_SECONDS)
+            found.append({TopicPartition(p.topic, p.partition): future for p, future in futures.items()})
+        for partition in partitions:
+            self._questions[partition].futures = (found[0][partition], found[1][partition])
+
+    def _answers(self, now_ms: int) -> Iterator[tuple[TopicPartition, Bounds]]:
+        for partition, question in list(self._questions.items()):
+            if question.futures is None or not all(future.done() for future in question.futures):
+                continue
+            first, end = question.futures
+            try:
+                bounds = Bounds(first.result().offset, end.result().offset)
+            except KafkaException as error:
+                self._on_error(partition, question, error, now_ms)
+                continue
+            del self._questions[partition]
+            yield partition, bounds
+
+    def _on_error(self, partition: TopicPartition, question: _Question, error: KafkaException, now_ms: int) -> None:
+        """Try again after a while, or raise what it means."""
+        reason = error.args[0]
+        if now_ms - question.since_ms >= self._timeout_ms:
+            if reason.code() in UNKNOWN_TOPIC:
+                raise missing_changelog(partition, reason.str()) from error
+            raise BrokerUnavailableError(
+                f"Where the changelog {partition} begins and ends could not be found out within {self._timeout_ms} ms "
+                f"(task.timeout.ms): {reason.str()}"
+            ) from error
+        if question.next_try_ms == 0:
+            self._log.warning("Asking for the offsets of %s: %s; trying again", partition, reason.str())
+        refresh_stale_leaders(self._admin, error)
+        question.futures = None
+        question.next_try_ms = now_ms + RETRY_BACKOFF_MS
+
+
+def missing_changelog(partition: TopicPartition, reason: str) -> StreamsError:
+    """Return the error for a changelog that is not there, with what mends it."""
+    return StreamsError(
+        f"The changelog topic {partition.topic} was deleted, or has no partition {partition.partition}: {reason}. "
+        "A restart makes it anew, but empty, and what was counted so far is lost with it. To count from the beginning "
+        "stop the application on all hosts, delete its state directories, reset its offsets (kafka-consumer-groups "
+        "--reset-offsets --to-earliest) and start it again."
+    )

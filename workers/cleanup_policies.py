@@ -1,0 +1,71 @@
+"""Looks whether the internal topics that exist already have the cleanup policy that they need.
+
+With another one the broker deletes state, or input, and nobody is told. It is told here and not refused: whoever set it
+may have meant it, and a restart would not mend it. Kafka Streams: InternalTopicManager.validate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import ConfigResource, ResourceType
+
+from .log_context import PrefixedLogger
+
+POLICY = "cleanup.policy"
+#: How long the brokers may take, in seconds; without an answer nothing is said.
+REQUEST_SECONDS = 10.0
+
+
+class CleanupPolicies:
+    """Checks each topic once. servers: ``bootstrap.servers``, for the command that mends it."""
+
+    def __init__(self, admin: Any, servers: str, log: PrefixedLogger) -> None:
+        self._admin = admin
+        self._servers = servers
+        self._log = log
+        self._checked: set[str] = set()
+
+    def check(self, needed: Mapping[str, str]) -> None:
+        """Log what is wrong. needed: the policy by topic, as it is set when the topic is made."""
+        new = [name for name in needed if name not in self._checked]
+        if not new:
+            return
+        self._checked.update(new)
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in new]
+        futures = self._admin.describe_configs(resources, request_timeout=REQUEST_SECONDS)
+        for resource, future in futures.items():
+            try:
+                actual = future.result(REQUEST_SECONDS)[POLICY].value
+            except (KafkaException, TimeoutError) as error:  # not allowed, or no answer
+                self._log.debug("The cleanup policy of %s could not be read: %s", resource.name, error)
+                continue
+            self._judge(resource.name, actual, needed[resource.name])
+
+    def _judge(self, name: str, actual: str, needed: str) -> None:
+        consequence = _consequence(set(actual.replace(" ", "").split(",")), needed)
+        if consequence is not None:
+            self._log.error(
+                "Internal topic %s has cleanup.policy=%s in place of %s: %s. Mend it with: kafka-configs "
+                "--bootstrap-server %s --alter --entity-type topics --entity-name %s --add-config cleanup.policy=[%s]",
+                name,
+                actual,
+                needed,
+                consequence,
+                self._servers,
+                name,
+                needed,
+            )
+
+
+def _consequence(actual: set[str], needed: str) -> str | None:
+    """Return what will go wrong, None if nothing does: a windowed changelog that is only compacted just grows."""
+    if needed == "delete":
+        return "records are lost before they are read" if "compact" in actual else None
+    if "compact" not in actual:
+        return "the state that is older than the topic's retention is lost with the next restore"
+    if "delete" in actual and "delete" not in needed:
+        return "the state that has not changed within the topic's retention is lost with the next restore"
+    return None

@@ -1,0 +1,95 @@
+"""Reads a group's committed offsets from outside, for those who are no member of it or must not ask their member.
+
+Neither of librdkafka's ways is usable (2.16): AdminClient.list_consumer_group_offsets follows a null pointer when the
+coordinator answers that it is loading or has moved, and Consumer.committed reads the metadata past its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from types import TracebackType
+from typing import Any
+
+import kafka.errors as kafka_errors
+
+from penstock.topology.errors import BrokerUnavailableError, StreamsError
+from penstock.topology.records import TopicPartition
+
+from ..clock import Clock, SystemClock
+from ..log_context import PrefixedLogger
+from .group_coordinator import RETRIABLE, GroupCoordinator
+from .kafka_connection import GroupConnection
+from .membership import OffsetAndMetadata
+from .offsets import GroupOffsets
+from .requests import GroupMemberConfig
+
+
+class GroupOffsetsReader:
+    """Asks a group's coordinator over a connection of its own, which is opened by the first question.
+
+    connection_config: kafka-python's keyword arguments, at least bootstrap_servers. timeout_ms: for one question, tries
+    included. Only one thread may use it.
+    """
+
+    def __init__(
+        self,
+        group_id: str,
+        connection_config: Mapping[str, Any],
+        timeout_ms: int = 10_000,
+        clock: Clock | None = None,
+    ) -> None:
+        self._group_id = group_id
+        self._connection_config = connection_config
+        self._timeout_ms = timeout_ms
+        self._clock = clock or SystemClock()
+        self._connection: GroupConnection | None = None
+        self._offsets: GroupOffsets | None = None
+
+    def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return the committed offset of each partition, None where there is none; waits for it.
+
+        Offsets of open transactions are waited for. Raises BrokerUnavailableError after the timeout, StreamsError for
+        what the broker refuses.
+        """
+        if not partitions:
+            return {}
+        connection, offsets = self._open()
+        asked = connection.submit(offsets.fetch, list(partitions))
+        try:
+            return asked.result(2 * self._timeout_ms / 1000)
+        except (*RETRIABLE, FutureTimeoutError) as error:
+            raise BrokerUnavailableError(
+                f"The committed offsets of group {self._group_id} could not be read within {self._timeout_ms} ms: "
+                f"{error!r}. Check the brokers."
+            ) from error
+        except kafka_errors.KafkaError as error:
+            raise StreamsError(f"The committed offsets of group {self._group_id} were refused: {error!r}.") from error
+
+    def _open(self) -> tuple[GroupConnection, GroupOffsets]:
+        if self._connection is None or self._offsets is None or self._connection.failure is not None:
+            config = GroupMemberConfig(
+                self._group_id,
+                request_timeout_ms=self._timeout_ms,
+                api_timeout_ms=self._timeout_ms,
+                unavailable_timeout_ms=self._timeout_ms,
+            )
+            self._connection = GroupConnection(self._connection_config)
+            log = PrefixedLogger(__name__, f"offsets-reader [{self._group_id}] ")
+            coordinator = GroupCoordinator(config, self._connection, self._clock, log)
+            self._offsets = GroupOffsets(config, coordinator, self._clock)
+        return self._connection, self._offsets
+
+    def close(self) -> None:
+        """Close the connection, if one was opened; a second call does nothing."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = self._offsets = None
+
+    def __enter__(self) -> GroupOffsetsReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

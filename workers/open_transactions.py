@@ -1,0 +1,97 @@
+"""Says so when the input is held up by a transaction that somebody has left open.
+
+With read_committed nothing behind an open transaction's first record is read. That looks like a topic without new
+records; only the high watermark, which goes on, tells the difference.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+from confluent_kafka import KafkaException
+from confluent_kafka import TopicPartition as RdTopicPartition
+from confluent_kafka.admin import OffsetSpec  # no __all__ there
+
+from penstock.topology.records import TopicPartition
+
+from .clock import Clock
+from .log_context import PrefixedLogger
+from .partition_consumer import PartitionConsumer
+
+#: How long a partition stands still before it is told, in ms; more than any transaction of ours should take.
+STANDSTILL_MS = 10_000
+#: How long the broker may take to answer, in seconds.
+REQUEST_TIMEOUT_SECONDS = 10.0
+
+
+class OpenTransactionWatch:
+    """Looks each interval_ms which partitions stand still before records that are there. Never waits.
+
+    committed_only: whether the consumer reads so (``isolation.level``); else there is nothing to watch.
+    """
+
+    def __init__(
+        self,
+        admin: Any,
+        consumer: PartitionConsumer,
+        clock: Clock,
+        committed_only: bool,
+        log: PrefixedLogger,
+        interval_ms: int = STANDSTILL_MS,
+    ) -> None:
+        self._admin = admin
+        self._consumer = consumer
+        self._clock = clock
+        self._committed_only = committed_only
+        self._interval_ms = interval_ms
+        self._log = log
+        self._next_ms = clock.monotonic_ms() + interval_ms
+        #: What was asked the last time: the position then, and the high watermark to come.
+        self._asked: dict[TopicPartition, tuple[int, Future[Any]]] = {}
+        self._told: dict[TopicPartition, int] = {}
+
+    def poll(self) -> None:
+        """Look, if it is time."""
+        now_ms = self._clock.monotonic_ms()
+        if not self._committed_only or now_ms < self._next_ms:
+            return
+        self._next_ms = now_ms + self._interval_ms
+        at_end = self._at_end()
+        for partition, (position, future) in self._asked.items():
+            if at_end.get(partition) == position and future.done():
+                self._judge(partition, position, future)
+        self._ask(at_end)
+
+    def _at_end(self) -> dict[TopicPartition, int]:
+        """Return the positions of partitions from which nothing more comes."""
+        consumer = self._consumer
+        partitions = consumer.assignment() - consumer.paused()
+        found = {p: consumer.position(p) for p in partitions if consumer.lag(p) == 0}
+        return {partition: position for partition, position in found.items() if position is not None}
+
+    def _ask(self, at_end: dict[TopicPartition, int]) -> None:
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        asked = {RdTopicPartition(*partition): latest for partition in at_end}
+        futures = self._admin.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_SECONDS) if asked else {}
+        self._asked = {
+            (partition := TopicPartition(p.topic, p.partition)): (at_end[partition], future)
+            for p, future in futures.items()
+        }
+
+    def _judge(self, partition: TopicPartition, position: int, future: Future[Any]) -> None:
+        try:
+            end = future.result().offset
+        except KafkaException as error:  # a broker is away; others say so
+            self._log.debug("The end of %s is not known: %s", partition, error)
+            return
+        if end > position and self._told.get(partition) != position:
+            self._told[partition] = position
+            self._log.warning(
+                "%s is held at offset %s, although there are records up to %s: a producer has begun a transaction "
+                "there and neither committed nor aborted it. The broker ends it after that producer's "
+                "transaction.timeout.ms, or as soon as a producer with the same transactional.id starts.",
+                partition,
+                position,
+                end,
+            )

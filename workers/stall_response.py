@@ -1,0 +1,59 @@
+"""What a stream thread does about partitions that are stalled: stall_watchdog.py finds them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .control import PartitionStalled, ThreadControl
+from .log_context import PrefixedLogger
+from .metrics import ThreadMetrics
+from .stall_watchdog import Stall, StallAction, StallWatchdog
+
+if TYPE_CHECKING:
+    from .task_manager import TaskManager
+
+
+class StallResponse:
+    """Reports each stall, and re-opens the task that reads the partition."""
+
+    def __init__(
+        self,
+        watchdog: StallWatchdog,
+        task_manager: TaskManager,
+        metrics: ThreadMetrics,
+        control: ThreadControl,
+        log: PrefixedLogger,
+    ) -> None:
+        self._watchdog = watchdog
+        self._task_manager = task_manager
+        self._metrics = metrics
+        self._control = control
+        self._log = log
+
+    def check(self, now_ms: int) -> bool:
+        """Look for stalls and act on them, if it is time to look. Returns True if the process is to be replaced."""
+        if not self._watchdog.is_due(now_ms):
+            return False
+        active = self._task_manager.active
+        owned = {p for task in active.all_tasks().values() for p in task.input_partitions}
+        positions = {p: at for task in active.running.values() for p, at in task.fetch_positions().items()}
+        stalls = self._watchdog.check(owned, positions, now_ms)
+        self._metrics.stalled_partitions = self._watchdog.stalled
+        for stall in stalls:
+            self._report(stall, now_ms)
+        if any(stall.action is StallAction.REPLACE_PROCESS for stall in stalls):
+            self._log.error("Shutting down, so that another process reads what is stalled here")
+            return True
+        stalled = {stall.partition for stall in stalls}
+        again = {task_id for task_id, task in active.running.items() if task.input_partitions & stalled}
+        if again:
+            self._task_manager.reopen(again)
+        return False
+
+    def _report(self, stall: Stall, now_ms: int) -> None:
+        self._metrics.partition_stall.record(1, now_ms)
+        task = self._task_manager.active_task(stall.partition)
+        task_id = "unknown" if task is None else str(task.task_id)
+        self._control.report(
+            PartitionStalled(task_id, str(stall.partition), stall.position, stall.end, stall.for_ms, stall.action.name)
+        )
