@@ -89,6 +89,9 @@ if TYPE_CHECKING:
     from penstock.supervisor.kafka_streams import KafkaStreams
     from penstock.supervisor.uncaught_exception import StreamsUncaughtExceptionHandlerResponse, StreamThreadError
     from penstock.supervisor.worker import ThreadStatus
+    from penstock.workers.standby_update_listener import StandbyUpdateListener, SuspendReason
+    from penstock.workers.state_restore_listener import StateRestoreListener
+    from penstock.workers.streams_metadata import HostInfo, KeyQueryMetadata, StreamsMetadata
 
 __version__ = "0.1.0"
 
@@ -104,6 +107,12 @@ __all__ = [
     "StreamThreadError",
     "StreamsUncaughtExceptionHandlerResponse",
     "ThreadStatus",
+    "StateRestoreListener",
+    "StandbyUpdateListener",
+    "SuspendReason",
+    "HostInfo",
+    "StreamsMetadata",
+    "KeyQueryMetadata",
     # streams and tables
     "KStream",
     "KTable",
@@ -184,6 +193,12 @@ _ON_DEMAND = {
     "StreamThreadError": "penstock.supervisor.uncaught_exception",
     "StreamsUncaughtExceptionHandlerResponse": "penstock.supervisor.uncaught_exception",
     "ThreadStatus": "penstock.supervisor.worker",
+    "StateRestoreListener": "penstock.workers.state_restore_listener",
+    "StandbyUpdateListener": "penstock.workers.standby_update_listener",
+    "SuspendReason": "penstock.workers.standby_update_listener",
+    "HostInfo": "penstock.workers.streams_metadata",
+    "StreamsMetadata": "penstock.workers.streams_metadata",
+    "KeyQueryMetadata": "penstock.workers.streams_metadata",
 }
 
 

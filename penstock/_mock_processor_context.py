@@ -86,7 +86,10 @@ class MockProcessorContext:
     def schedule(
         self, interval: Duration, punctuation: Punctuation, callback: Callable[[int], None]
     ) -> CapturedPunctuator:
-        """Keep a punctuation; it fires only if the test calls it."""
+        """Keep a punctuation; callback(timestamp) runs only if the test calls it.
+
+        interval: ``timedelta`` or ms; TypeError for other types.
+        """
         captured = CapturedPunctuator(to_millis(interval, "interval"), punctuation, callback)
         self._punctuators.append(captured)
         return captured

@@ -134,7 +134,11 @@ def run(
     config = load_config(config_file, os.environ, assignments, options)
     logging.basicConfig(level=config["penstock.log.level"], format=LOG_FORMAT)
     logging.captureWarnings(True)
-    raise SystemExit(KafkaStreams(topology, config).run())
+    streams = KafkaStreams(topology, config)
+    code = streams.run()
+    if streams.failure_reason:  # the log may be long, and its last lines are of the shutdown
+        click.echo(f"Error: {streams.failure_reason}", err=True)
+    raise SystemExit(code)
 
 
 @cli.command(epilog=examples("penstock describe my_app:topology"))

@@ -91,13 +91,17 @@ class TopologyTestDriver:
             return None
         # As in Kafka Streams' driver, a record that a global table cannot read is logged and skipped.
         config = self._config.with_overrides({"deserialization.exception.handler": "continue"})
-        return DriverTask(built, config, self._clock, Path(self._directory.name, "global"), None)
+        return DriverTask(built, config, self._clock, Path(self._directory.name, "global"), self._new_cache())
 
     def _make_task(self, topology: Topology) -> DriverTask:
         built = build_whole_topology(topology.internal_builder, self._config)
-        cache = ThreadCache(self._config["statestore.cache.max.bytes"])
         global_stores = {} if self._global_task is None else self._global_task.stores
-        return DriverTask(built, self._config, self._clock, Path(self._directory.name, "task"), cache, global_stores)
+        directory = Path(self._directory.name, "task")
+        return DriverTask(built, self._config, self._clock, directory, self._new_cache(), global_stores)
+
+    def _new_cache(self) -> ThreadCache:
+        # Global stores have one of their own, as in Kafka Streams.
+        return ThreadCache(self._config["statestore.cache.max.bytes"])
 
     def __enter__(self) -> TopologyTestDriver:
         return self

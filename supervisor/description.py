@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from penstock.workers.control import TaskStatus
+
 from .application_state import ApplicationState
 from .worker import ThreadStatus, Worker
 
@@ -19,9 +21,20 @@ def summary(state: ApplicationState, workers: Iterable[Worker]) -> str:
 def description(threads: Iterable[ThreadStatus]) -> Iterator[str]:
     """Yield one line for each stream thread."""
     for thread in threads:
-        tasks = " ".join(f"{task.task_id}({task.kind} {task.state})" for task in thread.tasks) or "no tasks"
+        tasks = (
+            " ".join(f"{task.task_id}({task.kind} {task.state}{restore(task)})" for task in thread.tasks) or "no tasks"
+        )
         yield (
             f"{thread.name}: process {thread.pid}, {thread.state}, {tasks}, {thread.records_processed} records, "
             f"{thread.records_per_second:.0f}/s, {thread.lag} behind, {thread.restore_remaining} to restore, "
             f"{thread.rss_bytes >> 20} MiB, {thread.restarts} restarts"
         )
+
+
+def restore(task: TaskStatus) -> str:
+    """Return words for how far the restore of a task is, nothing if there is none."""
+    if not task.restore_remaining:
+        return ""
+    eta = task.restore_eta_seconds
+    when = "" if eta is None else f", {eta:.0f} s left"
+    return f" {task.restore_remaining} of {task.restore_total} records to restore, {task.restore_rate:.0f}/s{when}"

@@ -6,7 +6,9 @@ import contextlib
 import os
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from queue import Empty, SimpleQueue
+from typing import Any
 
 
 class Inbox:
@@ -48,3 +50,11 @@ class Inbox:
 def _close(*descriptors: int) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
+
+
+def set_answer(answer: Future[Any], function: Callable[[], Any]) -> None:
+    """Call a function for somebody who waits for its result or its exception."""
+    try:
+        answer.set_result(function())
+    except Exception as error:  # noqa: BLE001  raised where the answer is waited for
+        answer.set_exception(error)

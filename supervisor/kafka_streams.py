@@ -15,9 +15,13 @@ from typing import Any
 
 from penstock.statestore.state_directory import StateDirectory
 from penstock.topology.errors import ConfigError, InvalidStateStoreError, ProcessorStateError, StreamsError
+from penstock.topology.serdes import SerdeLike, Serdes
 from penstock.topology.streams_builder import StreamsBuilder
 from penstock.topology.streams_config import StreamsConfig
 from penstock.topology.topology import Topology
+from penstock.workers.standby_update_listener import StandbyUpdateListener
+from penstock.workers.state_restore_listener import StateRestoreListener
+from penstock.workers.streams_metadata import KeyQueryMetadata, Partitioner, StreamsMetadata
 
 from .application_state import ApplicationState, StateListener
 from .exit_codes import ExitCode
@@ -88,6 +92,11 @@ class KafkaStreams:
         """What ``run`` returns; OK as long as nothing has gone wrong."""
         return self._supervisor.exit_code
 
+    @property
+    def failure_reason(self) -> str:
+        """Why the exit code is not OK, in a line; "" if it is, or needs no more words."""
+        return self._supervisor.reason
+
     def set_state_listener(self, listener: StateListener | None) -> None:
         """Have ``listener(new, old)`` called at each change of state, in the supervisor's thread.
 
@@ -104,6 +113,23 @@ class KafkaStreams:
         """
         self._check_not_started("the uncaught exception handler")
         self._supervisor.exception_handler = handler
+
+    def set_global_state_restore_listener(self, listener: StateRestoreListener | None) -> None:
+        """Have the listener told of the restores of all stream threads; None: nobody.
+
+        Its methods are called here, in the supervisor's thread, shortly after what they tell; what they raise is
+        logged. Raises StreamsError if the application was started already.
+        """
+        self._check_not_started("the state restore listener")
+        self._supervisor.restore_listeners.restore = listener
+
+    def set_standby_update_listener(self, listener: StandbyUpdateListener | None) -> None:
+        """Have the listener told what the standby tasks of all stream threads apply (KIP-988); None: nobody.
+
+        See set_global_state_restore_listener.
+        """
+        self._check_not_started("the standby update listener")
+        self._supervisor.restore_listeners.standby = listener
 
     def _check_not_started(self, what: str) -> None:
         if self.state is not ApplicationState.CREATED:
@@ -238,8 +264,7 @@ class KafkaStreams:
 
         Raises InvalidStateStoreError if no task has it or it cannot be read now, TimeoutError after timeout.
         """
-        if not self.state.is_running_or_rebalancing:
-            raise InvalidStateStoreError(f"Cannot query {store}: the application is {self.state.name}.")
+        self._check_running(f"query {store}")
         results = self._supervisor.query(store, method, arguments, _seconds(timeout))
         errors = sorted({result.error for result in results if result.error is not None})
         if errors:
@@ -248,6 +273,44 @@ class KafkaStreams:
         if not by_task:
             raise InvalidStateStoreError(f"Cannot query {store}: no task on this host has it now.")
         return by_task
+
+    def metadata_for_all_streams_clients(self) -> list[StreamsMetadata]:
+        """Return the hosts of the application, this one and others: those with an ``application.server``.
+
+        Raises InvalidStateStoreError unless the application is RUNNING or REBALANCING.
+        """
+        self._check_running("ask for the hosts")
+        return self._supervisor.queries.metadata.all_metadata()
+
+    def streams_metadata_for_store(self, store: str) -> list[StreamsMetadata]:
+        """Return the hosts that have a part of a state store, active or standby.
+
+        Raises UnknownStateStoreError, InvalidStateStoreError unless the application is RUNNING or REBALANCING.
+        """
+        self._check_running(f"ask for the hosts of {store}")
+        return self._supervisor.queries.metadata.metadata_for_store(store)
+
+    def query_metadata_for_key(
+        self,
+        store: str,
+        key: Any,
+        *,
+        key_serde: SerdeLike | str | None = None,
+        partitioner: Partitioner | None = None,
+    ) -> KeyQueryMetadata | None:
+        """Return which host has a key of a state store, None before the first assignment.
+
+        key_serde: that of the store's input topic; or partitioner(topic, key, None, partition count) -> partition.
+        Raises UnknownStateStoreError, InvalidStateStoreError unless the application is RUNNING or REBALANCING,
+        ValueError if the key belongs to no partition.
+        """
+        self._check_running(f"ask where {key!r} of {store} is")
+        serde = None if key_serde is None else Serdes.of(key_serde)
+        return self._supervisor.queries.metadata.key_query_metadata(store, key, serde, partitioner)
+
+    def _check_running(self, what: str) -> None:
+        if not self.state.is_running_or_rebalancing:
+            raise InvalidStateStoreError(f"Cannot {what}: the application is {self.state.name}.")
 
     def __enter__(self) -> KafkaStreams:
         return self

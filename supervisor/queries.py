@@ -1,4 +1,4 @@
-"""Questions to the state stores, which live in the processes of the stream threads."""
+"""Questions to the state stores, which live in the processes of the stream threads, and where these are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.workers.control import Query, QueryResult
+from penstock.workers.control import HostsChanged, Query, QueryResult
+from penstock.workers.streams_metadata import StreamsMetadataState
 
 from .worker import Worker
 
@@ -20,9 +21,13 @@ class _Pending:
 
 
 class Queries:
-    """Which questions are open. Only the supervisor's thread may use it."""
+    """Which questions are open. Only the supervisor's thread may use it, but any may read metadata.
 
-    def __init__(self) -> None:
+    metadata: which host has which part of the state.
+    """
+
+    def __init__(self, application_server: str) -> None:
+        self.metadata = StreamsMetadataState(application_server)
         self._pending: dict[int, _Pending] = {}
         self._next_id = 0
 
@@ -41,8 +46,14 @@ class Queries:
         self._pending[query.id] = _Pending(answers, asked)
         self._settle(query.id)
 
-    def on_result(self, worker: Worker, result: QueryResult) -> None:
-        """Take one stream thread's answer."""
+    def on_report(self, worker: Worker, report: QueryResult | HostsChanged) -> None:
+        """Take one stream thread's answer, or what its group has assigned."""
+        if isinstance(report, HostsChanged):
+            self.metadata.on_change(report)
+        else:
+            self._on_result(worker, report)
+
+    def _on_result(self, worker: Worker, result: QueryResult) -> None:
         pending = self._pending.get(result.id)
         if pending is not None:
             pending.results.append(result)

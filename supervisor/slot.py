@@ -14,13 +14,18 @@ from .worker import Worker
 
 #: How long the kernel may take to end a process after SIGKILL, before the loop looks again.
 KILL_MS = 1_000
+#: States in which a stream thread has had no task yet: nothing of it can be lost.
+WITHOUT_WORK = (StreamThreadState.CREATED, StreamThreadState.STARTING)
+#: How long a stream thread without work may take to close, in ms. It may be importing the user's module, or be waiting
+#: for a broker that does not answer, and would look for the command only then.
+CLOSE_WITHOUT_WORK_MS = 3_000
 
 
 @dataclass(slots=True)
 class Slot:
     """The place of StreamThread-<number>. Its process may be replaced; number and group.instance.id stay.
 
-    start_at: when to start a process while there is none; stop_by: when it has to have closed, None if it need not
+    start_at: when to start a process while there is none; stopped_at: when it was told to close, None if it was not
     (both monotonic ms). gone: set with the thread's name when the slot is given up.
     """
 
@@ -28,7 +33,7 @@ class Slot:
     start_at: int
     worker: Worker | None = None
     restarts: int = 0
-    stop_by: int | None = None
+    stopped_at: int | None = None
     gone: Future[str | None] = field(default_factory=Future)
 
     @property
@@ -45,6 +50,7 @@ class HangGuard:
 
     def __init__(self, config: Mapping[str, Any], log: PrefixedLogger) -> None:
         self._stall_timeout: int = config["penstock.worker.stall.timeout.ms"]
+        self._shutdown_timeout: int = config["penstock.shutdown.timeout.ms"]
         self._grace: int = config["penstock.worker.abort.grace.ms"]
         self._log = log
 
@@ -55,7 +61,12 @@ class HangGuard:
             return None
         if worker.aborted_at is not None:
             return worker.aborted_at + self._grace + (KILL_MS if worker.killed else 0)
-        return slot.stop_by if slot.stop_by is not None else worker.last_sign + self._stall_timeout
+        if slot.stopped_at is None:
+            return worker.last_sign + self._stall_timeout
+        patience = self._shutdown_timeout
+        if worker.state in WITHOUT_WORK:
+            patience = min(CLOSE_WITHOUT_WORK_MS, patience)
+        return slot.stopped_at + patience + (KILL_MS if worker.killed else 0)
 
     def check(self, slot: Slot, now: int) -> bool:
         """Do what is due; returns True if the process was aborted because it did not close in time."""
@@ -66,9 +77,13 @@ class HangGuard:
             self._log.error("%s, process %d, survives SIGABRT: killing it", worker.name, worker.pid)
             worker.kill()
             return False
+        if slot.stopped_at is not None and worker.state in WITHOUT_WORK:
+            self._log.info("%s, process %d, has not begun to work yet: it is not waited for", worker.name, worker.pid)
+            worker.kill()
+            return False
         reason = "did not close in time"
-        if slot.stop_by is None:
+        if slot.stopped_at is None:
             reason = f"has given no sign of life for {(now - worker.last_sign) / 1000:.0f} s"
         self._log.error("%s, process %d, %s: aborting it; what it does follows", worker.name, worker.pid, reason)
         worker.abort(now)
-        return slot.stop_by is not None
+        return slot.stopped_at is not None

@@ -16,6 +16,9 @@ from penstock.workers.clock import Clock, SystemClock
 from penstock.workers.control import (
     ApplicationShutdownRequested,
     Command,
+    HostsChanged,
+    ListenerCall,
+    PartitionStalled,
     Pause,
     QueryResult,
     Resume,
@@ -28,11 +31,13 @@ from penstock.workers.stream_thread_state import StreamThreadState
 
 from .application_state import ApplicationState, ApplicationStates, state_after
 from .description import description, summary
+from .endings import cannot_start, explanation, reason
 from .exit_codes import ExitCode, WorkerExitCode
-from .inbox import Inbox
+from .inbox import Inbox, set_answer
 from .queries import Queries
 from .restart_policy import RestartLimits, RestartPolicy
-from .slot import HangGuard, Slot
+from .restore_listeners import RestoreListeners
+from .slot import WITHOUT_WORK, HangGuard, Slot
 from .systemd import SystemdNotifier
 from .topology_source import TopologySource
 from .uncaught_exception import (
@@ -73,6 +78,8 @@ class Supervisor:
         self.exit_code = ExitCode.OK
         self.exception_handler: UncaughtExceptionHandler = shut_down_client
         self.failed_stream_threads = 0
+        #: Why exit_code is not OK, in a line; "" if it needs no more words.
+        self.reason = ""
         self.paused = False
         self._config = config
         self._topology = topology
@@ -87,13 +94,15 @@ class Supervisor:
         self._slots: dict[int, Slot] = {}
         self._policy = RestartPolicy(RestartLimits.of(config))
         self._guard = HangGuard(config, self._log)
-        self._queries = Queries()
+        self.queries = Queries(config["application.server"])
+        self.restore_listeners = RestoreListeners(self._log)
         self._inbox = Inbox()
         self._stopping = False
         self._stop_signals = 0
         self._closing_application = False
         self._give_up_at: int | None = None
         self._ready = False
+        self._any_has_started = False
         self._next_notice = 0
         self._ended: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="penstock-supervisor", daemon=True)
@@ -124,7 +133,7 @@ class Supervisor:
         if threading.current_thread() is self._thread:
             return function()
         answer: Future[Any] = Future()
-        self._inbox.put(lambda: _answer(answer, function))
+        self._inbox.put(lambda: set_answer(answer, function))
         return self.wait_for(answer)
 
     def wait_for(self, answer: Future[Any], timeout: float | None = None) -> Any:
@@ -138,7 +147,7 @@ class Supervisor:
         if self._thread.ident is None:
             self.states.transition_to(ApplicationState.PENDING_SHUTDOWN)
             self.states.transition_to(ApplicationState.NOT_RUNNING)
-        self._inbox.put(partial(self._shut_down, ExitCode.OK, leave_group))
+        self._inbox.put(partial(self._shut_down, ExitCode.OK, leave_group=leave_group))
 
     def add_thread(self) -> str | None:
         """Add a stream thread; returns its name, None if the application does not run."""
@@ -178,7 +187,7 @@ class Supervisor:
     def query(self, store: str, method: str, arguments: tuple[Any, ...], timeout: float | None) -> list[QueryResult]:
         """Ask all stream threads; returns the answers of those that gave one. Raises TimeoutError after timeout (s)."""
         answers: Future[list[QueryResult]] = Future()
-        self._inbox.put(lambda: self._queries.ask(self._workers(), store, method, arguments, answers))
+        self._inbox.put(lambda: self.queries.ask(self._workers(), store, method, arguments, answers))
         try:
             return self.wait_for(answers, timeout) or []
         finally:
@@ -270,6 +279,7 @@ class Supervisor:
             num_threads=len(self._slots),
             config=self._config,
             topology=self._topology,
+            listeners=self.restore_listeners.wanted,
         )
         context = multiprocessing.get_context("spawn")  # a forked librdkafka handle hangs
         try:
@@ -290,14 +300,19 @@ class Supervisor:
         reports = worker.receive(self._now())
         for report in reports:
             if isinstance(report, StateChanged):
+                self._any_has_started = True
                 state = state_after(StreamThreadState[report.new], [slot.state for slot in self._slots.values()])
                 if state is not None:
                     self.states.transition_to(state)
-            elif isinstance(report, QueryResult):
-                self._queries.on_result(worker, report)
+            elif isinstance(report, QueryResult | HostsChanged):
+                self.queries.on_report(worker, report)
+            elif isinstance(report, ListenerCall):
+                self.restore_listeners.call(report)
+            elif isinstance(report, PartitionStalled):
+                self._log.error("%s: %s", worker.name, report)
             elif isinstance(report, ApplicationShutdownRequested):
                 self._log.error("%s: a member of the group requested to shut down the application", worker.name)
-                self._shut_down(ExitCode.FAILED)
+                self._shut_down(ExitCode.FAILED, "a member of the group requested to shut down the application")
         return bool(reports)
 
     # -- how processes end
@@ -309,33 +324,34 @@ class Supervisor:
             pass
         worker.output.drain()
         slot.worker = None
-        self._queries.on_gone(worker)
+        self.queries.on_gone(worker)
         self._decide(slot, worker, self._now())
         worker.close()
 
     def _decide(self, slot: Slot, worker: Worker, now: int) -> None:
         """Decide what follows the end of a process."""
         failure, cause = worker.failure, worker.cause_of_death()
-        if slot.stop_by is not None:
+        if slot.stopped_at is not None:
             self._on_stopped(slot, worker, cause)
-        elif worker.exit_code == WorkerExitCode.BOOT_FAILED or (worker.exit_code > 0 and not worker.has_started):
-            reason = failure.traceback if failure else f"process {worker.pid} ended with {cause}; its stderr has more"
-            self._log.error("%s cannot start, and would not with another try:\n%s", worker.name, reason)
-            self._shut_down(ExitCode.TOPOLOGY)
+        elif cannot_start(worker, self._any_has_started):
+            why = explanation(worker)
+            self._log.error("%s cannot start, and would not with another try: %s", worker.name, why)
+            self._shut_down(ExitCode.TOPOLOGY, reason(worker))
         elif failure is not None:
             self.failed_stream_threads += 1
             error = StreamThreadError(worker.name, failure.kind, failure.message, failure.traceback)
-            self._on_uncaught(slot, error, now)
+            self._on_uncaught(slot, error, explanation(worker), now)
         else:
             self.failed_stream_threads += 1
             self._log.error("%s, process %d, died: %s", worker.name, worker.pid, cause)
             self._replace(slot, now)
 
     def _on_stopped(self, slot: Slot, worker: Worker, cause: str) -> None:
-        if worker.exit_code == WorkerExitCode.STOPPED:
+        if worker.exit_code == WorkerExitCode.STOPPED or (worker.killed and worker.state in WITHOUT_WORK):
             self._log.info("%s, process %d, has closed", worker.name, worker.pid)
         else:
-            text = f"\n{worker.failure.traceback}" if worker.failure else ""
+            why = reason(worker) if self.reason == reason(worker) else explanation(worker)  # told once
+            text = f": {why}" if worker.failure else ""
             self._log.error("%s, process %d, died while it closed: %s%s", worker.name, worker.pid, cause, text)
             if self._stopping and self.exit_code is ExitCode.OK:
                 self.exit_code = ExitCode.FAILED
@@ -345,19 +361,19 @@ class Supervisor:
         del self._slots[slot.number]
         slot.gone.set_result(name)
 
-    def _on_uncaught(self, slot: Slot, error: StreamThreadError, now: int) -> None:
+    def _on_uncaught(self, slot: Slot, error: StreamThreadError, why: str, now: int) -> None:
         """Kafka Streams: KafkaStreams.handleStreamsUncaughtException."""
         response = ask(self.exception_handler, error, self._log)
         self._log.error(
-            "%s died of an exception, and the uncaught exception handler opted to %s:\n%s",
+            "%s died of an exception, and the uncaught exception handler opted to %s: %s",
             error.thread_name,
             response.name,
-            error.traceback,
+            why,
         )
         if response is StreamsUncaughtExceptionHandlerResponse.REPLACE_THREAD:
             self._replace(slot, now)
         elif response is StreamsUncaughtExceptionHandlerResponse.SHUTDOWN_CLIENT:
-            self._shut_down(ExitCode.FAILED)
+            self._shut_down(ExitCode.FAILED, str(error))
         else:
             self._shut_down_application(slot, now)
 
@@ -386,7 +402,7 @@ class Supervisor:
                 limits.max_restarts,
                 limits.window_ms // 1000,
             )
-            self._shut_down(ExitCode.RESTART_LIMIT)
+            self._shut_down(ExitCode.RESTART_LIMIT, "stream threads died again and again: the log has the reasons")
             return
         slot.restarts += 1
         slot.start_at = now + delay
@@ -397,8 +413,9 @@ class Supervisor:
             if self._guard.check(slot, now) and self._stopping:
                 self.exit_code = ExitCode.SHUTDOWN_TIMEOUT
         if self._give_up_at is not None and now >= self._give_up_at and not self._stopping:
-            self._log.error("The group did not answer the request to shut down the application; other hosts may go on")
-            self._shut_down(ExitCode.FAILED)
+            why = "The group did not answer the request to shut down the application; other hosts may go on"
+            self._log.error("%s", why)
+            self._shut_down(ExitCode.FAILED, why)
 
     # -- what others ask for
 
@@ -421,12 +438,12 @@ class Supervisor:
             for line in (summary(self.states.state, self._workers()), *description(self._thread_status())):
                 self._log.info("%s", line)
 
-    def _shut_down(self, code: ExitCode, leave_group: bool = False) -> None:
+    def _shut_down(self, code: ExitCode, why: str = "", leave_group: bool = False) -> None:
         """Stop all stream threads at once: each finishes its batch, commits and closes. The first call counts."""
         if self._stopping:
             return
         self._stopping = True
-        self.exit_code = code
+        self.exit_code, self.reason = code, why
         error = code is not ExitCode.OK
         self.states.transition_to(ApplicationState.PENDING_ERROR if error else ApplicationState.PENDING_SHUTDOWN)
         self._notifier.stopping()
@@ -436,8 +453,8 @@ class Supervisor:
     def _stop(self, slot: Slot, command: Shutdown) -> None:
         if slot.worker is None:
             self._forget(slot, f"{self._client_id}-StreamThread-{slot.number}")
-        elif slot.stop_by is None:
-            slot.stop_by = self._now() + int(self._config["penstock.shutdown.timeout.ms"])
+        elif slot.stopped_at is None:
+            slot.stopped_at = self._now()
             self._send(slot.worker, command)
 
     def _kill_all(self) -> None:
@@ -456,7 +473,7 @@ class Supervisor:
 
     def _remove_thread(self) -> Future[str | None] | None:
         """Kafka Streams: KafkaStreams.removeStreamThread. The thread leaves the group: nobody replaces it."""
-        staying = [slot for slot in self._slots.values() if slot.stop_by is None]
+        staying = [slot for slot in self._slots.values() if slot.stopped_at is None]
         if not staying or not self.states.state.is_running_or_rebalancing:
             self._log.warning("Cannot remove a stream thread: there is none, or the client does not run")
             return None
@@ -480,10 +497,3 @@ class Supervisor:
         if now >= self._next_notice:
             self._next_notice = now + TURN_MS
             self._notifier.status(summary(self.states.state, self._workers()))
-
-
-def _answer(answer: Future[Any], function: Callable[[], Any]) -> None:
-    try:
-        answer.set_result(function())
-    except Exception as error:  # noqa: BLE001  raised where the answer is waited for
-        answer.set_exception(error)

@@ -18,11 +18,26 @@ from penstock.topology.errors import PenstockError, TopologyError
 from penstock.topology.streams_builder import StreamsBuilder
 from penstock.topology.topology import Topology
 
+#: The folder with all of Penstock, as tracebacks name it.
+_OURS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 class TopologyLoadError(TopologyError):
     """The topology cannot be imported or built; another try would end the same way."""
+
+    def explained(self) -> str:
+        """Return the message, and the traceback through the user's own code as far as there is one.
+
+        Frames of the import system and of Penstock are left out: they would hide the few lines that matter.
+        """
+        cause = self.__cause__
+        if cause is None:
+            return str(self)
+        shown = traceback.TracebackException.from_exception(cause)
+        shown.stack = traceback.StackSummary.from_list([frame for frame in shown.stack if _is_users(frame)])
+        told = bool(shown.stack) or isinstance(cause, SyntaxError)
+        return f"{self}\n{''.join(shown.format())}".rstrip() if told else str(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +94,13 @@ class TopologySource:
             raise
         except PenstockError as error:
             raise TopologyLoadError(f"{self.reference or 'The topology'} cannot be built: {error}") from error
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise TopologyLoadError(
                 f"{self.reference or 'The topology'} cannot be loaded: {type(error).__name__}: {error}"
                 f"{self._advice(error) or _where(error)}"
             ) from error
 
-    def _advice(self, error: Exception) -> str:
+    def _advice(self, error: BaseException) -> str:
         module = (self.reference or "").partition(":")[0]
         if isinstance(error, ModuleNotFoundError) and error.name and (module + ".").startswith(error.name + "."):
             return f". Is the name right, and is {os.getcwd()} the folder it is in?"
@@ -94,11 +109,15 @@ class TopologySource:
         return ""
 
 
-def _where(error: Exception) -> str:
+def _where(error: BaseException) -> str:
     """Return the place in the user's code where an error came from, if there is one."""
-    ours = (__file__, importlib.__file__)
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename not in ours and f.filename[0] != "<"]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame)]
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+
+
+def _is_users(frame: traceback.FrameSummary) -> bool:
+    """Return whether a frame is neither ours nor the import system's."""
+    return not frame.filename.startswith((_OURS, importlib.__file__, "<frozen"))
 
 
 def build(found: Any, config: Mapping[str, Any] | None) -> Topology:

@@ -15,6 +15,9 @@ from penstock.workers.control import (
     ApplicationShutdownRequested,
     Command,
     Failed,
+    HostsChanged,
+    ListenerCall,
+    PartitionStalled,
     QueryResult,
     Report,
     StateChanged,
@@ -29,6 +32,8 @@ from .exit_codes import WorkerExitCode
 from .worker_output import WorkerOutput
 from .worker_process import ProcessEnds, ProcessStarted, WorkerSpec, WorkerTarget
 
+#: For how long the figures of a process's memory and CPU are good, in ms.
+USAGE_MS = 1_000
 #: Stands for an exit code that cannot be found out; no process can end with it.
 UNKNOWN_EXIT = 256
 
@@ -37,7 +42,7 @@ UNKNOWN_EXIT = 256
 class ThreadStatus:
     """What is known of a stream thread and its process (Kafka Streams: ThreadMetadata, and more).
 
-    lag, restore_remaining and restore_total in records; cpu_percent of one core since the status before; uptime in s.
+    lag, restore_remaining and restore_total in records; cpu_percent of one core, over a second or more; uptime in s.
     """
 
     name: str
@@ -89,6 +94,8 @@ class Worker:
         self._process = process
         self._pidfd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
         self._stats = psutil.Process(self.pid)
+        self._measured_at: int | None = None
+        self._measured = 0, 0.0
 
     @classmethod
     def spawn(cls, context: SpawnContext, spec: WorkerSpec, target: WorkerTarget, now: int) -> Worker:
@@ -153,7 +160,7 @@ class Worker:
                 self.failure = report
             case ProcessStarted():
                 self.has_started = True
-            case QueryResult() | ApplicationShutdownRequested():
+            case QueryResult() | ListenerCall() | PartitionStalled() | HostsChanged() | ApplicationShutdownRequested():
                 pass  # the supervisor's business
 
     def abort(self, now: int) -> None:
@@ -210,7 +217,7 @@ class Worker:
 
     def thread_status(self, now: int, restarts: int) -> ThreadStatus:
         """Return what is known now. Memory and CPU are 0 for a process that has just ended."""
-        rss, cpu = self._usage()
+        rss, cpu = self._usage(now)
         status = self.status
         return ThreadStatus(
             name=self.name,
@@ -228,9 +235,13 @@ class Worker:
             restarts=restarts,
         )
 
-    def _usage(self) -> tuple[int, float]:
-        try:
-            with self._stats.oneshot():
-                return self._stats.memory_info().rss, self._stats.cpu_percent()
-        except psutil.NoSuchProcess:
-            return 0, 0.0
+    def _usage(self, now: int) -> tuple[int, float]:
+        """Return memory (bytes) and CPU (%), measured anew only after a while: the kernel counts CPU in 10 ms."""
+        if self._measured_at is None or now - self._measured_at >= USAGE_MS:
+            self._measured_at = now
+            try:
+                with self._stats.oneshot():
+                    self._measured = self._stats.memory_info().rss, self._stats.cpu_percent()
+            except psutil.NoSuchProcess:
+                self._measured = 0, 0.0
+        return self._measured

@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-from penstock.topology.errors import ConfigError
+from penstock.topology.errors import ConfigError, PenstockError
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.control import Command, Failed, Report, Shutdown, ThreadControl
 
@@ -47,6 +47,7 @@ class WorkerSpec:
     """What a stream thread's process is told. slot: N in StreamThread-N; it stays when the process is replaced.
 
     process_id: the application's on this host (a UUID that the state directory keeps). num_threads: how many there are.
+    listeners: of which calls to report, "restore" and "standby".
     """
 
     slot: int
@@ -55,6 +56,7 @@ class WorkerSpec:
     num_threads: int
     config: StreamsConfig
     topology: TopologySource
+    listeners: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -173,9 +175,16 @@ def _load_spec(spec_bytes: bytes) -> WorkerSpec:
 
 
 def _report_failure(control: PipeControl, error: BaseException) -> None:
-    if not control.failed:
-        text = "".join(traceback.format_exception(error))
-        control.report(Failed(type(error).__name__, str(error), text))
+    if control.failed:
+        return
+    match error:
+        case TopologyLoadError():
+            text = error.explained()
+        case PenstockError():
+            text = str(error)  # says what is wrong and what to do: where we have noticed it is no help
+        case _:
+            text = "".join(traceback.format_exception(error))
+    control.report(Failed(type(error).__name__, str(error), text))
 
 
 def _set_up_logging(channel: Channel, level: str) -> None:

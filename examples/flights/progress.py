@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from penstock.topology import records
+from penstock.workers.membership.offsets_reader import GroupOffsetsReader
 
 REQUEST_TIMEOUT_SECONDS = 10.0
 #: What a broker answers for a topic that is not quite there yet.
@@ -37,8 +40,8 @@ class ProgressReader:
     def __init__(self, bootstrap_servers: str, application_id: str, inputs: Iterable[str]) -> None:
         settings: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap_servers, "log_level": 3}
         self._admin = AdminClient(settings)
-        # Not the admin client: librdkafka 2.16's crashes the process when a coordinator is still loading its groups.
-        self._consumer = Consumer({**settings, "group.id": application_id, "enable.auto.commit": False})
+        # Not librdkafka's: see GroupOffsetsReader.
+        self._offsets = GroupOffsetsReader(application_id, {"bootstrap_servers": bootstrap_servers})
         self._group = application_id
         self._inputs = frozenset(inputs)
 
@@ -46,17 +49,17 @@ class ProgressReader:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._consumer.close()
+        self._offsets.close()
 
     def read(self) -> Progress:
-        """Ask the broker; raises KafkaException if it does not answer.
+        """Ask the broker; raises KafkaException or StreamsError if it does not answer.
 
         First what is committed, then what there is: a commit comes after all that its records led to was written, so
         that equal numbers in this order leave nothing on the way, in no topic.
         """
         partitions = self._partitions()
-        committed = self._consumer.committed(partitions, REQUEST_TIMEOUT_SECONDS)
-        sums = _sum_by_topic((p.topic, max(p.offset, 0)) for p in committed)
+        committed = self._offsets.committed([records.TopicPartition(p.topic, p.partition) for p in partitions])
+        sums = _sum_by_topic((p.topic, at.offset if at else 0) for p, at in committed.items())
         try:
             return Progress(sums, self._available(partitions))
         except KafkaException as error:
