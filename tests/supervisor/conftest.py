@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from penstock.topology.streams_config import StreamsConfig
 sys.path.insert(0, str(Path(__file__).parent))  # spawned processes get the path, and import worker_targets by name
 
 import worker_targets
+from broker_stage import PARTITIONS, App, Counting
 from stage import PATIENCE, Application, Conductor, LogLines, MakeApplication
 
 
@@ -77,3 +78,21 @@ def systemd(tmp_path: Path) -> Iterator[socket.socket]:
         receiver.bind(str(tmp_path / "notify"))
         receiver.settimeout(10)
         yield receiver
+
+
+@pytest.fixture
+def counting(bootstrap_servers: str, application_id: str, make_topic: Callable[..., str], tmp_path: Path) -> Counting:
+    """An application that counts by key, with PARTITIONS tasks, on the broker of the run."""
+    source, sink = make_topic("in", PARTITIONS), make_topic("out", PARTITIONS)
+    return Counting(bootstrap_servers, application_id, source, sink, tmp_path / "state")
+
+
+@pytest.fixture
+def app(tmp_path: Path, bootstrap_servers: str, application_id: str) -> Iterator[App]:
+    """A user's folder, and the command that runs what is in it on the broker of the run."""
+    made = App(tmp_path, bootstrap_servers, application_id)
+    yield made
+    for process in made.processes:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()

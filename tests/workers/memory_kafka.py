@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as RdTopicPartition
+from confluent_kafka.admin import OffsetSpec
 
 from penstock.topology.errors import StreamsError, TaskMigratedError
 from penstock.topology.records import RawRecord, TopicPartition
@@ -84,6 +85,7 @@ class Cluster:
         self.committed: dict[TopicPartition, OffsetAndMetadata] = {}
         self.refuse_topics: set[str] = set()
         self.deleted_before: dict[TopicPartition, int] = {}
+        self.cleanup_policies: dict[str, str] = {}
         self.group = Group(self)
 
     def create_topic(self, topic: str, partitions: int) -> None:
@@ -141,8 +143,7 @@ class MemoryConsumer:
     def incremental_unassign(self, partitions: list[RdTopicPartition]) -> None:
         for partition in partitions:
             key = TopicPartition(partition.topic, partition.partition)
-            del self.positions[key]
-            self.paused.discard(key)
+            del self.positions[key]  # librdkafka remembers that it is paused
             self.told_end.pop(key, None)
 
     def pause(self, partitions: list[RdTopicPartition]) -> None:
@@ -348,10 +349,12 @@ class MemoryMember:
         self._pending = False
 
     def poll(self) -> list[Event]:
-        events, self.events = self.events, []
-        if self._pending:
-            events = [event for event in events if not isinstance(event, Rebalance)]
-        self._pending = self._pending and not any(isinstance(event, Assigned | Lost) for event in events)
+        events: list[Event] = []
+        for event in self.events:
+            if not (self._pending and isinstance(event, Rebalance)):  # the join under way is the answer to it
+                events.append(event)
+            self._pending = self._pending and not isinstance(event, Assigned | Lost)
+        self.events = []
         return events
 
     @property
@@ -392,7 +395,7 @@ class MemoryMember:
             raise TaskMigratedError("Not a member")
         return b"generation %d" % self.generation
 
-    def close(self, leave: bool) -> None:
+    def close(self, leave: bool = False) -> None:
         self.left = leave
         if leave and self.cluster.group.members.pop(self.name, None) is not None:
             self.cluster.group.rebalance(None)
@@ -418,18 +421,28 @@ class MemoryAdmin:
     def create_topics(self, topics: Any, request_timeout: float = 0) -> dict[str, Future[Any]]:
         for topic in topics:
             self.cluster.create_topic(topic.topic, topic.num_partitions)
+            self.cluster.cleanup_policies[topic.topic] = topic.config["cleanup.policy"]
         return {topic.topic: done(None) for topic in topics}
 
-    def list_offsets(self, asked: Mapping[RdTopicPartition, Any], request_timeout: float = 0) -> dict[Any, Future[Any]]:
-        ends = {p: self.cluster.logs[TopicPartition(p.topic, p.partition)].end for p in asked}
-        return {partition: done(SimpleNamespace(offset=end)) for partition, end in ends.items()}
+    def describe_configs(self, resources: list[Any], request_timeout: float = 0) -> dict[Any, Future[Any]]:
+        policies = self.cluster.cleanup_policies
+        return {r: done({"cleanup.policy": SimpleNamespace(value=policies.get(r.name, "compact"))}) for r in resources}
 
-    def list_consumer_group_offsets(self, requests: list[Any], request_timeout: float = 0) -> dict[str, Future[Any]]:
-        (request,) = requests
-        asked = [TopicPartition(p.topic, p.partition) for p in request.topic_partitions]
-        offsets = {p: at.offset if (at := self.cluster.committed.get(p)) is not None else -1001 for p in asked}
-        found = [RdTopicPartition(*partition, offset) for partition, offset in offsets.items()]
-        return {request.group_id: done(SimpleNamespace(topic_partitions=found))}
+    def list_offsets(
+        self,
+        asked: Mapping[RdTopicPartition, Any],
+        request_timeout: float = 0,
+        isolation_level: Any = IsolationLevel.READ_UNCOMMITTED,
+    ) -> dict[Any, Future[Any]]:
+        def answer(partition: RdTopicPartition, spec: Any) -> Future[Any]:
+            log = self.cluster.logs.get(TopicPartition(partition.topic, partition.partition))
+            if log is None:
+                return failed(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
+            end = log.readable_end(isolation_level is IsolationLevel.READ_COMMITTED)
+            earliest = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+            return done(SimpleNamespace(offset=log.start if type(spec) is type(earliest) else end))
+
+        return {partition: answer(partition, spec) for partition, spec in asked.items()}
 
     def delete_records(self, partitions: list[RdTopicPartition]) -> dict[Any, Future[Any]]:
         for partition in partitions:
@@ -474,7 +487,11 @@ class MemoryClientSupplier:
         return producer
 
     def get_admin(self, client_id: str) -> MemoryAdmin:
-        return MemoryAdmin(self.cluster)
+        admin = self.made[client_id] = MemoryAdmin(self.cluster)
+        return admin
+
+    def get_offsets_reader(self, client_id: str, timeout_ms: int) -> MemoryMember:
+        return MemoryMember(self.cluster, client_id, lambda members: {})  # reading needs no membership
 
     def get_group_member(self, client_id: str, assign: Assign, instance_id: str | None = None) -> MemoryMember:
         member = MemoryMember(self.cluster, client_id, assign)

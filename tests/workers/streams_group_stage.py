@@ -96,7 +96,7 @@ class ThreadDouble:
         if isinstance(event, Assigned):
             self.assignment = self.assignor.on_assignment(event.user_data)
             self.history.append(self.active)
-            return self.assignment.next_rebalance_ms == 0
+            return self.assignment.next_rebalance_in_ms == 0
         if isinstance(event, Lost):
             self.assignment = Assignment()
         return isinstance(event, Rebalance | Lost)

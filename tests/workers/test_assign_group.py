@@ -123,8 +123,8 @@ class Thread:
         self.standby = set(part.standby)
         self.disk |= self.standby | {task for task in self.active if task.subtopology == 0}
         assert not self.active & self.standby
-        self.wants_rebalance = bool(revoked) or part.next_rebalance_ms == 0
-        self.probing = part.next_rebalance_ms not in (None, 0)
+        self.wants_rebalance = bool(revoked) or part.next_rebalance_in_ms == 0
+        self.probing = part.next_rebalance_in_ms not in (None, 0)
 
 
 class SimulatedGroup:
@@ -334,14 +334,14 @@ def test_hosts_are_told_where_all_partitions_are() -> None:
     everywhere = {partition for partitions in told.partitions_by_host.values() for partition in partitions}
     assert everywhere == {TopicPartition(topic, n) for topic, count in COUNTS.items() for n in range(count)}
     assert told.standby_partitions_by_host["h1:80"]
-    assert told.next_rebalance_ms is None
+    assert told.next_rebalance_in_ms is None
 
 
 def test_a_static_member_that_came_back_with_another_endpoint_rebalances() -> None:
     old = assignor(application_server="old:80")
     stored = rebalance(old, {"m": old.subscription((), (), {})})["m"].user_data
-    assert assignor(application_server="new:80").on_assignment(stored).next_rebalance_ms == 0
-    assert old.on_assignment(stored).next_rebalance_ms is None
+    assert assignor(application_server="new:80").on_assignment(stored).next_rebalance_in_ms == 0
+    assert old.on_assignment(stored).next_rebalance_in_ms is None
 
 
 def test_version_probing_lets_old_and_new_members_share_a_group() -> None:
@@ -352,11 +352,11 @@ def test_version_probing_lets_old_and_new_members_share_a_group() -> None:
     assert task not in part(parts, "m-1").active  # it was understood that the new one owns it
     answer = new.on_assignment(parts["m-2"].user_data)
     assert task in answer.active
-    assert answer.next_rebalance_ms == 0
+    assert answer.next_rebalance_in_ms == 0
     again = new.subscription([task], (), {})
     assert SubscriptionInfo.decode(again, "m-2").version == 1
     parts = rebalance(old, {"m-1": old.subscription((), (), {}), "m-2": again})
-    assert new.on_assignment(parts["m-2"].user_data).next_rebalance_ms is None
+    assert new.on_assignment(parts["m-2"].user_data).next_rebalance_in_ms is None
 
 
 def test_when_the_last_old_member_is_gone_the_new_version_is_used() -> None:
@@ -364,7 +364,7 @@ def test_when_the_last_old_member_is_gone_the_new_version_is_used() -> None:
     new.on_assignment(AssignmentInfo(1, 1).encode())
     assert SubscriptionInfo.decode(new.subscription((), (), {}), "m", 2).version == 1
     parts = rebalance(new, {"m": new.subscription((), (), {})})
-    assert new.on_assignment(parts["m"].user_data).next_rebalance_ms == 0
+    assert new.on_assignment(parts["m"].user_data).next_rebalance_in_ms == 0
     assert SubscriptionInfo.decode(new.subscription((), (), {}), "m", 2).version == 2
 
 
@@ -413,8 +413,52 @@ def test_all_source_topics_are_subscribed() -> None:
     assert assignor().source_topics == {"a", "b", "c"}
 
 
-def test_a_strategy_that_has_no_effect_is_said_to_have_none(caplog: pytest.LogCaptureFixture) -> None:
-    assignor()
+@pytest.mark.parametrize(
+    ("jump_ms", "remaining_ms"), [(0, 600_000), (-86_400_000, 600_000), (60_000, 540_000), (86_400_000, 0)]
+)
+def test_a_clock_that_jumps_does_not_put_a_probing_rebalance_off(jump_ms: int, remaining_ms: int) -> None:
+    member = assignor()
+    info = AssignmentInfo(1, 1, next_rebalance_ms=NOW_MS + 600_000)
+    member._clock = JumpedClock(jump_ms)
+    assert member.on_assignment(info.encode()).next_rebalance_in_ms == remaining_ms
+
+
+@dataclass
+class JumpedClock:
+    """A clock that someone has set."""
+
+    jump_ms: int
+
+    def monotonic_ms(self) -> int:
+        return NOW_MS
+
+    def wall_clock_ms(self) -> int:
+        return NOW_MS + self.jump_ms
+
+
+def test_a_member_with_other_stores_is_told_of_by_the_leader(caplog: pytest.LogCaptureFixture) -> None:
+    leader, member = assignor(1, latest_version=2), assignor(2, latest_version=2)
+    same = assignor(3, topics=OTHER_TOPICS, latest_version=2)
+    members = {"m-1": leader.subscription((), (), {}), "m-2": member.subscription((), (), {})}
+    rebalance(leader, members)
     assert not caplog.records
-    assignor(rack_aware_assignment_strategy="min_traffic")
-    assert "rack.aware.assignment.strategy=min_traffic has no effect" in caplog.text
+    rebalance(leader, {**members, "m-3": same.subscription((), (), {})})
+    assert "The topology of members m-3 is not that of this member, which leads the group" in caplog.text
+
+
+#: The sub-topologies with another store, and with other topics.
+OTHER_TOPICS = {0: topics_info(0, "a", "b", changelogs=["other-changelog"]), 1: topics_info(1, "c")}
+FOREIGN_TOPICS = {0: topics_info(0, "c"), 1: topics_info(1, "a", "b")}
+
+
+@pytest.mark.parametrize("topics", [FOREIGN_TOPICS, {0: FOREIGN_TOPICS[0]}], ids=["other topics", "fewer"])
+def test_tasks_of_another_topology_are_refused_and_both_are_named(topics: Mapping[int, TopicsInfo]) -> None:
+    leader, stranger = assignor(1), assignor(2, topics=topics)
+    parts = rebalance(leader, {"m-1": leader.subscription((), (), {}), "m-2": stranger.subscription((), (), {})})
+    with pytest.raises(
+        TaskAssignmentError,
+        match=r"assigned task \d_\d, which reads .*in the topology of this program sub-topology \d reads .*"
+        r"Two applications have the same application.id",
+    ):
+        stranger.on_assignment(parts["m-2"].user_data)
+    assert leader.on_assignment(parts["m-1"].user_data).active  # the leader's application goes on

@@ -36,6 +36,8 @@ subscriptions = st.builds(
     st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3),
     numbers,
     st.sampled_from(AssignorError),
+    st.text(max_size=8),
+    st.text(max_size=16),
 )
 assignments = st.builds(
     AssignmentInfo,
@@ -156,6 +158,20 @@ def test_the_bytes_of_version_1_are_fixed() -> None:
         "03683a31" + "02047a6f6e650161" + "09" + "04"
     )
     assert ASSIGNMENT.encode().hex() == "504e534b010100" + "010174" + "0100010101000101" + "00" + "00" + "00" + "0e"
+
+
+def test_the_bytes_of_version_2_are_fixed() -> None:
+    subscription = SubscriptionInfo(2, 2, UUID(int=2), unique_field=9, rack="red", topology="ab12")
+    assert subscription.encode().hex() == (
+        "504e534b0202" + "00000000000000000000000000000002" + "00" + "00" + "00" + "00" + "00" + "09" + "00"
+        "03726564" + "0461623132"
+    )
+
+
+def test_what_version_1_does_not_know_is_not_told_in_it() -> None:
+    subscription = SubscriptionInfo(1, 2, UUID(int=2), rack="red", topology="ab12")
+    read = SubscriptionInfo.decode(subscription.encode(), "m")
+    assert (read.latest_supported_version, read.rack, read.topology) == (2, "", "")
 
 
 def test_what_a_thousand_tasks_cost_in_the_group_metadata() -> None:

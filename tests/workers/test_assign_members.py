@@ -9,12 +9,13 @@ from uuid import UUID
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from penstock.topology.errors import TaskAssignmentError
 from penstock.topology.records import TaskId
 from penstock.topology.streams_builder import StreamsBuilder
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.assignment.changelog_offsets import AdminChangelogOffsets
 from penstock.workers.assignment.streams_partition_assignor import StreamsPartitionAssignor
-from penstock.workers.assignment.subscription_info import LATEST_OFFSET
+from penstock.workers.assignment.subscription_info import LATEST_OFFSET, LATEST_SUPPORTED_VERSION, AssignmentInfo
 from penstock.workers.assignment.topics_info import topics_infos
 from penstock.workers.client_supplier import KafkaClientSupplier, static_instance_id
 from penstock.workers.clock import SystemClock
@@ -33,13 +34,15 @@ PAUSE_SECONDS = 0.01
 class Thread:
     """A stream thread that owns tasks but does nothing with them."""
 
-    def __init__(self, config: StreamsConfig, source: str, process: int, slot: int) -> None:
+    def __init__(self, config: StreamsConfig, source: str, process: int, slot: int, version: int) -> None:
         log, clock, process_id = PrefixedLogger("test", f"{slot} "), SystemClock(), UUID(int=process)
         supplier = KafkaClientSupplier(config, clock)
         self.admin = supplier.get_admin(f"admin-{slot}")
+        self.answers: list[AssignmentInfo] = []
         self.topics = InternalTopicManager(self.admin, config, clock, log)
-        offsets = AdminChangelogOffsets(self.admin, config["application.id"])
-        self.assignor = StreamsPartitionAssignor(config, process_id, offsets, clock, log)
+        self.offsets_reader = supplier.get_offsets_reader(f"offsets-{slot}", 10_000)
+        offsets = AdminChangelogOffsets(self.admin, self.offsets_reader)
+        self.assignor = StreamsPartitionAssignor(config, process_id, offsets, clock, log, latest_version=version)
         builder = StreamsBuilder()
         builder.stream(source).group_by(lambda key, value: value).count(store="counts")
         topology = builder.build(config).internal_builder.build_subtopologies(config)
@@ -66,9 +69,10 @@ class Thread:
             self.join()
 
     def take(self, event: Assigned) -> None:
+        self.answers.append(AssignmentInfo.decode(event.user_data))
         part = self.assignor.on_assignment(event.user_data)
         assert event.active == {partition for partitions in part.active.values() for partition in partitions}
-        self.wants_rebalance = bool(self.active - part.active.keys()) or part.next_rebalance_ms == 0
+        self.wants_rebalance = bool(self.active - part.active.keys()) or part.next_rebalance_in_ms == 0
         self.active, self.standby = set(part.active), set(part.standby)
 
     def join(self) -> None:
@@ -87,8 +91,8 @@ class Application:
         self.source = source
         self.threads: list[Thread] = []
 
-    def start(self, process: int, slot: int) -> Thread:
-        thread = Thread(self.config, self.source, process, slot)
+    def start(self, process: int, slot: int, version: int = LATEST_SUPPORTED_VERSION) -> Thread:
+        thread = Thread(self.config, self.source, process, slot, version)
         self.threads.append(thread)
         return thread
 
@@ -180,3 +184,41 @@ def test_standbys_of_another_process_take_over(start_application: Callable[..., 
     application.settle()
     assert first.active == TASKS
     assert first.standby == set()
+
+
+@pytest.mark.parametrize("versions", [(1, 2), (2, 1)], ids=["old leader", "new leader"])
+def test_members_of_two_encoding_versions_share_a_group_and_change_over_when_the_old_one_leaves(
+    start_application: Callable[..., Application], versions: tuple[int, int]
+) -> None:
+    """KIP-268, over a real broker: version 2 has fields that version 1 cannot read."""
+    application = start_application()
+    first, second = (application.start(number, number, version) for number, version in enumerate(versions, start=1))
+    application.settle()
+    assert len(first.active) == len(second.active) == len(TASKS) / 2
+    assert first.answers[-1].version == second.answers[-1].version == 1
+    old, new = sorted((first, second), key=lambda thread: thread.assignor._latest_version)
+    assert new.answers[-1].commonly_supported_version == 1
+    application.stop(old, leave=True)
+    application.settle()
+    assert new.active == TASKS
+    assert new.answers[-1].version == 2
+
+
+def test_another_topology_under_the_same_id_is_told_and_the_application_goes_on(
+    start_application: Callable[..., Application], make_topic: Callable[..., str]
+) -> None:
+    application = start_application()
+    right = application.start(1, 1)
+    application.settle()
+    builder = StreamsBuilder()
+    builder.stream(make_topic("foreign", partitions=2)).group_by_key().count(store="others")
+    wrong = application.start(2, 2)
+    config = application.config
+    wrong.infos = topics_infos(
+        config["application.id"], builder.build(config).internal_builder.build_subtopologies(config)
+    )
+    with pytest.raises(TaskAssignmentError, match="Two applications have the same"):
+        application.settle()
+    application.stop(wrong, leave=True)
+    application.settle()
+    assert right.active == TASKS

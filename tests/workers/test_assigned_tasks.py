@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from counting import CHANGELOG, IN, OUT, counting
-from memory_kafka import Cluster
+from memory_kafka import Cluster, ManualClock
 from thread_stage import Stage
 
 from penstock.statestore.rocksdb_store import RocksDBStore
@@ -19,6 +19,7 @@ from penstock.workers.assigned_streams_tasks import AssignedStreamsTasks
 from penstock.workers.log_context import TRACE, PrefixedLogger
 from penstock.workers.stream_task import StreamTask
 from penstock.workers.task import TaskState
+from penstock.workers.task_timeouts import TaskTimeouts
 
 TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
 IDS = [TaskId(0, 0), TaskId(0, 1)]
@@ -31,7 +32,8 @@ class Bench:
 
     def __init__(self, stage: Stage, topology: Any) -> None:
         self.thread = stage.thread(topology, {})
-        self.registry = AssignedStreamsTasks(PrefixedLogger("penstock.test", ""))
+        log = PrefixedLogger("penstock.test", "")
+        self.registry = AssignedStreamsTasks(log, TaskTimeouts(0, ManualClock(), log))
 
     def add(self, *task_ids: TaskId) -> list[StreamTask]:
         tasks: list[StreamTask] = self.thread.task_manager._task_creator.create_tasks({i: INPUT[i] for i in task_ids})
@@ -137,9 +139,7 @@ def test_only_what_moves_is_suspended(bench: Bench) -> None:
     assert bench.registry.running_by_partition.keys() == INPUT[IDS[0]] | {LOGS[IDS[0]]}
 
 
-def test_a_suspended_task_is_resumed_with_the_same_partitions(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_suspended_task_is_resumed_with_the_same_partitions(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     task, _ = bench.run()
     bench.registry.suspend()
     assert not bench.registry.maybe_resume_suspended_task(TaskId(0, 7), set())
@@ -191,9 +191,7 @@ def test_a_migrated_task_is_closed_as_a_zombie(
     )
 
 
-def test_any_other_error_is_logged_and_raised(
-    stage: Stage, cluster: Cluster, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_any_other_error_is_logged_and_raised(stage: Stage, cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(stage, stateless(boom))
     task, _ = bench.run()
     cluster.append(IN, 0, b"broken", b"")

@@ -409,3 +409,14 @@ def test_reading_a_missing_topic_does_not_create_it(
     finally:
         consumer.close()
     assert missing not in supplier.get_admin("a").list_topics(timeout=SECONDS).topics
+
+
+def test_before_exactly_once_the_fence_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks: list[bool] = []
+    monkeypatch.setattr("penstock.workers.client_supplier.verify_layout", lambda: checks.append(True))
+    made = KafkaClientSupplier(StreamsConfig({"application.id": "app", "bootstrap.servers": "localhost:1"}))
+    made.get_producer("plain")
+    assert not checks
+    for _ in range(2):
+        made.get_producer("transactional", transactional_id="app-1")
+    assert checks == [True]

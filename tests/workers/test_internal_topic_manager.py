@@ -24,6 +24,7 @@ from penstock.topology.windows import TimeWindows
 from penstock.workers.assignment.changelog_offsets import AdminChangelogOffsets
 from penstock.workers.assignment.repartition_topics import repartition_topic_counts
 from penstock.workers.assignment.topics_info import TopicsInfo, partition_groups, topics_infos
+from penstock.workers.client_supplier import KafkaClientSupplier
 from penstock.workers.clock import SystemClock
 from penstock.workers.internal_topic_manager import (
     InternalTopicManager,
@@ -296,10 +297,12 @@ def test_a_setting_that_the_broker_refuses_is_said_with_the_topic(application: A
 @pytest.mark.broker
 def test_changelog_offsets_come_from_the_brokers(application: Application, make_topic: MakeTopic) -> None:
     application.make_ready()
-    offsets = AdminChangelogOffsets(application.admin, application.id, 2_000)
+    reader = KafkaClientSupplier(application.config).get_offsets_reader("offsets", 2_000)
+    offsets = AdminChangelogOffsets(application.admin, reader, 2_000)
     changelog = TopicPartition(f"{application.id}-counts-changelog", 0)
     assert offsets.end_offsets([changelog]) == {changelog: 0}
     assert offsets.committed_offsets([changelog]) == {changelog: 0}
     assert offsets.end_offsets([]) == offsets.committed_offsets([]) == {}
     with pytest.raises(StreamsError, match="end offsets of 1 changelog partitions are not known"):
         offsets.end_offsets([TopicPartition("no-such-topic", 0)])
+    reader.close()

@@ -34,6 +34,7 @@ from penstock.workers.membership.membership import (
     OffsetAndMetadata,
     RetriableCommitError,
 )
+from penstock.workers.membership.offsets_reader import GroupOffsetsReader
 from penstock.workers.membership.requests import GroupMemberConfig, Identity
 
 #: kafka-python leaves the sockets of failed attempts to the garbage collector.
@@ -108,6 +109,16 @@ def test_offsets_that_cannot_be_read_in_time_are_an_error_of_the_broker(start: S
     member = start(closed_port, api_timeout_ms=300)
     with pytest.raises(BrokerUnavailableError, match="could not be read within 300 ms"):
         member.committed([TopicPartition("t", 0)])
+
+
+@away
+def test_a_reader_of_offsets_gives_up_in_time(closed_port: str) -> None:
+    with GroupOffsetsReader("group", {"bootstrap_servers": closed_port}, timeout_ms=300) as reader:
+        started = time.monotonic()
+        with pytest.raises(BrokerUnavailableError, match=r"group group could not be (read|reached)"):
+            reader.committed([TopicPartition("t", 0)])
+        assert time.monotonic() - started < DEADLINE_SECONDS
+    gc.collect()
 
 
 @away

@@ -28,6 +28,7 @@ from penstock.workers.membership.membership import (
     Rebalance,
     RetriableCommitError,
 )
+from penstock.workers.membership.offsets_reader import GroupOffsetsReader
 from penstock.workers.membership.requests import GroupMemberConfig
 
 pytestmark = pytest.mark.broker
@@ -58,7 +59,12 @@ class Members:
         return member
 
     def join(self, instance_id: str | None = None, heartbeat_interval_ms: int = 100) -> GroupMember:
-        config = replace(self.config, instance_id=instance_id, heartbeat_interval_ms=heartbeat_interval_ms)
+        config = replace(
+            self.config,
+            instance_id=instance_id,
+            heartbeat_interval_ms=heartbeat_interval_ms,
+            eager_heartbeat_interval_ms=heartbeat_interval_ms,
+        )
         member = GroupMember(config, self.servers, echo, SystemClock())
         self.made.append(member)
         member.join([self.topic], b"")
@@ -142,6 +148,19 @@ def test_reading_offsets_needs_no_membership(members: Members, first: TopicParti
     members.joined().commit({first: OffsetAndMetadata(3)})
     stranger = members.stranger()
     assert stranger.committed([first]) == {first: (3, "")}
+
+
+def test_offsets_are_read_from_outside_the_group(
+    members: Members, first: TopicPartition, bootstrap_servers: str
+) -> None:
+    text = "a text that is long enough to end behind its bytes if its length is not known: " + "x" * 200
+    members.joined().commit({first: OffsetAndMetadata(5, text)})
+    second = TopicPartition(members.topic, 1)
+    with GroupOffsetsReader(members.config.group_id, {"bootstrap_servers": bootstrap_servers}) as reader:
+        assert reader.committed([first, second]) == {first: (5, text), second: None}
+        assert reader.committed([]) == {}
+        reader.close()
+        assert reader.committed([first]) == {first: (5, text)}  # opens another connection
 
 
 def test_committing_without_membership_is_refused_before_it_is_sent(members: Members, first: TopicPartition) -> None:

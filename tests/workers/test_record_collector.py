@@ -10,12 +10,14 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from penstock.topology import records
 from penstock.topology.errors import StreamsError, TaskMigratedError
+from penstock.topology.exception_handlers import ProducerRecord, Response
 from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.production_errors import production_error_handler
 from penstock.workers.record_collector import make_log_change, make_send
 from penstock.workers.streams_producer import StreamsProducer
 
 TOPIC = "topic"
+TASK = records.TaskId(0, 1)
 WAIT_SECONDS = 10.0
 #: A record that is older than this is given up: fast failures for the tests below.
 DELIVERY_TIMEOUT_MS = 200
@@ -129,8 +131,60 @@ def test_a_handler_can_go_on_without_a_record() -> None:
     assert mock.producer.dropped == 1
 
 
+def too_large(handler: Any, **config: Any) -> Mock:
+    """A producer that refuses records of more than 1,000 bytes at once."""
+    settings = {"production.exception.handler": handler, **config}
+    return Mock(production_error_handler(settings), **{"message.max.bytes": 1_000})
+
+
+def test_a_handlers_dead_letter_is_written() -> None:
+    asked = []
+
+    def handler(context: Any, record: Any, exception: Exception) -> Response:
+        asked.append((record.topic, record.key, context.task_id))
+        return Response.resume([ProducerRecord(TOPIC, record.key, str(exception).encode(), 99, [("h", b"1")], 1)])
+
+    mock = too_large(handler)
+    make_send(mock.producer, TASK)(TOPIC, b"k", b"v" * 2_000, 1, None, 0)
+    mock.producer.flush()
+    (letter,) = mock.read(1, 1)
+    assert (letter.key(), letter.timestamp()[1], letter.headers()) == (b"k", 99, [("h", b"1")])
+    assert b"Message size too large" in letter.value()
+    assert asked == [(TOPIC, b"k", TASK)]
+    mock.producer.close()
+
+
+def test_the_letters_of_the_words_hold_the_record_that_was_not_written() -> None:
+    decide = production_error_handler(
+        {"production.exception.handler": "continue", "errors.dead.letter.queue.topic.name": "dead"}
+    )
+    message = records.RawRecord(TOPIC, 0, -1, 7, b"k", b"v")
+    goes_on, (letter,) = decide(message, KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), TASK)
+    assert goes_on
+    assert (letter.topic, letter.key, letter.value, letter.timestamp) == ("dead", b"k", b"v", 7)
+    assert dict(letter.headers or ())["__streams.errors.exception"] == b"cimpl.KafkaException"
+
+
+def test_a_dead_letter_that_cannot_be_written_brings_no_further_one(caplog: pytest.LogCaptureFixture) -> None:
+    mock = too_large("continue", **{"errors.dead.letter.queue.topic.name": "dead"})
+    make_send(mock.producer, TASK)(TOPIC, b"k", b"v" * 2_000, 1, None, 0)  # its letter is too large as well
+    mock.producer.flush()
+    assert mock.producer.dropped == 1
+    assert "The dead letter could not be sent to topic dead" in caplog.text
+    mock.producer.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "warned"), [(KafkaError.MSG_SIZE_TOO_LARGE, True), (KafkaError._MSG_TIMED_OUT, False)]
+)
+def test_retry_goes_on_in_no_case(code: int, warned: bool, caplog: pytest.LogCaptureFixture) -> None:
+    decide = production_error_handler({"production.exception.handler": lambda *_: "retry"})
+    assert not decide(records.RawRecord(TOPIC, 0, -1, 7, b"k", b"v"), KafkaError(code), TASK).goes_on
+    assert ("returned RETRY for an error that will not pass" in caplog.text) == warned
+
+
 def test_a_fenced_producer_means_that_its_tasks_have_moved(mock: Mock) -> None:
     fenced = KafkaError(KafkaError.INVALID_PRODUCER_EPOCH)
-    mock.producer._on_error(fenced, records.RawRecord(TOPIC, 0, -1, 1, b"k", b"v"))
+    mock.producer._on_error(mock.producer.errors, fenced, records.RawRecord(TOPIC, 0, -1, 1, b"k", b"v"))
     with pytest.raises(TaskMigratedError, match="fenced"):
         mock.producer.check()

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from penstock.topology.errors import StreamsError
+from penstock.workers.changelog import CHANGELOG_TRANSITIONS, ChangelogState
 from penstock.workers.log_context import PrefixedLogger
-from penstock.workers.store_changelog_reader import CHANGELOG_TRANSITIONS, ChangelogState
 from penstock.workers.stream_thread_state import STREAM_THREAD_TRANSITIONS, StreamThreadState, stream_thread_states
 from penstock.workers.task import TASK_TRANSITIONS, TaskState
 

@@ -1,4 +1,4 @@
-"""Stream threads against a real broker: what they count, commit, find again and restore."""
+"""Stream threads against a real broker: what they count, commit, find again and restore; under both group protocols."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from counting import counting_topics
+from group_settings import configure_streams_group
 from thread_stage import Spec
 
 from penstock.topology.streams_config import StreamsConfig
@@ -38,6 +39,7 @@ class Runner:
         self.restored = 0
         self.state = "CREATED"
         self.running_tasks: set[str] = set()
+        self.active_tasks: set[str] = set()
         self.thread = StreamThread.create(topology, spec, self)
         self._runs = threading.Thread(target=self._run, name=self.thread.name)
         self._runs.start()
@@ -67,7 +69,9 @@ class Runner:
                     self.state = report.new
                 case Status():
                     self.processed = report.records_processed
-                    self.running_tasks = {task.task_id for task in report.tasks if task.state == "RUNNING"}
+                    running = [task for task in report.tasks if task.state == "RUNNING"]
+                    self.running_tasks = {task.task_id for task in running}
+                    self.active_tasks = {task.task_id for task in running if task.kind == "active"}
                 case Failed():
                     raise AssertionError(report.traceback)
         return self
@@ -87,8 +91,11 @@ class Runner:
 class Case:
     """Topics of one application, what was written to them and what is in them."""
 
-    def __init__(self, bootstrap: str, application_id: str, make_topic: MakeTopic, state_dir: Path) -> None:
+    def __init__(
+        self, bootstrap: str, application_id: str, make_topic: MakeTopic, state_dir: Path, protocol: str
+    ) -> None:
         self.bootstrap = bootstrap
+        self.protocol = protocol
         self.application_id = application_id
         self.state_dir = state_dir
         self.input = make_topic("in", partitions=PARTITIONS)
@@ -113,6 +120,7 @@ class Case:
             "state.dir": str(self.state_dir),
             "commit.interval.ms": 200,
             "penstock.worker.beat.interval.ms": 50,
+            "group.protocol": self.protocol,
             "heartbeat.interval.ms": 200,
             "consumer.fetch.wait.max.ms": 50,
             **{name.replace("_", "."): value for name, value in config.items()},
@@ -147,9 +155,13 @@ class Case:
             consumer.close()
 
 
-@pytest.fixture
-def case(bootstrap_servers: str, application_id: str, make_topic: MakeTopic, tmp_path: Path) -> Iterator[Case]:
-    made = Case(bootstrap_servers, application_id, make_topic, tmp_path)
+@pytest.fixture(params=["classic", "streams"])
+def case(
+    request: pytest.FixtureRequest, bootstrap_servers: str, application_id: str, make_topic: MakeTopic, tmp_path: Path
+) -> Iterator[Case]:
+    if request.param == "streams":
+        configure_streams_group(bootstrap_servers, application_id)
+    made = Case(bootstrap_servers, application_id, make_topic, tmp_path, request.param)
     yield made
     for runner in made.runners:
         runner.stop()
@@ -196,8 +208,31 @@ def test_two_threads_share_the_tasks_and_lose_nothing(case: Case) -> None:
     assert case.changelog() == case.expected
 
 
+def shares_all_tasks(runner: Runner) -> bool:
+    """Each task runs there, some as active and some as standby ones."""
+    return len(runner.running_tasks) == PARTITIONS and 0 < len(runner.active_tasks) < PARTITIONS
+
+
+def test_standby_tasks_follow_on_another_disk_and_take_over(case: Case, tmp_path: Path) -> None:
+    if case.protocol == "streams":
+        configure_streams_group(case.bootstrap, case.application_id, num_standby_replicas=1)
+    case.feed(300)
+    first = case.start(state_dir=str(tmp_path / "a"), num_standby_replicas=1)
+    first.until(lambda: first.processed == 300)
+    second = case.start(slot=2, state_dir=str(tmp_path / "b"), num_standby_replicas=1)
+    second.until(lambda: shares_all_tasks(second))
+    first.until(lambda: shares_all_tasks(first))
+    case.feed(30)
+    first.until(lambda: first.processed + second.processed >= 330 - 10 * len(second.active_tasks))
+    first.stop()
+    second.until(lambda: len(second.active_tasks) == PARTITIONS)
+    case.feed(30)
+    second.until(lambda: first.processed + second.processed >= 360).stop()
+    assert case.changelog() == case.expected
+
+
 def test_a_missing_input_topic_is_an_error_that_names_it(case: Case) -> None:
     case.input = "no-such-topic"
     runner = case.start()
-    with pytest.raises(AssertionError, match="MissingSourceTopicError: Missing source topics: no-such-topic"):
+    with pytest.raises(AssertionError, match=r"MissingSourceTopicError: .*no-such-topic"):
         runner.until(lambda: runner.state == "DEAD")

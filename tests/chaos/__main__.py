@@ -1,0 +1,62 @@
+"""``python -m tests.chaos --seed S --kills N --guarantee exactly_once_v2|at_least_once [--protocol classic|streams]``.
+
+Prints one line for each event, and a verdict; Ctrl-C ends the kills early. Exit status 0 if the guarantee was kept and
+every host ended in good order; else 1, and the directory with the logs is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from .checker import EXACTLY_ONCE, SHOWN
+from .run import Options, run
+from .schedule import schedule
+
+
+def main() -> int:
+    """Run; return the exit status."""
+    options, arguments = _options()
+    if arguments.dry_run:
+        for event in schedule(options.seed, options.kills):
+            print(event)
+        return 0
+    logging.basicConfig(level=logging.WARNING)
+    directory = Path(tempfile.mkdtemp(prefix="penstock-chaos-"))
+    print(
+        f"seed {options.seed}, {options.kills} kills, {options.guarantee}, {options.protocol} protocol; in {directory}"
+    )
+    start = time.monotonic()
+    outcome = run(options, directory, progress=sys.stderr if sys.stderr.isatty() or arguments.progress else None)
+    print(
+        f"{outcome.records} records, {outcome.aborted} more in aborted transactions, {time.monotonic() - start:.0f} s"
+    )
+    for line in (*outcome.failures, *outcome.verdict.state[:SHOWN]):
+        print(line)
+    print(outcome.verdict)
+    if outcome.good:
+        shutil.rmtree(directory)
+        return 0
+    print(f"Logs, state and the broker's data are in {directory}")
+    return 1
+
+
+def _options() -> tuple[Options, argparse.Namespace]:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__.splitlines()[2])
+    parser.add_argument("--seed", type=int, default=1, help="of the schedule (1)")
+    parser.add_argument("--kills", type=int, default=20, help="how many (20)")
+    parser.add_argument("--guarantee", choices=[EXACTLY_ONCE, "at_least_once"], default=EXACTLY_ONCE)
+    parser.add_argument("--protocol", choices=["classic", "streams"], default="classic", help="group.protocol")
+    parser.add_argument("--dry-run", action="store_true", help="print the schedule and do nothing")
+    parser.add_argument("--progress", action="store_true", help="a progress line although stderr is no terminal")
+    arguments = parser.parse_args()
+    return Options(arguments.seed, arguments.kills, arguments.guarantee, arguments.protocol), arguments
+
+
+if __name__ == "__main__":
+    sys.exit(main())

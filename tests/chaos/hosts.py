@@ -1,0 +1,171 @@
+"""The processes that are killed: hosts, each one `penstock run` with its stream threads; and what befalls disks."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from penstock.dev_broker import DIE_WITH_PARENT
+
+ROOT = Path(__file__).resolve().parents[2]
+#: For a process to be gone, in seconds.
+END_SECONDS = 90.0
+#: Stream threads of a host: at the start, and at most.
+THREADS, THREADS_MAX = 2, 3
+
+
+class Host:
+    """One `penstock run`. gave_up: how often it ended although nobody had told it to."""
+
+    def __init__(self, name: str, directory: Path, config: dict[str, object], environment: dict[str, str]) -> None:
+        self.name = name
+        self.threads = THREADS
+        self.directory = directory / name
+        self.state = self.directory / "state"
+        self.log = self.directory / "log"
+        self._environment = environment
+        self._process: psutil.Popen | None = None
+        self.directory.mkdir(parents=True)
+        lines = [f'"{key}" = {value!r}\n' for key, value in config.items()]
+        (self.directory / "penstock.toml").write_text("".join([*lines, f'"state.dir" = {str(self.state)!r}\n']))
+
+    @property
+    def runs(self) -> bool:
+        """Whether its supervisor lives."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """How the supervisor ended, None as long as it lives."""
+        return None if self._process is None else self._process.poll()
+
+    def start(self) -> None:
+        """Start the supervisor; it ends with this process, whatever happens."""
+        self.threads = THREADS
+        command = [sys.executable, "-m", "penstock.cli", "run", "tests.chaos.program:topology"]
+        command += ["--config", "penstock.toml", "--threads", str(THREADS)]
+        with self.log.open("ab") as log:
+            self._process = psutil.Popen(
+                [sys.executable, "-c", DIE_WITH_PARENT, str(os.getpid()), *command],
+                cwd=self.directory,
+                env=os.environ | self._environment | {"PYTHONPATH": str(ROOT)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def workers(self) -> list[psutil.Process]:
+        """Return the processes of the stream threads, in the order of their start."""
+        return [process for process in self._children() if "spawn_main" in " ".join(_command(process))]
+
+    def _children(self) -> list[psutil.Process]:
+        if self._process is None:
+            return []
+        try:
+            children: list[psutil.Process] = self._process.children()
+        except psutil.NoSuchProcess:
+            return []
+        return sorted(children, key=lambda process: process.pid)
+
+    def signal_supervisor(self, number: signal.Signals) -> None:
+        """Send a signal to the supervisor; one that is gone gets none."""
+        if self.runs and self._process is not None:
+            self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """Kill supervisor and workers at once, as a power failure would."""
+        processes = [*self._children(), *([self._process] if self._process is not None else [])]
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(processes, END_SECONDS)
+
+    def kill_supervisor(self) -> bool:
+        """Kill the supervisor alone; returns whether its workers were gone soon after."""
+        workers = self._children()
+        self.signal_supervisor(signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait(END_SECONDS)
+        return not psutil.wait_procs(workers, END_SECONDS)[1]
+
+    def stop(self) -> int:
+        """Stop in good order; returns the exit code, SIGKILL's if it took too long."""
+        self.signal_supervisor(signal.SIGTERM)
+        if self._process is None:
+            return 0
+        try:
+            return int(self._process.wait(END_SECONDS))
+        except psutil.TimeoutExpired:
+            self.kill()
+            return -signal.SIGKILL
+
+    def last_error(self) -> str:
+        """Return the last line of the log that tells of an error."""
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return next((line for line in reversed(lines) if " ERROR " in line), lines[-1] if lines else "")
+
+    # -- the disk of a host that is down
+
+    def task_directories(self) -> list[Path]:
+        """Return the directories of tasks."""
+        return sorted(path for path in self.state.glob("*/*_*") if path.is_dir())
+
+    def delete_state(self, rng: random.Random) -> str:
+        """Delete one task's directory, all of them, or the whole state directory; returns what."""
+        tasks = self.task_directories()
+        choice = rng.randrange(3)
+        if choice == 0 and tasks:
+            gone = [rng.choice(tasks)]
+        elif choice == 1:
+            gone = tasks
+        else:
+            gone = [self.state] if self.state.exists() else []
+        for path in gone:
+            shutil.rmtree(path)
+        return ", ".join(str(path.relative_to(self.directory)) for path in gone) or "nothing"
+
+    def corrupt_state(self, rng: random.Random) -> str:
+        """Damage a file or two in the directories of some tasks; returns which and how."""
+        done = []
+        for task in self.task_directories():
+            files = sorted(path for path in task.rglob("*") if path.is_file() and path.stat().st_size)
+            for path in rng.sample(files, min(len(files), rng.randint(0, 2))):
+                done.append(f"{path.relative_to(self.state)} {_damage(path, rng)}")
+        return ", ".join(done) or "nothing"
+
+
+def _damage(path: Path, rng: random.Random) -> str:
+    content = bytearray(path.read_bytes())
+    match rng.randrange(4):
+        case 0:
+            path.unlink()
+            return "deleted"
+        case 1:
+            path.write_bytes(content[: rng.randrange(len(content))])
+            return "cut short"
+        case 2:
+            path.write_bytes(b"")
+            return "emptied"
+        case _:
+            begin = rng.randrange(len(content))
+            for at in range(begin, min(begin + 16, len(content))):
+                content[at] ^= rng.randint(1, 255)
+            path.write_bytes(content)
+            return "overwritten"
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        command: list[str] = process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
+    return command

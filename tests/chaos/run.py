@@ -1,0 +1,347 @@
+"""Carries a schedule out, and asks the checker."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+import psutil
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from penstock.dev_broker import DevBroker
+
+from . import program
+from .checker import EXACTLY_ONCE, Ledger, TopicReader, Verdict, read_table
+from .feeder import Feeder
+from .hosts import END_SECONDS, THREADS_MAX, Host
+from .schedule import HOSTS, SESSION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, Action, Event, schedule
+
+PARTITIONS = 4
+TOPICS = (program.NUMBERS, program.COPIES, program.TALLIES, program.GROUP_TALLIES)
+#: How long outputs of all partitions are awaited before an event; what has not recovered by then is hit again.
+SETTLE_SECONDS = 30.0
+#: How long nothing may come out at the end before the rest counts as lost. Two sessions, a transaction, a restart and
+#: their retries on a machine that has much else to do.
+STALL_SECONDS = 120.0
+#: How long the broker may take to start: its controller waits for the session of the one that was killed.
+BROKER_START_SECONDS = 300.0
+#: How often the progress line is written.
+PROGRESS_SECONDS = 1.0
+BROKER_CONFIG = {
+    "group.streams.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+    "group.streams.heartbeat.interval.ms": "300",
+}
+#: What Kafka 4.4 logs when it ends a transaction before it is registered again after a SIGKILL: it takes partitions
+#: without a leader for deleted ones and writes no marker to them. Such a transaction stays open, or passes for
+#: committed with the next one of the same producer. No client can help that. It should not happen as long as the
+#: broker's look for old transactions (each 10 s) is rarer than its session with the controller is long (9 s).
+MARKERS_DROPPED = "Couldn't find leader endpoint for partitions"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is run. fault: see program.FAULT_VARIABLE; judged_as: the guarantee that the checker holds it to."""
+
+    seed: int
+    kills: int
+    guarantee: str = EXACTLY_ONCE
+    protocol: str = "classic"
+    fault: str = ""
+    judged_as: str | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The verdict, hosts that ended by themselves or not in good order, and how many records there were."""
+
+    verdict: Verdict
+    failures: tuple[str, ...]
+    kills: int
+    records: int
+    aborted: int
+    events: tuple[str, ...] = field(default=())
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.verdict.good and not self.failures
+
+
+class Chaos:
+    """One run. directory: for logs, state and the broker; it is left as it is. out, progress: where lines go."""
+
+    def __init__(self, options: Options, directory: Path, out: TextIO, progress: TextIO | None) -> None:
+        self.failures: list[str] = []
+        self._options = options
+        self._out = out
+        self._progress = progress
+        self._start = time.monotonic()
+        self._lines: list[str] = []
+        self._broker = DevBroker("chaos", directory / "broker", config=BROKER_CONFIG)
+        self._directory = directory
+        self._ledger = Ledger(options.judged_as or options.guarantee, program.GROUPS)
+        self._hosts: list[Host] = []
+        self._due: list[tuple[float, str, Callable[[], None]]] = []
+        self._done = self._kills = 0
+        self._progress_at = 0.0
+
+    def run(self) -> Outcome:
+        """Do everything; raises if the means fail, such as the broker's start."""
+        address = self._broker.start(BROKER_START_SECONDS, detached=False)
+        try:
+            self._set_up(address)
+            self._do_all()
+            return self._finish(address)
+        finally:
+            for host in self._hosts:
+                _continue(host)
+                host.kill()
+            self._broker.stop()
+
+    def _do_all(self) -> None:
+        """Carry out the schedule; Ctrl-C ends it early, and what there was is judged."""
+        try:
+            for event in schedule(self._options.seed, self._options.kills):
+                self._await(event)
+                self._say_and_do(event)
+        except KeyboardInterrupt:
+            self._say(f"interrupted after {self._kills} of {self._options.kills} kills")
+
+    def _set_up(self, address: str) -> None:
+        admin = AdminClient({"bootstrap.servers": address})
+        for future in admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in TOPICS]).values():
+            future.result(30.0)
+        self._feeder = Feeder(address, program.NUMBERS, program.KEYS, self._options.seed)
+        self._reader = TopicReader(address, TOPICS)
+        environment = {program.FAULT_VARIABLE: self._options.fault}
+        for number in range(1, HOSTS + 1):
+            self._hosts.append(Host(f"host-{number}", self._directory, self._config(address), environment))
+            self._hosts[-1].start()
+        self._feeder.start()
+
+    def _config(self, address: str) -> dict[str, object]:
+        exact = self._options.guarantee == EXACTLY_ONCE
+        return {
+            "application.id": program.APPLICATION_ID,
+            "bootstrap.servers": address,
+            "processing.guarantee": self._options.guarantee,
+            "group.protocol": self._options.protocol,
+            "isolation.level": "read_committed",  # the input has aborted transactions, whatever the guarantee
+            "commit.interval.ms": 100 if exact else 500,
+            "session.timeout.ms": SESSION_TIMEOUT_MS,
+            "heartbeat.interval.ms": 300,
+            **({"transaction.timeout.ms": TRANSACTION_TIMEOUT_MS} if exact else {}),
+            "penstock.worker.restart.max": 100_000,
+            "penstock.worker.restart.backoff.ms": 50,
+            "penstock.worker.restart.backoff.max.ms": 500,
+        }
+
+    # -- between events
+
+    def _await(self, event: Event) -> None:
+        """Wait as the schedule says, reading outputs meanwhile."""
+        if event.settle:
+            before = dict(self._reader.seen)
+            deadline = time.monotonic() + SETTLE_SECONDS
+            while time.monotonic() < deadline and not self._moved_on(before):
+                self._turn()
+        until = time.monotonic() + event.pause_ms / 1000
+        while time.monotonic() < until:
+            self._turn()
+
+    def _moved_on(self, before: dict[tuple[str, int], int]) -> bool:
+        seen = self._reader.seen
+        return all(seen[p] > count for p, count in before.items() if p[0] in (program.COPIES, program.GROUP_TALLIES))
+
+    def _turn(self) -> None:
+        """Read what has come out, do what has become due, look after the hosts, and show where things are."""
+        for topic, key, value in self._reader.poll(0.05):
+            self._see(topic, key, value)
+        now = time.monotonic()
+        for entry in [entry for entry in self._due if entry[0] <= now]:
+            self._due.remove(entry)
+            entry[2]()
+        for host in self._hosts:
+            if host.exit_code is not None and not any(due[1] == host.name for due in self._due):
+                self._fail(f"{host.name} ended by itself with exit code {host.exit_code}: {host.last_error()}")
+                host.start()
+        self._show_progress(now)
+
+    def _see(self, topic: str, key: str, value: object) -> None:
+        ledger = self._ledger
+        see = {
+            program.NUMBERS: ledger.see_input,
+            program.COPIES: ledger.see_copy,
+            program.TALLIES: ledger.see_tally,
+            program.GROUP_TALLIES: ledger.see_group_tally,
+        }
+        see[topic](key, value)
+
+    def _show_progress(self, now: float) -> None:
+        if self._progress is None or now < self._progress_at + PROGRESS_SECONDS:
+            return
+        self._progress_at = now
+        ledger, workers = self._ledger, sum(len(host.workers()) for host in self._hosts)
+        self._progress.write(
+            f"\r{now - self._start:7.1f} s  {self._kills} of {self._options.kills} kills, {self._done} events, "
+            f"{ledger.sent()} records in, {ledger.copied()} out, {workers} workers \x1b[K"
+        )
+        self._progress.flush()
+
+    def _say(self, line: str) -> None:
+        if self._progress is not None:
+            self._progress.write("\r\x1b[K")
+            self._progress.flush()
+        print(line, file=self._out, flush=True)
+        self._lines.append(line)
+
+    def _fail(self, what: str) -> None:
+        self.failures.append(what)
+        self._say(f"{time.monotonic() - self._start:8.2f} s  FAILURE  {what}")
+
+    # -- events
+
+    def _say_and_do(self, event: Event) -> None:
+        at = time.monotonic() - self._start
+        self._done += 1
+        self._kills += event.kills
+        what = self._do(event)
+        self._say(f"{at:8.2f} s  #{event.number:<4} {event.action.value:<16} {what}")
+
+    def _do(self, event: Event) -> str:
+        """Carry out one event; returns the victim."""
+        host = self._hosts[event.host]
+        rng = random.Random(event.seed)
+        match event.action:
+            case Action.KILL_BROKER | Action.RESTART_BROKER:
+                return self._restart_broker(kill=event.action is Action.KILL_BROKER)
+            case Action.KILL_WORKER | Action.STOP_WORKER:
+                return self._hit_worker(host, event)
+            case Action.ADD_WORKER | Action.REMOVE_WORKER:
+                return self._change_workers(host, event.action is Action.ADD_WORKER)
+        return f"{host.name} {self._take_down(host, event.action, rng)}, back in {event.duration_ms} ms" + self._later(
+            event.duration_ms, host
+        )
+
+    def _later(self, delay_ms: int, host: Host) -> str:
+        self._due.append((time.monotonic() + delay_ms / 1000, host.name, host.start))
+        return ""
+
+    def _take_down(self, host: Host, action: Action, rng: random.Random) -> str:
+        self._due = [due for due in self._due if due[1] != host.name]  # it may have been away already
+        if action is Action.RESTART_HOST:
+            _continue(host)  # a stopped process cannot stop in good order
+            started = bool(host.workers())
+            code = host.stop() if host.runs else 0
+            if code and (started or code != -signal.SIGTERM):  # before it has handlers, SIGTERM just ends it
+                self._fail(f"{host.name} was told to stop and ended with exit code {code}: {host.last_error()}")
+            return f"exit code {code}"
+        if action is Action.KILL_SUPERVISOR:
+            _continue(host)
+            if not host.kill_supervisor():
+                self._fail(f"workers of {host.name} outlive their supervisor")
+            return "supervisor"
+        workers = len(host.workers())
+        host.kill()
+        if action is Action.DELETE_STATE:
+            return f"and {host.delete_state(rng)} deleted"
+        if action is Action.CORRUPT_STATE:
+            return f"and {host.corrupt_state(rng)}"
+        return f"supervisor and {workers} workers"
+
+    def _restart_broker(self, kill: bool) -> str:
+        pid = self._broker.status().pid
+        if kill and pid is not None:
+            broker = psutil.Process(pid)
+            broker.kill()
+            broker.wait(END_SECONDS)
+        else:
+            self._broker.stop()
+        self._look_at_brokers_log()
+        self._broker.start(BROKER_START_SECONDS, detached=False)
+        return f"pid {pid}"
+
+    def _look_at_brokers_log(self) -> None:
+        """Fail the run if the broker itself has left transactions open: nothing can be judged then."""
+        with self._broker.log_file.open(errors="replace") as log:
+            if any(MARKERS_DROPPED in line for line in log):
+                self._fail("the broker has dropped markers of transactions while it led no partition")
+
+    def _hit_worker(self, host: Host, event: Event) -> str:
+        workers = host.workers()
+        if not workers:
+            return f"{host.name}: nobody there"
+        index = int(event.victim * len(workers))
+        worker = workers[index]
+        name = f"{host.name} worker {index + 1} of {len(workers)}, pid {worker.pid}"
+        if event.action is Action.KILL_WORKER:
+            _send(worker, signal.SIGKILL)
+            return name
+        _send(worker, signal.SIGSTOP)
+        again = time.monotonic() + event.duration_ms / 1000
+        self._due.append((again, "", lambda: _send(worker, signal.SIGCONT)))
+        return f"{name}, for {event.duration_ms} ms"
+
+    def _change_workers(self, host: Host, add: bool) -> str:
+        wanted = host.threads + (1 if add else -1)
+        if not host.runs or not 1 <= wanted <= THREADS_MAX:
+            return f"{host.name} keeps {host.threads}"
+        host.threads = wanted
+        host.signal_supervisor(signal.SIGTTIN if add else signal.SIGTTOU)
+        return f"{host.name} now {wanted}"
+
+    # -- the end
+
+    def _finish(self, address: str) -> Outcome:
+        """Let everything recover, write a last record of each key, wait for all outputs, and judge."""
+        while self._due:
+            self._turn()
+        self._feeder.finish()
+        self._await_outputs()
+        for host in self._hosts:
+            code = host.stop()
+            if code:
+                self._fail(f"{host.name} was told to stop and ended with exit code {code}: {host.last_error()}")
+        for topic, key, value in self._reader.read_to_end():
+            self._see(topic, key, value)
+        self._reader.close()
+        self._look_at_brokers_log()
+        changelog = f"{program.APPLICATION_ID}-%s-changelog"
+        verdict = self._ledger.verdict(
+            read_table(address, changelog % program.TALLY_STORE), read_table(address, changelog % program.GROUP_STORE)
+        )
+        records, aborted = self._ledger.sent(), self._feeder.aborted
+        return Outcome(verdict, tuple(self.failures), self._kills, records, aborted, tuple(self._lines))
+
+    def _await_outputs(self) -> None:
+        seen, deadline = -1, 0.0
+        while not (self._ledger.sent() == self._feeder.sent() and self._ledger.complete()):
+            if (now := sum(self._reader.seen.values())) != seen:
+                seen, deadline = now, time.monotonic() + STALL_SECONDS
+            elif time.monotonic() > deadline:
+                self._fail(f"nothing has come out for {STALL_SECONDS:.0f} s")
+                return
+            self._turn()
+
+
+def _send(process: psutil.Process, number: signal.Signals) -> None:
+    with suppress(psutil.NoSuchProcess):
+        process.send_signal(number)
+
+
+def _continue(host: Host) -> None:
+    for worker in host.workers():
+        _send(worker, signal.SIGCONT)
+
+
+def run(options: Options, directory: Path, out: TextIO = sys.stdout, progress: TextIO | None = None) -> Outcome:
+    """Run a schedule in a directory of its own; see Chaos."""
+    return Chaos(options, directory, out, progress).run()

@@ -1,0 +1,110 @@
+"""A small chaos for each guarantee, with real processes; and that it can fail, and is the same for the same seed."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from . import program
+from .hosts import ROOT
+from .run import Options, Outcome, run
+from .schedule import KILLS, Action, schedule
+
+AT_LEAST_ONCE = "at_least_once"
+
+
+def chaos(directory: Path, options: Options) -> Outcome:
+    outcome = run(options, directory, io.StringIO())
+    print("\n".join(outcome.events))  # pytest shows it if the test fails
+    return outcome
+
+
+# -- the schedule
+
+
+def test_the_same_seed_gives_the_same_schedule_in_any_process() -> None:
+    command = [sys.executable, "-m", "tests.chaos", "--seed", "7", "--kills", "50", "--dry-run"]
+    lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert lines == [str(event) for event in schedule(7, 50)]
+    assert schedule(7, 50) == schedule(7, 50)
+    assert schedule(8, 50) != schedule(7, 50)
+
+
+def test_a_longer_schedule_begins_like_a_shorter_one() -> None:
+    short = schedule(7, 20)
+    assert schedule(7, 50)[: len(short)] == short
+
+
+def test_a_schedule_has_so_many_kills_and_everything_in_it() -> None:
+    events = schedule(1, 200)
+    assert sum(event.kills for event in events) == 200
+    assert {event.action for event in events} == set(Action)
+    assert {event.host for event in events} == {0, 1}
+    kinds = Counter(event.action for event in events if event.kills)
+    assert kinds.most_common(1)[0][0] is Action.KILL_WORKER
+    assert set(kinds) == set(KILLS)
+    assert [event.number for event in events] == list(range(1, len(events) + 1))
+
+
+# -- real processes
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+def test_twenty_kills_with_exactly_once(tmp_path: Path) -> None:
+    outcome = chaos(tmp_path, Options(seed=20, kills=20))
+    assert outcome.failures == ()
+    assert str(outcome.verdict) == "0 lost, 0 doubled, 0 out of order, state equal"
+    assert outcome.records > 1_000
+    assert outcome.aborted > 0
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+def test_kills_with_at_least_once(tmp_path: Path) -> None:
+    outcome = chaos(tmp_path, Options(seed=19, kills=5, guarantee=AT_LEAST_ONCE))
+    assert outcome.failures == ()
+    assert outcome.verdict.good, outcome.verdict
+    assert (outcome.verdict.lost, outcome.verdict.out_of_order) == (0, 0)
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+def test_kills_with_the_streams_protocol(tmp_path: Path) -> None:
+    outcome = chaos(tmp_path, Options(seed=43, kills=4, protocol="streams"))
+    assert outcome.failures == ()
+    assert str(outcome.verdict) == "0 lost, 0 doubled, 0 out of order, state equal"
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "said"), [("drop", "1 lost, 0 doubled"), ("double", "0 lost, 1 doubled")])
+def test_a_topology_that_drops_or_doubles_a_record_is_found_out(
+    tmp_path: Path, fault: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.chaos.run.STALL_SECONDS", 15.0)  # a lost record is waited for
+    outcome = chaos(tmp_path, Options(seed=1, kills=0, fault=fault))
+    assert not outcome.verdict.good
+    assert str(outcome.verdict).startswith(said)
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+def test_at_least_once_does_not_pass_for_exactly_once(tmp_path: Path) -> None:
+    """Kills of workers that have processed and not committed: their records are processed again."""
+    options = Options(seed=38, kills=3, guarantee=AT_LEAST_ONCE, judged_as="exactly_once_v2")
+    outcome = chaos(tmp_path, options)
+    assert not outcome.verdict.good
+    assert outcome.verdict.doubled > 0
+    assert outcome.verdict.lost == 0
+
+
+def test_the_program_and_the_checker_name_the_same_groups() -> None:
+    assert {program.group_of(f"k{number}") for number in range(program.KEYS)} == {
+        f"g{number}" for number in range(program.GROUPS)
+    }

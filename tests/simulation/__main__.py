@@ -1,0 +1,9 @@
+"""python -m tests.simulation --seeds 2000 [--from FIRST_SEED] | --trace SEED | --mutants."""
+
+from __future__ import annotations
+
+import sys
+
+from .command import main
+
+sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,208 @@
+"""The applications that are simulated. Each effect of an input record shows as the record's number in an output.
+
+Values are lists of record numbers, as text: whatever an operator makes of several records is what came from which. So
+an output says by itself what is lost, doubled or out of order.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from penstock.topology.materialized import Materialized
+from penstock.topology.processor_api import Processor, Punctuation
+from penstock.topology.records import RawRecord, Record
+from penstock.topology.serdes import Serdes
+from penstock.topology.stores import Stores
+from penstock.topology.streams_builder import StreamsBuilder
+from penstock.topology.suppressed import Suppressed
+from penstock.topology.windows import TimeWindows
+
+IN, TABLE, OUT, COUNTS = "in", "table", "out", "out-counts"
+WINDOW_MS = 10_000
+#: Long enough that no row of a schedule expires.
+RETENTION_MS = 86_400_000
+GROUPS = 3
+
+
+class Seen(Protocol):
+    """Told of every record as soon as a processor sees it. again: behind the repartition topic."""
+
+    def __call__(self, number: str, again: bool = False) -> None: ...
+
+
+#: From an output's key and value to (expected key, numbers of the records in it).
+Decode = Callable[[str, bytes], tuple[str, list[str]]]
+_LONG = struct.Struct(">q")
+
+
+@dataclass(frozen=True)
+class InputRecord:
+    """What was written to an input topic."""
+
+    number: str
+    topic: str
+    partition: int
+    key: str
+    timestamp: int
+
+
+@dataclass(frozen=True, repr=False)
+class Application:
+    """build(seen, config): its topology. group_of: under which key of the outputs a record is to be found.
+
+    inputs: its topics. counts: whether there is a second output, of how many records each key has. repartitioned:
+    records of several input partitions meet, in any order between them. finals: one output per key. each: one output
+    per record. ticks: outputs follow from the wall clock. store: the one whose rows are lists of record numbers.
+    """
+
+    name: str
+    build: Callable[[Seen, Mapping[str, Any]], Any]
+    inputs: tuple[str, ...] = (IN,)
+    group_of: Callable[[InputRecord], str] = lambda record: record.key
+    store: str | None = "history"
+    counts: bool = False
+    windowed: bool = False
+    repartitioned: bool = False
+    finals: bool = False
+    each: bool = False
+    ticks: bool = False
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def expected(self, records: list[InputRecord]) -> dict[str, list[str]]:
+        """Return which records each key of the output has to hold, in the order of the input topic's partitions."""
+        found: dict[str, list[str]] = {}
+        for record in records:
+            if record.topic == IN and (self.repartitioned or record.key != CLOSER):
+                found.setdefault(self.group_of(record), []).append(record.number)
+        return found
+
+
+#: How often the wall clock ticks for one of the applications, in ms; and what marks the rows that hold what was sent.
+TICK_MS = 700
+SENT = "sent-"
+#: The key of records that only let stream time go on, so that windows close.
+CLOSER = "closer"
+
+
+def numbers(value: bytes | None) -> list[str]:
+    """Return the record numbers in a value."""
+    return (value or b"").decode().split()
+
+
+def decode_count(value: bytes | None) -> int:
+    """Return the count in a value of the second output."""
+    return int(_LONG.unpack(value or bytes(8))[0])
+
+
+def changelog_key(application: Application, record: RawRecord) -> str:
+    """Return the expected key that a record of the history's changelog stands for."""
+    key = record.key() or b""
+    if not application.windowed:
+        return key.decode()
+    return f"{key[:-12].decode()}@{_LONG.unpack(key[-12:-4])[0]}"
+
+
+def _in(builder: StreamsBuilder, seen: Seen) -> Any:
+    stream = builder.stream(IN, key_serde=Serdes.string(), value_serde=Serdes.string())
+    return stream.peek(lambda key, value: seen(value))
+
+
+def _append(key: Any, value: str, history: str) -> str:
+    return f"{history} {value}"
+
+
+def _counted(seen: Seen, config: Mapping[str, Any]) -> Any:
+    """Two stores in one task: the history of each key, and its length."""
+    builder = StreamsBuilder(config)
+    grouped = _in(builder, seen).group_by_key()
+    history = grouped.aggregate(str, _append, store="history", value_serde=Serdes.string())
+    history.to_stream().to(OUT, key_serde=Serdes.string(), value_serde=Serdes.string())
+    counts = grouped.count(store="counts")
+    counts.to_stream().to(COUNTS, key_serde=Serdes.string(), value_serde=Serdes.int64())
+    return builder.build()
+
+
+def _repartitioned(seen: Seen, config: Mapping[str, Any]) -> Any:
+    """Two sub-topologies with a repartition topic between them."""
+    builder = StreamsBuilder(config)
+    regrouped = _in(builder, seen).select_key(lambda key, value: _group(value)).repartition(name="by-group")
+    grouped = regrouped.peek(lambda key, value: seen(value, again=True)).group_by_key()
+    history = grouped.reduce(lambda left, right: f"{left} {right}", store="history", value_serde=Serdes.string())
+    history.to_stream().to(OUT, key_serde=Serdes.string(), value_serde=Serdes.string())
+    return builder.build()
+
+
+def _windowed(seen: Seen, config: Mapping[str, Any], suppressed: bool = False) -> Any:
+    builder = StreamsBuilder(config)
+    windows = _in(builder, seen).group_by_key().windowed_by(TimeWindows(WINDOW_MS))
+    kept = Materialized("history", retention=RETENTION_MS)
+    table = windows.aggregate(str, _append, store=kept, value_serde=Serdes.string())
+    if suppressed:
+        table = table.suppress(Suppressed.until_window_closes(name="until-closed"))
+    stream = table.to_stream(lambda key, value: f"{key.key}@{key.start}")
+    stream.to(OUT, key_serde=Serdes.string(), value_serde=Serdes.string())
+    return builder.build()
+
+
+def _suppressed(seen: Seen, config: Mapping[str, Any]) -> Any:
+    return _windowed(seen, config, suppressed=True)
+
+
+class Ticker(Processor[str, str, str, str]):
+    """Keeps histories, and sends those that have grown on each tick of the wall clock: work without any input."""
+
+    def init(self, context: Any) -> None:
+        super().init(context)
+        self.store = context.get_state_store("history")
+        context.schedule(TICK_MS, Punctuation.WALL_CLOCK_TIME, self.tick)
+
+    def process(self, record: Record[str, str]) -> None:
+        if record.key != CLOSER:
+            self.store.put(record.key, f"{self.store.get(record.key) or ''} {record.value}")
+
+    def tick(self, timestamp: int) -> None:
+        """Rows whose name begins with "sent" hold what was sent of a key."""
+        for key, history in list(self.store.all()):
+            if not key.startswith(SENT) and self.store.get(SENT + key) != history:
+                self.store.put(SENT + key, history)
+                self.context.forward(Record(key, history, timestamp))
+
+
+def _ticking(seen: Seen, config: Mapping[str, Any]) -> Any:
+    builder = StreamsBuilder(config)
+    supplier = Stores.persistent_key_value_store("history")
+    builder.add_state_store(Stores.key_value_store_builder(supplier, Serdes.string(), Serdes.string()))
+    ticks = _in(builder, seen).process(Ticker, "history")
+    ticks.to(OUT, key_serde=Serdes.string(), value_serde=Serdes.string())
+    return builder.build()
+
+
+def _joined(seen: Seen, config: Mapping[str, Any]) -> Any:
+    builder = StreamsBuilder(config)
+    table = builder.table(TABLE, key_serde=Serdes.string(), value_serde=Serdes.string(), store="versions")
+    joined = _in(builder, seen).left_join(table, lambda number, version: f"{number}:{version}")
+    joined.to(OUT, key_serde=Serdes.string(), value_serde=Serdes.string())
+    return builder.build()
+
+
+def _group(number: str) -> str:
+    return f"group-{int(number) % GROUPS}"
+
+
+def _window(record: InputRecord) -> str:
+    return f"{record.key}@{record.timestamp - record.timestamp % WINDOW_MS}"
+
+
+APPLICATIONS = (
+    Application("counted", _counted, counts=True),
+    Application("repartitioned", _repartitioned, group_of=lambda r: _group(r.number), repartitioned=True),
+    Application("windowed", _windowed, group_of=_window, windowed=True),
+    Application("suppressed", _suppressed, group_of=_window, windowed=True, finals=True),
+    Application("ticking", _ticking, ticks=True),
+    Application("joined", _joined, (IN, TABLE), store=None, each=True),
+)

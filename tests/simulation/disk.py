@@ -1,0 +1,171 @@
+"""The disk of one host, as RocksDB without its own log uses it: what was committed is lost in a crash unless persisted.
+
+A store's files are a list of committed batches. ``commit`` and ``restore`` append one; ``persist`` and ``close`` make
+all of them last. A SIGKILL leaves those that lasted and any number of the following ones, since memtables may have been
+written at any time, but always whole batches in their order (``atomic_flush``).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock.statestore.bytes_store import NO_MARKS, BytesStore, Marks, RawRow
+from penstock.statestore.memory_store import InMemoryStore
+from penstock.statestore.state_directory import STORES_DIRECTORY
+from penstock.topology.errors import LockError, TaskCorruptedError
+
+from .faults import Points
+
+
+@dataclass
+class Batch:
+    """What one commit or restore wrote."""
+
+    rows: dict[bytes, bytes | None]
+    offset: int | None
+    marks: dict[str, int]
+
+
+@dataclass
+class Files:
+    """One store on disk. lasting: how many of the batches survive a SIGKILL for sure; user: who has it open."""
+
+    rows: dict[bytes, bytes] = field(default_factory=dict)
+    offset: int | None = None
+    marks: dict[str, int] = field(default_factory=dict)
+    batches: list[Batch] = field(default_factory=list)
+    lasting: int = 0
+    corrupted: bool = False
+    user: DiskRows | None = None
+
+    def settle(self, survivors: int) -> None:
+        """Forget all but so many of the batches, and make these last."""
+        for batch in self.batches[:survivors]:
+            for key, value in batch.rows.items():
+                if value is None:
+                    self.rows.pop(key, None)
+                else:
+                    self.rows[key] = value
+            if batch.offset is not None:
+                self.offset = batch.offset
+            self.marks |= batch.marks
+        self.batches.clear()
+        self.lasting = 0
+
+
+class Disk:
+    """The stores of one host by their path. A marker file in the real state directory stands for each."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self._files: dict[Path, Files] = {}
+
+    def open_rows(self, points: Points, commits_early: Callable[[], bool]) -> Callable[..., BytesStore]:
+        """Return what takes build_rows' place in one process (penstock.statestore.stores.OpenRows)."""
+
+        def open_rows(builder: Any, task: Any, directory: Path | None, resources: Any) -> BytesStore:
+            assert directory is not None
+            path = directory / STORES_DIRECTORY / builder.name
+            return points.call("open store", lambda: DiskRows(self._open(path), points, task, commits_early))
+
+        return open_rows
+
+    def _open(self, path: Path) -> Files:
+        marker = path / "CURRENT"
+        if not marker.exists():  # it was wiped, or was never there
+            self._files.pop(path, None)
+            path.mkdir(parents=True, exist_ok=True)
+            marker.touch()
+        files = self._files.setdefault(path, Files())
+        if files.user is not None:
+            raise LockError(f"The store {path.name} is open elsewhere")
+        if files.corrupted:
+            raise TaskCorruptedError(f"The store {path.name} is damaged")
+        return files
+
+    def crash(self, points: Points) -> None:
+        """Leave of the stores of a killed process what a SIGKILL leaves."""
+        for files in self._files.values():
+            if files.user is not None and files.user.points is points:
+                files.settle(self._chance.randint(files.lasting, len(files.batches)))
+                files.user = None
+
+    def corrupt(self) -> str | None:
+        """Damage one store that nobody has open; returns which, None if there is none."""
+        closed = [path for path, files in self._files.items() if files.user is None and path.exists()]
+        if not closed:
+            return None
+        path = self._chance.choice(closed)
+        self._files[path].corrupted = True
+        return f"{path.parent.parent.name}/{path.name}"
+
+    def open_stores(self) -> list[str]:
+        """Return the stores that somebody has open."""
+        return [str(path) for path, files in self._files.items() if files.user is not None]
+
+
+class DiskRows(InMemoryStore):
+    """RocksDBStore on the simulated disk."""
+
+    def __init__(self, files: Files, points: Points, task: Any, commits_early: Callable[[], bool]) -> None:
+        super().__init__()
+        files.settle(len(files.batches))
+        files.user = self
+        self.points = points
+        self._files = files
+        self._data = dict(files.rows)
+        self._offset = files.offset
+        self._marks = dict(files.marks)
+        self._task = task
+        self._commits_early = commits_early
+
+    def belongs_to(self, request_commit: Callable[[], None]) -> None:
+        """Go on as the store of another task."""
+        self._task = None
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        super().put(key, value)
+        if self._task is not None and self._commits_early():
+            self._task.request_commit()
+
+    def commit(self, changelog_offset: int | None, marks: Marks = NO_MARKS) -> None:
+        rows = {key: self._data.get(key) for key in self._undo}
+        self.points.call("commit store", lambda: self._append(Batch(rows, changelog_offset, dict(marks))))
+        super().commit(changelog_offset, marks)
+
+    def restore(self, rows: Iterable[RawRow], next_offset: int | None, marks: Marks = NO_MARKS) -> None:
+        written = dict(rows)
+        self.points.call("restore store", lambda: self._append(Batch(written, next_offset, dict(marks))))
+        for key, value in written.items():
+            self._set(key, value, self._data.get(key))
+        super().commit(next_offset, marks)
+
+    def _append(self, batch: Batch) -> None:
+        if batch.rows or batch.offset is not None or batch.marks:
+            self._files.batches.append(batch)
+        if batch.offset is not None:
+            self._offset = batch.offset
+
+    def committed_offset(self) -> int | None:
+        return self._offset
+
+    def persist(self) -> None:
+        def last() -> None:
+            self._files.lasting = len(self._files.batches)
+
+        self.points.call("persist store", last)
+
+    def close(self) -> None:
+        if self._files.user is not self:
+            return
+
+        def give_back() -> None:
+            self._files.settle(len(self._files.batches))
+            self._files.user = None
+
+        self.points.call("close store", give_back)
+        super().close()

@@ -1,0 +1,66 @@
+"""Where a process can be hit: at each call of a client or of the disk, before it or after it.
+
+A *point* is one such call. At most one trigger is armed in a process; it goes off at the n-th point, or at the n-th of
+one kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Killed(BaseException):
+    """The process ended here, as by SIGKILL. No handler for Exception sees it, and what a finally calls is dead too."""
+
+
+@dataclass
+class Trigger:
+    """What hits a process. kind: of the point, None for any; left: how many points to go; after: when it was done."""
+
+    name: str
+    kind: str | None
+    left: int
+    after: bool
+    go_off: Callable[[], None]
+
+    def __str__(self) -> str:
+        return f"{self.name} {'after' if self.after else 'before'} {self.kind or 'any call'} ({self.left} to go)"
+
+
+class Points:
+    """The points of one process. listen(kind): called at each, for the trace."""
+
+    def __init__(self, listen: Callable[[str], None]) -> None:
+        self.trigger: Trigger | None = None
+        self.alive = True
+        self.passed = 0
+        self._listen = listen
+
+    def call(self, kind: str, effect: Callable[[], T]) -> T:
+        """Do something to the world outside of the process, unless the process is hit."""
+        if not self.alive:
+            raise Killed
+        self.passed += 1
+        self._listen(kind)
+        trigger = self.trigger
+        if trigger is None or (trigger.kind is not None and trigger.kind != kind):
+            return effect()
+        trigger.left -= 1
+        if trigger.left > 0:
+            return effect()
+        self.trigger = None
+        if not trigger.after:
+            self._hit(trigger)
+            return effect()
+        result = effect()
+        self._hit(trigger)
+        return result
+
+    def _hit(self, trigger: Trigger) -> None:
+        trigger.go_off()
+        if not self.alive:
+            raise Killed

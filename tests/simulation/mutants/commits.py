@@ -1,0 +1,167 @@
+"""Mutants of the commit: what becomes permanent, and in which order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.statestore.state_store import StateStore
+from penstock.workers import record_collector
+from penstock.workers.committer import AtLeastOnceCommit, Commit, ExactlyOnceCommit
+from penstock.workers.membership import protocol_member
+from penstock.workers.membership.group_metadata import encode_group_metadata
+from penstock.workers.membership.requests import Identity
+from penstock.workers.processor_state_manager import ProcessorStateManager
+from penstock.workers.stream_task import StreamTask
+from penstock.workers.streams_producer import StreamsProducer
+
+from .mutant import Mutant
+
+
+def commit_before_flush(original: Any) -> Any:
+    def prepare_commit(task: StreamTask) -> Any:
+        flush = task.state_manager.flush
+        task.state_manager.flush = lambda *_: None  # type: ignore[method-assign]
+        try:
+            return original(task)
+        finally:
+            task.state_manager.flush = flush  # type: ignore[method-assign]
+
+    return prepare_commit
+
+
+def offset_ahead_of_data(_: Any) -> Any:
+    """The end of the changelog is asked for when others may own it by now. This was found."""
+
+    def make_permanent(commit: Commit) -> None:
+        commit.producer.flush()
+        commit.commit_stores(commit.changelog_ends())
+        if commit.offsets:
+            commit.membership.commit(commit.offsets)
+
+    return make_permanent
+
+
+def offset_without_data(original: Any) -> Any:
+    def commit(store: StateStore, changelog_offset: int | None) -> None:
+        store.rows.rollback()
+        original(store, changelog_offset)
+
+    return commit
+
+
+def offsets_before_records(_: Any) -> Any:
+    """A sleeper's offsets are in its transaction, its records come when others have restored. This was found."""
+
+    def flush(producer: StreamsProducer) -> None:
+        if not producer.transactional:
+            producer._producer.flush()
+        producer.check()
+
+    return flush
+
+
+def no_flush(_: Any) -> Any:
+    return StreamsProducer.check
+
+
+def missing_fence(_: Any) -> Any:
+    """The offsets of a transaction come from a program that needs no group."""
+    return lambda group_id, identity, instance_id: encode_group_metadata(group_id, Identity(), None)
+
+
+def outside_of_the_transaction(_: Any) -> Any:
+    return lambda producer, write: write
+
+
+def stores_before_the_transaction(_: Any) -> Any:
+    def make_permanent(commit: Commit) -> None:
+        ends = commit.changelog_ends()
+        commit.commit_stores(ends)
+        commit.producer.commit_transaction(commit.offsets, commit.membership.group_metadata())
+
+    return make_permanent
+
+
+def offsets_before_stores_are_flushed(_: Any) -> Any:
+    """Consumed offsets go to the group before the records that follow from them are acknowledged."""
+
+    def make_permanent(commit: Commit) -> None:
+        if commit.offsets:
+            commit.membership.commit(commit.offsets)
+        commit.commit_stores(commit.changelog_ends())
+
+    return make_permanent
+
+
+def offset_of_the_record_itself(original: Any) -> Any:
+    """Commits the offset of the last record where that of the next one is due."""
+
+    def next_offsets(task: StreamTask) -> Any:
+        return {partition: max(offset - 1, 0) for partition, offset in original(task).items()}
+
+    return next_offsets
+
+
+def offset_of_what_was_read(original: Any) -> Any:
+    """Commits what was fetched where what was processed is due."""
+
+    def next_offsets(task: StreamTask) -> Any:
+        positions = {p: task._clients.consumer.position(p) for p in original(task)}
+        return {partition: offset for partition, offset in positions.items() if offset is not None}
+
+    return next_offsets
+
+
+def store_forgotten(original: Any) -> Any:
+    """What one of two stores has not committed survives that its task is given up."""
+
+    def close(store: StateStore) -> None:
+        if store.name == "counts" and store.rows.has_uncommitted():
+            store.rows.commit(None)
+        original(store)
+
+    return close
+
+
+def work_without_input_not_fenced(original: Any) -> Any:
+    """Only changed offsets are committed: without any, nothing tells a sleeper that it is out. This was found."""
+
+    def prepare_commit(task: StreamTask) -> Any:
+        offsets = original(task)
+        return {p: at for p, at in offsets.items() if at.offset != task._committed.get(p)}
+
+    return prepare_commit
+
+
+def kept_after_unclean_close(original: Any) -> Any:
+    """A task that is closed dirty leaves its uncommitted rows on disk."""
+
+    def close(manager: ProcessorStateManager) -> None:
+        for store in manager.stores.values():
+            store.commit(None)
+        original(manager)
+
+    return close
+
+
+TICK_AIMS = ("flush producer", "commit transaction")
+COMMIT_MUTANTS = (
+    Mutant("commit before flush", StreamTask, "prepare_commit", commit_before_flush, 1),
+    Mutant("offset ahead of data", AtLeastOnceCommit, "make_permanent", offset_ahead_of_data, 282, ("list offsets",)),
+    Mutant("changelog offset stored without data", StateStore, "commit", offset_without_data, 0),
+    Mutant("offsets before records", StreamsProducer, "flush", offsets_before_records, 7171, ("send offsets",)),
+    Mutant("records not waited for", StreamsProducer, "flush", no_flush, 78),
+    Mutant("missing fence", protocol_member, "encode_group_metadata", missing_fence, 8),
+    Mutant("output outside of the transaction", record_collector, "_in_transaction", outside_of_the_transaction, 1),
+    Mutant("stores before the transaction", ExactlyOnceCommit, "make_permanent", stores_before_the_transaction, 49),
+    Mutant(
+        "offsets before acknowledgements", AtLeastOnceCommit, "make_permanent", offsets_before_stores_are_flushed, 119
+    ),
+    Mutant("committed offset one too low", StreamTask, "_next_offsets", offset_of_the_record_itself, 0),
+    Mutant("committed what was only read", StreamTask, "_next_offsets", offset_of_what_was_read, 0),
+    Mutant(
+        "work without input not fenced", StreamTask, "prepare_commit", work_without_input_not_fenced, 16605, TICK_AIMS
+    ),
+    Mutant("rollback forgets a store", StateStore, "close", store_forgotten, 1),
+    Mutant("state kept after an unclean close", ProcessorStateManager, "close", kept_after_unclean_close, 1),
+)

@@ -1,0 +1,153 @@
+"""Mutants of who has a task, and of how its state gets there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.statestore.state_directory import StateDirectory
+from penstock.topology.records import TopicPartition
+from penstock.workers.assigned_streams_tasks import AssignedStreamsTasks
+from penstock.workers.changelog import Changelog
+from penstock.workers.changelog_bounds import Bounds, ChangelogBounds
+from penstock.workers.partition_consumer import PartitionConsumer
+from penstock.workers.stream_task import StreamTask
+from penstock.workers.streams_producer import StreamsProducer
+from penstock.workers.task_manager import TaskManager
+
+from .mutant import Mutant
+
+
+def nothing(_: Any) -> Any:
+    return lambda *_args, **_options: None
+
+
+def promoted_without_catching_up(original: Any) -> Any:
+    """A task that finds state on this machine runs at once."""
+
+    def update_restored(registry: AssignedStreamsTasks, restored: Any) -> None:
+        found = {
+            partition
+            for task in registry.restoring.values()
+            for partition, offset in task.state_manager.changelog_offsets().items()
+            if offset is not None
+        }
+        original(registry, {*restored, *found})
+
+    return update_restored
+
+
+def zombie_commits(_: Any) -> Any:
+    """Tasks that others own by now go on."""
+
+    def handle_lost_all(manager: TaskManager) -> None:
+        manager._producer.forget_errors()
+
+    return handle_lost_all
+
+
+def transaction_outlives_its_tasks(_: Any) -> Any:
+    def handle_lost_all(manager: TaskManager) -> None:
+        manager._producer.forget_errors()
+        manager.active.close(clean=False)
+        manager.assigned_active_tasks = {}
+
+    return handle_lost_all
+
+
+def one_record_early(original: Any) -> Any:
+    def begin(changelog: Changelog, bounds: Bounds, stored: int | None, committed: int) -> None:
+        original(changelog, bounds, stored, committed)
+        if changelog.active and changelog.limit:
+            changelog.limit = max(changelog.limit - 1, changelog.start)
+
+    return begin
+
+
+def to_the_last_stable_offset(original: Any) -> Any:
+    """A transaction whose markers are not written yet is not restored. This was found."""
+
+    def poll(bounds: ChangelogBounds, wanted: Any) -> dict[TopicPartition, Bounds]:
+        logs = bounds._admin.cluster.logs
+        return {
+            partition: Bounds(found.first, min(found.end, logs[partition].readable_end(committed_only=True)))
+            for partition, found in original(bounds, wanted).items()
+        }
+
+    return poll
+
+
+def cache_dropped_at_revoke(original: Any) -> Any:
+    def suspend_tasks_and_state(manager: TaskManager, active: Any, standby: Any) -> None:
+        for task_id in active:
+            for store in manager.active.all_tasks()[task_id].state_manager.stores.values():
+                if store.caching:
+                    store._cache.clear()
+        original(manager, active, standby)
+
+    return suspend_tasks_and_state
+
+
+def resumes_where_it_was(original: Any) -> Any:
+    """A partition that comes back is read on from where this process was before."""
+
+    def unassign(consumer: PartitionConsumer, partitions: Any) -> None:
+        was = {p: at for p in partitions if (at := consumer.position(p)) is not None}
+        original(consumer, partitions)
+        assign = consumer.assign
+
+        def assign_further(offsets: Any) -> None:
+            assign({p: max(offset, was.get(p, offset)) for p, offset in offsets.items()})
+
+        consumer.assign = assign_further  # type: ignore[method-assign]
+
+    return unassign
+
+
+def abort_forgets_to_abort(_: Any) -> Any:
+    def abort_transaction(producer: StreamsProducer) -> None:
+        producer.errors.clear()
+
+    return abort_transaction
+
+
+def suspended_without_commit(_: Any) -> Any:
+    def commit_before_suspending(manager: TaskManager, active: Any, first: Any) -> None:
+        for task_id in active:
+            task = manager.active.running.get(task_id)
+            if task is not None:
+                task.state_manager.commit({})
+
+    return commit_before_suspending
+
+
+def one_record_too_late(_: Any) -> Any:
+    """A task begins one record behind where it should."""
+
+    def read_from(task: StreamTask, committed: Any) -> None:
+        start, consumer = task._clients.start_offset, task._clients.consumer
+        consumer.assign({p: start(p) if at is None else at.offset + 1 for p, at in sorted(committed.items())})
+        task._committed = {p: offset for p in committed if (offset := consumer.position(p)) is not None}
+
+    return read_from
+
+
+OWNERSHIP_MUTANTS = (
+    Mutant("lock not released", StateDirectory, "unlock", nothing, 0),
+    Mutant("damaged state not wiped", StateDirectory, "wipe", nothing, 1),
+    Mutant(
+        "standby promoted without catching up",
+        AssignedStreamsTasks,
+        "update_restored",
+        promoted_without_catching_up,
+        15,
+    ),
+    Mutant("zombie commits", TaskManager, "handle_lost_all", zombie_commits, 1),
+    Mutant("transaction outlives its tasks", TaskManager, "handle_lost_all", transaction_outlives_its_tasks, 25),
+    Mutant("abort that aborts nothing", StreamsProducer, "abort_transaction", abort_forgets_to_abort, 25),
+    Mutant("restore ends one record early", Changelog, "begin", one_record_early, 15),
+    Mutant("restore ends at the last stable offset", ChangelogBounds, "poll", to_the_last_stable_offset, 92),
+    Mutant("cached entries dropped at revoke", TaskManager, "suspend_tasks_and_state", cache_dropped_at_revoke, 35),
+    Mutant("suspended without a commit", TaskManager, "_commit_before_suspending", suspended_without_commit, 28),
+    Mutant("reads on where it was before", PartitionConsumer, "unassign", resumes_where_it_was, 4),
+    Mutant("task begins one record too late", StreamTask, "_read_from", one_record_too_late, 2),
+)

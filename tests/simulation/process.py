@@ -1,0 +1,258 @@
+"""One simulated process: a real StreamThread with its clients, killed, stopped and replaced like a real one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from penstock.topology.streams_config import StreamsConfig
+from penstock.workers.control import Command, Report
+from penstock.workers.stream_thread import StreamThread
+from penstock.workers.stream_thread_state import StreamThreadState
+
+from .broker import Broker
+from .clients import SimulatedSupplier
+from .disk import Disk
+from .faults import Killed, Points
+from .strand import Strand
+from .world import HostClock, World
+
+T = TypeVar("T")
+#: How long a poll without records waits, at most, in ms.
+IDLE_MAX_MS = 100
+
+
+@dataclass
+class Host:
+    """A machine: its disk, its clock, and where its processes keep their real state directories."""
+
+    name: str
+    process_id: str
+    state_dir: Path
+    disk: Disk
+    clock: HostClock
+
+
+@dataclass(frozen=True)
+class Roughness:
+    """How often things go wrong by themselves, as shares: exchanges lost, sends failed, commits asked for early."""
+
+    lost: float = 0.0
+    failed_sends: float = 0.0
+    early_commits: float = 0.0
+
+
+@dataclass(frozen=True)
+class Spec:
+    """workers.stream_thread_parts.ThreadSpec."""
+
+    slot: int
+    client_id: str
+    process_id: str
+    num_threads: int
+    config: StreamsConfig
+
+
+class Control:
+    """workers.control.ThreadControl: nobody commands, reports are dropped."""
+
+    def poll_commands(self) -> list[Command]:
+        return []
+
+    def report(self, report: Report) -> None:
+        pass
+
+
+class Process:
+    """A stream thread in a slot of a host. connection.Io for its clients."""
+
+    def __init__(
+        self, world: World, broker: Broker, host: Host, slot: int, life: int, config: StreamsConfig, topology: Any
+    ) -> None:
+        self.world, self.broker, self.host, self.slot = world, broker, host, slot
+        self.client = f"{host.name}.{slot}#{life}"
+        self.config = config
+        self.roughness = Roughness()
+        self.points = Points(lambda kind: world.note(self.client, kind))
+        #: While a process is stopped (SIGSTOP) its IO thread is, too; what came meanwhile waits here.
+        self.stopped = False
+        self.paused = False
+        self.thread: StreamThread | None = None
+        self.error: BaseException | None = None
+        self.ended = False
+        self.leaves = False
+        self._supplier: SimulatedSupplier | None = None
+        self._waiting: list[Callable[[], None]] = []
+        self._topology = topology
+        self._strand: Strand | None = None
+        self._resumed = False
+        self._until_ms = 0
+        self._awaited: Callable[[], object] | None = None
+
+    @property
+    def transaction_timeout_ms(self) -> int:
+        timeout_ms: int = self.config["transaction.timeout.ms"]
+        return timeout_ms
+
+    # Its life: the loop of StreamThread.run, left at the end of each iteration and wherever it waits
+
+    def ready(self) -> bool:
+        """Whether it can go on now."""
+        return not self.ended and (self.world.now_ms >= self._until_ms or bool(self._awaited and self._awaited()))
+
+    def resume(self) -> None:
+        """Let it go on until the end of its iteration, or until it waits for something."""
+        self._awaited = None
+        self._resumed = True
+        if self._strand is None:
+            self._strand = Strand(self._live)
+        self._strand.resume()
+        self._resumed = False
+
+    def _park(self, until_ms: int, awaited: Callable[[], object] | None = None) -> None:
+        assert self._strand is not None
+        self._until_ms, self._awaited = until_ms, awaited
+        self._strand.park()
+
+    def _live(self) -> None:
+        how = "closed"
+        try:
+            thread = self.thread = self._make_thread()
+            thread._states.transition_to(StreamThreadState.STARTING)
+            thread._complete_global_state()
+            thread._group.subscribe()
+            while thread.is_running or thread._finishing_rebalance():
+                self._end_iteration()
+                thread.run_once_guarded()
+            thread.complete_shutdown(clean_run=True)
+        except Killed:
+            how = "killed"
+        except Exception as error:  # noqa: BLE001  what StreamThread.run does
+            self.error = error
+            how = f"died of {type(error).__name__}: {error}"
+            with contextlib.suppress(Killed):
+                if self.thread is not None:
+                    self.thread.complete_shutdown(clean_run=False)
+        self._end(how)
+
+    def _end_iteration(self) -> None:
+        self._park(self.world.now_ms)
+        if not self.points.alive:
+            raise Killed
+
+    def _make_thread(self) -> StreamThread:
+        self.world.note(self.client, "starts")
+        self._supplier = SimulatedSupplier(self.config, self.host.clock, self.broker, self)
+        spec = Spec(self.slot, self.host.name, self.host.process_id, 1, self.config)
+        rows = self.host.disk.open_rows(self.points, lambda: self._happens(self.roughness.early_commits))
+        return StreamThread.create(
+            self._topology,
+            spec,
+            Control(),
+            supplier=self._supplier,
+            clock=self.host.clock,
+            sleep=self.host.clock.sleep,
+            open_rows=rows,
+        )
+
+    def shut_down(self, leave_group: bool) -> None:
+        """Ask the stream thread to end."""
+        self.leaves = True
+        self.world.note(self.client, "is asked to shut down")
+        if self.thread is None:
+            self.kill()
+        else:
+            self.thread.shutdown(leave_group)
+
+    def kill(self) -> None:
+        """End it at once (SIGKILL)."""
+        if not self.points.alive:
+            return
+        self.points.alive = False
+        self.world.note(self.client, "KILLED")
+        for producer in self._supplier.producers if self._supplier is not None else ():
+            producer.lose_process()
+        self.host.disk.crash(self.points)
+        self._release_locks()
+        if self._strand is None:
+            self._end("killed before it started")
+        elif not self._resumed:
+            self.resume()  # its stack unwinds, without any effect
+
+    def _end(self, how: str) -> None:
+        self.world.note(self.client, how)
+        self.ended = True
+        if not self.points.alive:
+            self._release_locks()  # what the unwinding took once more
+        self.points.alive = False
+
+    def _release_locks(self) -> None:
+        """Do what the kernel does when a process is gone."""
+        if self.thread is not None:
+            self.thread.task_manager._state_directory.close()
+
+    def pause(self, ms: int, stopped: bool) -> None:
+        """Called inside of it: go on only after so long. stopped: its IO thread too (SIGSTOP, SIGCONT)."""
+        self.world.note(self.client, f"{'STOPPED' if stopped else 'SLOW'} for {ms} ms")
+        self.stopped, self.paused = stopped, True
+        self._park(self.world.now_ms + ms)
+        self.stopped = self.paused = False
+        waiting, self._waiting = self._waiting, []
+        for happen in waiting:
+            self.later(0, happen)
+        if not self.points.alive:
+            raise Killed
+        self.world.note(self.client, "goes on")
+        self.world.advance(0)
+
+    def wait(self, condition: Callable[[], object], timeout_ms: int) -> bool:
+        """Called inside of it: go on when the condition holds; False if it does not within timeout_ms."""
+        if not condition():
+            self._park(self.world.now_ms + timeout_ms, condition)
+        if not self.points.alive:
+            raise Killed
+        return bool(condition())
+
+    # What its clients ask
+
+    def idle(self, ms: int) -> None:
+        """Wait for a record that does not come."""
+        self.points.call("wait", lambda: self.world.advance(min(ms, IDLE_MAX_MS)))
+
+    def later(self, ms: int, happen: Callable[[], None]) -> None:
+        """See connection.Io."""
+
+        def run() -> None:
+            if self.stopped:
+                self._waiting.append(happen)
+            elif self.points.alive:
+                happen()
+
+        self.world.after(ms, run)
+
+    def loses(self) -> str | None:
+        """See connection.Io."""
+        if not self._happens(self.roughness.lost):
+            return None
+        return self.world.chance.choice(("request", "answer"))
+
+    def failing_send(self, count: int) -> int | None:
+        """Return which of so many records is the first that cannot be sent, None if all can."""
+        if not count or not self._happens(self.roughness.failed_sends):
+            return None
+        self.world.disturbed = True
+        return self.world.chance.randrange(count)
+
+    def part_of(self, count: int) -> int:
+        """Return how many of so many records are sent by themselves by now."""
+        return self.world.chance.choice((0, count, self.world.chance.randint(0, count)))
+
+    def fetch_size(self) -> int:
+        """Return how many records the next fetch of a partition brings at most."""
+        return self.world.chance.choice((1, 3, 1000))
+
+    def _happens(self, share: float) -> bool:
+        return share > 0 and self.world.chance.random() < share

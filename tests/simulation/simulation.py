@@ -1,0 +1,441 @@
+"""One schedule: an application, its hosts and processes, what happens to them, and what has to be true in the end.
+
+All of it follows from the seed. In the first part things go wrong; then everything is mended and has to come to rest
+within a bounded simulated time; then all processes are shut down and the auditor looks.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from penstock.statestore.state_directory import StateDirectory
+from penstock.topology.errors import StreamsError
+from penstock.topology.partitioners import partition_for_key
+from penstock.topology.records import RawRecord, TopicPartition
+from penstock.topology.streams_config import StreamsConfig
+from penstock.workers.task import TaskState
+
+from .applications import APPLICATIONS, CLOSER, COUNTS, IN, OUT, InputRecord
+from .auditor import Auditor, rows_of
+from .broker import MARKER_DELAY_LONG_MS, Broker
+from .disk import Disk
+from .faults import Trigger
+from .process import Host, Process, Roughness
+from .world import HostClock, StalledError, World
+
+KEYS = tuple("abcdef")
+FIRST_TIMESTAMP = 1_700_000_000_000
+#: After the last fault the application has to come to rest within so much simulated time, in ms.
+REST_MS = 120_000
+#: In the end all wall clocks go ahead of where any was before, in ms: one that was set back does not tick for long.
+CLOCK_AHEAD_MS = 36_000_000
+#: Ticks of the wall clock bring work without any input; it is done and committed after so long, in ms.
+SETTLE_MS = 8_000
+#: Kinds of points at which a commit, a restore or a close is under way: most faults are aimed there.
+AIMS = (
+    "commit store", "restore store", "persist store", "close store", "open store", "flush producer", "send some",
+    "send offsets", "commit transaction", "abort transaction", "init transactions", "list offsets", "list offsets",
+    "group commit", "group committed", "delete records", "consume",
+)  # fmt: skip
+#: How long a process is stopped or slow, in ms: shorter and longer than a session, a transaction, a poll interval.
+PAUSES_MS = (30, 900, 7_000, 12_000, 12_000, 30_000)
+LONG_PAUSES_MS = (12_000,)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a seed decides before anything runs."""
+
+    application: Any
+    exactly_once: bool
+    settings: dict[str, Any]
+    partitions: int
+    hosts: int
+    slots: int
+    rounds: int
+    fault_share: float
+    roughness: Roughness
+
+    @classmethod
+    def of(cls, world: World) -> Plan:
+        """Draw a plan."""
+        chance = world.chance
+        exactly_once = chance.random() < 0.6
+        settings = {
+            "processing.guarantee": "exactly_once_v2" if exactly_once else "at_least_once",
+            "commit.interval.ms": chance.choice((50, 400, 3_000)),
+            "statestore.cache.max.bytes": chance.choice((0, 0, 700, 10_000_000)),
+            "num.standby.replicas": chance.choice((0, 0, 1)),
+            "penstock.static.membership": chance.random() < 0.4,
+            "acceptable.recovery.lag": chance.choice((0, 10_000)),
+            "topology.optimization": chance.choice(("none", "all")),
+            "max.task.idle.ms": chance.choice((0, 0, 500)),
+            "consumer.max.poll.records": chance.choice((2, 1000)),
+            "poll.ms": 100,
+            "session.timeout.ms": 6_000,
+            "heartbeat.interval.ms": 1_500,
+            "max.poll.interval.ms": 20_000,
+            "transaction.timeout.ms": chance.choice((5_000, 30_000)),
+            "probing.rebalance.interval.ms": 60_000,
+            "repartition.purge.interval.ms": 1_000,
+        }
+        rough = chance.choice((0.0, 0.0, 0.02, 0.1))
+        failing = chance.choice((0.0, 0.0, 0.02))
+        return cls(
+            chance.choice(APPLICATIONS),
+            exactly_once,
+            settings,
+            partitions=chance.choice((1, 2, 3)),
+            hosts=chance.choice((1, 2, 2, 3)),
+            slots=chance.choice((1, 1, 2)),
+            rounds=chance.choice((40, 80, 120)),
+            fault_share=chance.choice((0.0, 0.1, 0.2, 0.3)),
+            roughness=Roughness(rough, failing, chance.choice((0.0, 0.1))),
+        )
+
+
+class Simulation:
+    """Runs the schedule of one seed. directory: where real state directories are kept meanwhile.
+
+    aims: kinds of points where processes are to be stopped for longer than a session, instead of all other faults.
+    """
+
+    def __init__(self, seed: int, directory: Path, aims: Sequence[str] = ()) -> None:
+        self.world = World(seed)
+        self._aims = aims
+        self._pauses_ms = LONG_PAUSES_MS if aims else PAUSES_MS
+        self.plan = Plan.of(self.world)
+        self.auditor = Auditor(self.world, self.plan.application, self.plan.exactly_once)
+        self.broker = Broker(self.world, self.auditor.on_commit)
+        self.auditor.watch(self.broker)
+        self.directory = directory / f"seed-{seed}"
+        self.hosts = [self._host(number) for number in range(self.plan.hosts)]
+        self.processes: dict[tuple[str, int], Process] = {}
+        self.expected_errors: list[str] = []
+        if self.plan.roughness.failed_sends:
+            self.expected_errors += ["FailedProcessingError", "a record was not delivered"]
+        self.topology = self.plan.application.build(self._seen, self.plan.settings)
+        self._lives = 0
+        self._written = 0
+        self._timestamp = FIRST_TIMESTAMP
+        self._current: Process | None = None
+        self._faults_on = False
+
+    def _host(self, number: int) -> Host:
+        state_dir = self.directory / f"host{number}"
+        process_id = str(UUID(int=self.world.chance.getrandbits(128), version=4))
+        return Host(f"h{number}", process_id, state_dir, Disk(self.world.chance), HostClock(self.world))
+
+    def _seen(self, number: str, again: bool = False) -> None:
+        assert self._current is not None
+        self.auditor.seen(number, self._current.client, again)
+
+    # The schedule
+
+    def run(self) -> None:
+        """Run it; what is wrong is in world.violations."""
+        plan = self.plan
+        self.world.note("seed", f"{self.world.seed}: {plan}")
+        for topic in (*plan.application.inputs,):
+            self.broker.create_topic(topic, plan.partitions)
+        for topic in (OUT, COUNTS):
+            self.broker.create_topic(topic, 1)
+        try:
+            self._go_wrong()
+            self._come_to_rest()
+            stores = self._stores()
+            self._shut_down()
+            self.auditor.check_end(stores)
+        except StalledError as stalled:
+            self.world.violated(f"STALLED: {stalled}")
+        finally:
+            self._clean_up()
+
+    def _go_wrong(self) -> None:
+        plan, chance = self.plan, self.world.chance
+        self._faults_on = plan.fault_share > 0
+        for host in self.hosts:
+            for slot in range(1, plan.slots + 1):
+                self._start(host, slot)
+        for _ in range(plan.rounds):
+            if chance.random() < 0.3:
+                self._produce(chance.randint(1, 4))
+            if chance.random() < plan.fault_share:
+                self._fault()
+            if chance.random() < 0.1:
+                self._start_missing()
+            self._step_someone()
+            self.world.advance(chance.choice((0, 1, 20)))
+
+    def _come_to_rest(self) -> None:
+        self._faults_on = False
+        self.world.note("schedule", "all is mended")
+        for partition in range(self.plan.partitions):
+            self._write(IN, CLOSER, partition)
+        self._timestamp += 100_000
+        for partition in range(self.plan.partitions):
+            self._write(IN, CLOSER, partition)
+        for process in self._alive():
+            process.points.trigger = None
+            process.roughness = Roughness()
+        for host in self.hosts:
+            host.clock.set_by_ms = CLOCK_AHEAD_MS
+        deadline_ms = self.world.now_ms + REST_MS
+        self._go_on(self._at_rest, deadline_ms)
+        settled_ms = self.world.now_ms + (SETTLE_MS if self.plan.application.ticks else 0)
+        self._go_on(lambda: self.world.now_ms >= settled_ms and self._at_rest(), deadline_ms)
+
+    def _go_on(self, reached: Callable[[], bool], deadline_ms: int) -> None:
+        while not reached():
+            if self.world.now_ms > deadline_ms:
+                raise StalledError(self._what_is_missing())
+            self._start_missing()
+            self._step_someone()
+            self.world.advance(1)
+
+    def _shut_down(self) -> None:
+        for process in self._alive():
+            process.shut_down(leave_group=True)
+        deadline_ms = self.world.now_ms + REST_MS
+        while self._alive():
+            if self.world.now_ms > deadline_ms:
+                raise StalledError(f"{[p.client for p in self._alive()]} do not shut down")
+            self._step_someone()
+        self.world.advance(MARKER_DELAY_LONG_MS)
+        self._check_nothing_is_held()
+
+    def _clean_up(self) -> None:
+        for process in self._alive():
+            process.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    # Processes
+
+    def _alive(self) -> list[Process]:
+        return [process for process in self.processes.values() if not process.ended]
+
+    def _start(self, host: Host, slot: int) -> None:
+        self._lives += 1
+        config = StreamsConfig(
+            {
+                **self.plan.settings,
+                "application.id": "app",
+                "bootstrap.servers": "simulated:9092",
+                "state.dir": str(host.state_dir),
+            }
+        )
+        process = Process(self.world, self.broker, host, slot, self._lives, config, self.topology)
+        if self._faults_on:
+            process.roughness = self.plan.roughness
+        self.processes[host.name, slot] = process
+
+    def _start_missing(self) -> None:
+        """Replace what has ended, as the supervisor does."""
+        for (_, slot), process in list(self.processes.items()):
+            if process.ended and not process.leaves:
+                self._start(process.host, slot)
+        if not self._alive():
+            self._start(self.hosts[0], 1)
+
+    def _step_someone(self) -> None:
+        ready = [process for process in self._alive() if process.ready()]
+        if not ready:
+            self.world.skip(100)
+            return
+        process = self.world.chance.choice(ready)
+        self._resume(process.resume, process)
+
+    def _resume(self, resume: Callable[[], None], process: Process) -> None:
+        before, self._current = self._current, process
+        resume()
+        self._current = before
+        if process.error is not None:
+            self._judge_death(process, process.error)
+            process.error = None
+
+    def _judge_death(self, process: Process, error: BaseException) -> None:
+        """A stream thread may die of errors that the schedule has made, and of no others."""
+        self.world.disturbed = True
+        text = f"{type(error).__name__}: {error}"
+        if isinstance(error, StreamsError) and any(part in text for part in self.expected_errors):
+            return
+        self.world.violated(f"{process.client} died of {text}")
+
+    # Faults
+
+    def _fault(self) -> None:
+        chance = self.world.chance
+        kinds: list[Callable[[], None]] = [
+            *[self._arm] * 8, self._kill_one, self._lose_state, self._corrupt_state,
+            self._remove_thread, self._add_thread, self._set_clock, self._compact, self._jump,
+        ]  # fmt: skip
+        chance.choice([self._arm] if self._aims else kinds)()
+
+    def _arm(self) -> None:
+        """Let a process be hit in the middle of something."""
+        chance = self.world.chance
+        alive = self._alive()
+        if not alive:
+            return
+        process = chance.choice(alive)
+        aimed = chance.random() < 0.75
+        kind = chance.choice(self._aims or AIMS) if aimed else None
+        left = chance.randint(1, 2 if aimed else 40)
+        pause_ms = chance.choice(self._pauses_ms)
+        actions: dict[str, Callable[[], None]] = {
+            "kill": lambda: self._kill(process),
+            "stop": lambda: self._pause(process, pause_ms, stopped=True),
+            "slow": lambda: self._pause(process, pause_ms, stopped=False),
+        }
+        name = chance.choice(("stop",) if self._aims else ("kill", "stop", "stop", "slow"))
+        process.points.trigger = Trigger(name, kind, left, chance.random() < 0.5, actions[name])
+        self.world.note(process.client, f"will be hit: {process.points.trigger}")
+
+    def _kill(self, process: Process) -> None:
+        self.world.disturbed = True
+        process.kill()
+
+    def _kill_one(self) -> None:
+        if alive := self._alive():
+            self._kill(self.world.chance.choice(alive))
+
+    def _pause(self, process: Process, ms: int, stopped: bool) -> None:
+        self.world.disturbed = True
+        process.pause(ms, stopped)
+
+    def _lose_state(self) -> None:
+        """Delete the state directories of a host's tasks that no process has."""
+        host = self.world.chance.choice(self.hosts)
+        if not host.state_dir.exists():
+            return
+        directory = StateDirectory(host.state_dir, "app", host.clock.wall_clock_ms)
+        for task_id in directory.tasks_on_disk():
+            try:
+                directory.wipe(task_id)
+            except StreamsError:  # somebody has it
+                continue
+            self.world.note(host.name, f"the state directory of {task_id} is DELETED")
+
+    def _corrupt_state(self) -> None:
+        host = self.world.chance.choice(self.hosts)
+        if (store := host.disk.corrupt()) is not None:
+            self.world.note(host.name, f"the files of {store} are CORRUPTED")
+
+    def _remove_thread(self) -> None:
+        alive = self._alive()
+        if len(alive) > 1:
+            process = self.world.chance.choice(alive)
+            process.shut_down(leave_group=self.world.chance.random() < 0.7)
+
+    def _add_thread(self) -> None:
+        host = self.world.chance.choice(self.hosts)
+        slot = self.world.chance.randint(1, 3)
+        process = self.processes.get((host.name, slot))
+        if process is None or process.ended:
+            self.world.note(host.name, f"gets a thread in slot {slot}")
+            self._start(host, slot)
+
+    def _set_clock(self) -> None:
+        host = self.world.chance.choice(self.hosts)
+        host.clock.set_by_ms += self.world.chance.choice((-3_600_000, -1_000, 1_000, 3_600_000))
+        self.world.note(host.name, "its wall clock is set")
+
+    def _jump(self) -> None:
+        """All machines sleep for a while."""
+        self.world.disturbed = True
+        ms = self.world.chance.choice(PAUSES_MS)
+        self.world.note("schedule", f"nobody runs for {ms} ms")
+        self.world.advance(ms)
+
+    def _compact(self) -> None:
+        topics = sorted({p.topic for p in self.broker.logs if p.topic.endswith("-changelog")})
+        if topics:
+            topic = self.world.chance.choice(topics)
+            self.world.note("broker", f"{topic} is compacted")
+            self.broker.compact(topic)
+
+    # Input
+
+    def _produce(self, count: int) -> None:
+        for _ in range(count):
+            topic = self.world.chance.choice(self.plan.application.inputs)
+            key = self.world.chance.choice(KEYS)
+            self._write(topic, key, partition_for_key(key.encode(), self.plan.partitions))
+
+    def _write(self, topic: str, key: str, partition: int) -> None:
+        self._written += 1
+        self._timestamp += self.world.chance.choice((0, 100, 900))
+        record = InputRecord(str(self._written), topic, partition, key, self._timestamp)
+        log = self.broker.logs[TopicPartition(topic, partition)]
+        self.auditor.on_input(record, log.end)
+        self.broker.append(RawRecord(topic, partition, -1, self._timestamp, key.encode(), record.number.encode()))
+
+    # Rest
+
+    def _at_rest(self) -> bool:
+        """Whether all input has been processed and committed, by processes that all run."""
+        return not self._what_is_missing()
+
+    def _what_is_missing(self) -> str:
+        for partition, log in self.broker.logs.items():
+            if log.undecided:
+                return f"a transaction on {partition} is open"
+            source = partition.topic in self.plan.application.inputs or partition.topic.endswith("-repartition")
+            committed = self.broker.offsets.committed.get(partition)
+            if source and log.end and (committed is None or committed.offset < log.end):
+                return f"{partition} is committed at {committed and committed.offset} of {log.end}"
+        for process in self._alive():
+            if process.paused or process.thread is None or process.thread.state.name != "RUNNING":
+                return f"{process.client} is not running"
+        running = [task for task in self._tasks() if task.state is TaskState.RUNNING]
+        wanted = self.plan.partitions * (2 if self.plan.application.repartitioned else 1)
+        return "" if len(running) == wanted else f"{len(running)} of {wanted} tasks run"
+
+    def _tasks(self) -> list[Any]:
+        return [
+            task
+            for process in self._alive()
+            if process.thread is not None
+            for task in process.thread.task_manager.active.all_tasks().values()
+        ]
+
+    def _stores(self) -> dict[str, dict[str, list[str]]]:
+        """Return the rows of all active tasks' stores."""
+        found: dict[str, dict[str, list[str]]] = {}
+        owners: dict[Any, int] = {}
+        for task in self._tasks():
+            owners[task.task_id] = owners.get(task.task_id, 0) + 1
+            if task.state is not TaskState.RUNNING:
+                self.world.violated(f"task {task.task_id} is {task.state.name} at rest")
+            for name in ("history", "versions"):
+                if name in task.state_manager.stores:
+                    rows = rows_of(task.state_manager.stores[name])
+                    found.setdefault(name, {}).update(rows)
+        twice = [str(task_id) for task_id, count in owners.items() if count > 1]
+        if twice:
+            self.world.violated(f"tasks {', '.join(twice)} run in two processes at rest")
+        return {"history": {}, "versions": {}} | found
+
+    def _check_nothing_is_held(self) -> None:
+        for process in self.processes.values():
+            if process.thread is not None and process.thread.state.name != "DEAD" and not process.ended:
+                self.world.violated(f"{process.client} has not ended")
+        for host in self.hosts:
+            for store in host.disk.open_stores():
+                self.world.violated(f"nobody runs, and the store {store} is open")
+            if host.state_dir.exists():
+                directory = StateDirectory(host.state_dir, "app", host.clock.wall_clock_ms)
+                for task_id in directory.tasks_on_disk():
+                    try:
+                        directory.lock(task_id)
+                    except StreamsError:
+                        self.world.violated(f"nobody runs, and the lock of task {task_id} is held")
+                directory.close()
+        for partition, log in self.broker.logs.items():
+            if log.undecided:
+                self.world.violated(f"nobody runs, and a transaction on {partition} is open")

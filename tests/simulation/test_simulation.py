@@ -1,0 +1,76 @@
+"""The simulation finds nothing in the code as it is, every mutant of it, and does the same each time."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .command import main, run_seed, run_seeds, scratch
+from .mutants import MUTANTS, Mutant
+
+ROOT = Path(__file__).resolve().parents[2]
+SEEDS = 80
+
+
+@pytest.fixture(scope="module")
+def directory() -> Iterator[Path]:
+    with scratch() as made:
+        yield made
+
+
+def test_schedules_find_nothing(directory: Path) -> None:
+    outcomes = list(run_seeds(0, SEEDS, directory))
+    assert [outcome.violations[0] for outcome in outcomes if outcome.violations] == []
+    points = {what for outcome in outcomes for _, _, what in outcome.trace}
+    assert points >= {"KILLED", "goes on", "commit transaction", "group commit", "restore store", "persist store"}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # locks that a mutant does not release
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_is_found(mutant: Mutant, directory: Path) -> None:
+    with mutant.applied():
+        assert run_seed(mutant.found_by, directory, aims=mutant.aims).violations
+    gc.collect()
+
+
+def test_what_finds_a_mutant_finds_nothing_in_the_code_as_it_is(directory: Path) -> None:
+    """Some mutants are faults that the code once had; their seeds are what found them."""
+    seeds = sorted({(mutant.found_by, mutant.aims) for mutant in MUTANTS})
+    assert [seed for seed, aims in seeds if run_seed(seed, directory, aims=aims).violations] == []
+
+
+@pytest.mark.parametrize("seed", [3, 17, 23])
+def test_a_seed_does_the_same_each_time(seed: int, directory: Path) -> None:
+    first, second = run_seed(seed, directory), run_seed(seed, directory)
+    assert first.trace == second.trace
+    assert len(first.trace) > 100
+    assert run_seed(seed + 1, directory).trace != first.trace
+
+
+def test_a_seed_does_the_same_whatever_the_order_of_sets() -> None:
+    def traced(hash_seed: str) -> str:
+        command = [sys.executable, "-m", "tests.simulation", "--trace", "23"]
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+
+    assert traced("1") == traced("2")
+
+
+def test_the_command_says_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "3", "--from", "7"]) == 0
+    assert capsys.readouterr().out.startswith("3 schedules, 0 violations, ")
+    assert main(["--trace", "7"]) == 0
+    assert "is asked to shut down" in capsys.readouterr().out
+
+
+def test_the_command_names_the_seed_that_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == "task begins one record too late")
+    with mutant.applied():
+        assert main(["--seeds", "1", "--from", str(mutant.found_by)]) == 1
+    assert f"seed {mutant.found_by}: " in capsys.readouterr().out

@@ -1,0 +1,273 @@
+"""Applications on a real broker, as the tests run them: through KafkaStreams, and as a user's command."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from penstock import KafkaStreams, Serdes, StreamsBuilder
+from penstock.supervisor.worker import ThreadStatus
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTITIONS = 8
+KEYS = 40
+PATIENCE_SECONDS = 60.0
+#: How often a condition is looked at that only a beat of the stream threads can bring about.
+LOOK_SECONDS = 0.05
+#: What the start of a process with all imports of a stream thread takes when nothing else runs.
+QUIET_START_SECONDS = 0.6
+
+
+class Counting:
+    """An application that counts the records of each key, with what the test does to it."""
+
+    def __init__(self, bootstrap_servers: str, application_id: str, source: str, sink: str, state_dir: Path) -> None:
+        self.source, self.sink = source, sink
+        self.bootstrap_servers = bootstrap_servers
+        self.expected: Counter[str] = Counter()
+        self.config = {
+            "application.id": application_id,
+            "bootstrap.servers": bootstrap_servers,
+            "state.dir": str(state_dir),
+            "commit.interval.ms": 200,
+            "session.timeout.ms": 6_000,
+            "heartbeat.interval.ms": 300,
+            "penstock.worker.beat.interval.ms": 50,
+        }
+
+    def topology(self) -> Any:
+        builder = StreamsBuilder()
+        stream = builder.stream(self.source, key_serde=Serdes.string(), value_serde=Serdes.string())
+        counts = stream.group_by_key().count(store="counts")
+        counts.to_stream().to(self.sink, key_serde=Serdes.string(), value_serde=Serdes.int64())
+        return builder.build()
+
+    def streams(self, threads: int) -> KafkaStreams:
+        return KafkaStreams(self.topology(), self.config | {"num.stream.threads": threads})
+
+    def produce(self, rounds: int) -> None:
+        """Write so many records of each key and wait until the broker has them."""
+        producer = Producer({"bootstrap.servers": self.bootstrap_servers})
+        for _ in range(rounds):
+            for number in range(KEYS):
+                producer.produce(self.source, key=f"key-{number}", value="x")
+                self.expected[f"key-{number}"] += 1
+        assert producer.flush(30) == 0
+
+    def counted(self) -> dict[str, int]:
+        """Return the last count of each key in the sink."""
+        consumer = Consumer({"bootstrap.servers": self.bootstrap_servers, "group.id": "unused"})
+        try:
+            partitions = [TopicPartition(self.sink, number, 0) for number in range(PARTITIONS)]
+            left = sum(end_offset(consumer, partition) for partition in partitions)
+            consumer.assign(partitions)
+            counts: dict[str, int] = {}
+            while left:
+                for message in consumer.consume(left, timeout=10):
+                    key, value = message.key(), message.value()
+                    assert key is not None
+                    assert value is not None
+                    counts[key.decode()] = struct.unpack(">q", value)[0]
+                    left -= 1
+            return counts
+        finally:
+            consumer.close()
+
+    def wait_for_at_least_all_counts(self) -> None:
+        """Wait until nothing is missing; after a kill something may be counted twice."""
+
+        def enough() -> bool:
+            counted = self.counted()
+            return all(counted.get(key, 0) >= count for key, count in self.expected.items())
+
+        eventually(enough, "all records are counted, each at least once")
+
+    def wait_for_all_counts(self) -> None:
+        eventually(lambda: self.counted() == self.expected, "all records are counted, each once")
+
+
+def eventually(check: Callable[[], bool], what: str) -> None:
+    deadline, pace = time.monotonic() + PATIENCE_SECONDS, threading.Event()
+    while not check():
+        assert time.monotonic() < deadline, f"it never came true that {what}"
+        pace.wait(LOOK_SECONDS)
+
+
+def slowness() -> float:
+    """Return how many times slower than on a quiet machine with two cores a process starts now; at least 1."""
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import penstock.workers.stream_thread"], check=True, cwd=ROOT)
+    return max(1.0, (time.monotonic() - began) / QUIET_START_SECONDS)
+
+
+def end_offset(consumer: Consumer, partition: TopicPartition) -> int:
+    """Return it; a partition that was just made may not have a leader yet."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(partition, timeout=10)[1])
+        except KafkaException as error:
+            new = error.args[0].code() in (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+            if not new or time.monotonic() > deadline:
+                raise
+
+
+def tasks(status: list[ThreadStatus]) -> dict[int, set[str]]:
+    """Return the active tasks that each thread processes."""
+    return {
+        thread.slot: {task.task_id for task in thread.tasks if task.kind == "active" and task.state == "RUNNING"}
+        for thread in status
+    }
+
+
+def shared_by(streams: KafkaStreams, threads: int, all_tasks: int = PARTITIONS) -> bool:
+    """Return True if so many threads have so many tasks, about the same number each."""
+    found = tasks(streams.status())
+    sizes = [len(ids) for ids in found.values()]
+    everything = set().union(*found.values()) if found else set()
+    return len(sizes) == threads and sum(sizes) == len(everything) == all_tasks and max(sizes) - min(sizes) <= 1
+
+
+def replaced(status: list[ThreadStatus], victim: ThreadStatus, before: dict[int, set[str]]) -> bool:
+    """Return True if another process has the victim's place and all tasks are where they were, seen at one moment."""
+    return victim.pid not in [thread.pid for thread in status] and tasks(status) == before
+
+
+def commit_of_all(counting: Counting) -> None:
+    """Wait until the group has committed all of the source, so that a kill repeats nothing."""
+    consumer = Consumer(
+        {"bootstrap.servers": counting.bootstrap_servers, "group.id": counting.config["application.id"]}
+    )
+    try:
+        partitions = [TopicPartition(counting.source, number) for number in range(PARTITIONS)]
+        ends = [end_offset(consumer, partition) for partition in partitions]
+        eventually(
+            lambda: [max(p.offset, 0) for p in consumer.committed(partitions, timeout=10)] == ends,
+            "everything is committed",
+        )
+    finally:
+        consumer.close()
+
+
+HEAD = "from penstock import Serdes, StreamsBuilder\nTEXT, JSON = Serdes.string(), Serdes.json()\n"
+STATELESS = "topology = StreamsBuilder()\ntopology.stream('in', key_serde=TEXT, value_serde=TEXT).to('out')\n"
+
+
+class App:
+    """A folder with a user's module, and the command that runs it."""
+
+    def __init__(self, folder: Path, bootstrap_servers: str, application_id: str) -> None:
+        self.folder = folder
+        self.config = {
+            "application.id": application_id,
+            "bootstrap.servers": bootstrap_servers,
+            "state.dir": str(folder / "state"),
+            "commit.interval.ms": "200",
+        }
+        #: What the command is started with, e.g. in a mount namespace.
+        self.prefix: Sequence[str] = ()
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def module(self, text: str, name: str = "user_app") -> App:
+        (self.folder / f"{name}.py").write_text(HEAD + textwrap.dedent(text))
+        return self
+
+    def start(self, reference: str = "user_app:topology", *, threads: int = 2, **config: str) -> subprocess.Popen[str]:
+        """Start the command; config: with _ for the dots of keys."""
+        values = self.config | {key.replace("_", "."): value for key, value in config.items()}
+        settings = [part for key, value in values.items() for part in ("-c", f"{key}={value}")]
+        command = [
+            *self.prefix,
+            sys.executable,
+            "-m",
+            "penstock.cli",
+            "run",
+            reference,
+            "--threads",
+            str(threads),
+            *settings,
+        ]
+        process = subprocess.Popen(
+            command, cwd=self.folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True
+        )
+        self.processes.append(process)
+        return process
+
+    def fails(self, reference: str = "user_app:topology", *, threads: int = 2, **config: str) -> tuple[int, str]:
+        """Run the command until it ends by itself; return its exit code and its log."""
+        process = self.start(reference, threads=threads, **config)
+        try:
+            _, log = process.communicate(timeout=PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise AssertionError(f"it does not end by itself:\n{process.communicate()[1]}") from None
+        return process.returncode, log
+
+
+def wait_for_line(process: subprocess.Popen[str], text: str) -> str:
+    """Read the log until a line has this text; return all that was read. The process must not end before."""
+    assert process.stderr is not None
+    read = []
+    for line in process.stderr:
+        read.append(line)
+        if text in line:
+            return "".join(read)
+    raise AssertionError(f"{text!r} was not logged; what was:\n{''.join(read)}")
+
+
+def last_line(log: str) -> str:
+    return log.rstrip().splitlines()[-1]
+
+
+def produce(bootstrap_servers: str, topic: str, *values: str, partition: int = 0) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap_servers})
+    for number, value in enumerate(values):
+        producer.produce(topic, value, f"k{number}", partition)
+    assert producer.flush(30) == 0
+
+
+def read_until(bootstrap_servers: str, topic: str, last: str) -> list[str]:
+    """Return the values of a topic up to the first that is ``last``; what was sent twice is there twice."""
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "unused"})
+    values: list[str] = []
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        while last not in values:
+            message = consumer.poll(PATIENCE_SECONDS)
+            assert message is not None, f"{last} never came, only {values}"
+            values.append((message.value() or b"").decode())
+        return values
+    finally:
+        consumer.close()
+
+
+def read_table(bootstrap_servers: str, topic: str) -> dict[str, str]:
+    """Return the last value of each key of a topic, as it is now."""
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "unused", "enable.partition.eof": True})
+    table: dict[str, str] = {}
+    try:
+        unread = set(consumer.list_topics(topic, 30).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in unread])
+        while unread:
+            message = consumer.poll(PATIENCE_SECONDS)
+            assert message is not None
+            error = message.error()
+            if error is not None:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                unread.discard(message.partition() or 0)
+            else:
+                table[(message.key() or b"").decode()] = (message.value() or b"").decode()
+        return table
+    finally:
+        consumer.close()

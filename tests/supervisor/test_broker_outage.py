@@ -1,0 +1,106 @@
+"""A broker that does not answer for a while: stream threads wait for it, and nothing is lost or counted twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from broker_stage import PARTITIONS, Counting, eventually, shared_by
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from stage import LogLines
+
+from penstock.dev_broker import DevBroker
+from penstock.supervisor.exit_codes import ExitCode
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+#: Longer than a request may take here, shorter than a session: nobody is thrown out of the group.
+OUTAGE_SECONDS = 8.0
+REQUEST_TIMEOUT_MS = 2_000
+SESSION_TIMEOUT_MS = 30_000
+ROUNDS = 500
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevBroker]:
+    """A broker of this module's own, since it is stopped."""
+    with DevBroker("outage", tmp_path_factory.mktemp("broker")) as broker:
+        yield broker
+
+
+@contextmanager
+def stopped(broker: DevBroker) -> Iterator[None]:
+    """Have the broker's process stand still; it keeps its connections and answers nothing."""
+    pid = broker.status().pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def newest(counting: Counting) -> dict[str, int]:
+    """Return the last committed count of each key."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": counting.bootstrap_servers,
+            "group.id": "unused",
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+    )
+    consumer.assign([TopicPartition(counting.sink, number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
+    counts, at_end = {}, 0
+    try:
+        while at_end < PARTITIONS and (message := consumer.poll(10)) is not None:
+            key, value = message.key(), message.value()
+            error = message.error()
+            if error is not None:
+                at_end += error.code() == KafkaError._PARTITION_EOF
+            elif key is not None and value is not None:
+                counts[key.decode()] = struct.unpack(">q", value)[0]
+    finally:
+        consumer.close()
+    return counts
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+def test_processing_goes_on_when_the_broker_answers_again(
+    broker: DevBroker, tmp_path: Path, log: LogLines, guarantee: str
+) -> None:
+    source, sink = f"in-{uuid4().hex[:8]}", f"out-{uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    for future in admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in (source, sink)]).values():
+        future.result(30)
+    counting = Counting(broker.bootstrap_servers, f"app-{uuid4().hex[:8]}", source, sink, tmp_path)
+    counting.config |= {
+        "processing.guarantee": guarantee,
+        "session.timeout.ms": SESSION_TIMEOUT_MS,
+        "request.timeout.ms": REQUEST_TIMEOUT_MS,
+        "transaction.timeout.ms": SESSION_TIMEOUT_MS,
+        "max.poll.records": 50,  # so that the outage comes in the middle of the work
+    }
+    counting.produce(ROUNDS)
+    with counting.streams(2) as streams:
+        streams.start()
+        eventually(lambda: shared_by(streams, 2), "two threads share the tasks")
+        eventually(lambda: any(thread.records_processed for thread in streams.status()), "they have begun")
+        before = [thread.pid for thread in streams.status()]
+        with stopped(broker):
+            threading.Event().wait(OUTAGE_SECONDS)
+            assert all(thread.pid in before for thread in streams.status())
+        counting.produce(1)
+        eventually(lambda: newest(counting) == counting.expected, "all is counted, each once")
+        assert [thread.pid for thread in streams.status()] == before, "no thread has died"
+    assert streams.exit_code is ExitCode.OK
+    assert not log.has("died")

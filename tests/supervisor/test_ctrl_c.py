@@ -1,0 +1,105 @@
+"""Ctrl-C at any moment: everything ends in good order, at once, and no record is lost or counted twice."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from broker_stage import App, Counting, wait_for_line
+
+from penstock.supervisor.exit_codes import ExitCode
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+ROUNDS = 500  # 20,000 records: enough to be still at work at each moment below
+#: How long a stop may take that waits for nothing, on a busy machine.
+STOP_SECONDS = 30.0
+COUNTING = """
+topology = StreamsBuilder()
+stream = topology.stream({source!r}, key_serde=TEXT, value_serde=TEXT)
+stream.group_by_key().count(store="counts").to_stream().to({sink!r}, key_serde=TEXT, value_serde=Serdes.int64())
+"""
+
+
+@pytest.fixture
+def running(app: App, counting: Counting) -> App:
+    """The command with the application that counts, to be stopped with Ctrl-C."""
+    app.config = {key: str(value) for key, value in counting.config.items()}
+    return app.module(COUNTING.format(source=counting.source, sink=counting.sink))
+
+
+def interrupt(process: subprocess.Popen[str]) -> str:
+    """Press Ctrl-C and return what is logged until the end, which must be in good order."""
+    process.send_signal(signal.SIGINT)
+    _, log = process.communicate(timeout=STOP_SECONDS)
+    assert process.returncode == ExitCode.OK, log
+    assert "State transition from PENDING_SHUTDOWN to NOT_RUNNING" in log
+    assert "Traceback" not in log
+    return log
+
+
+def finishes_with_exact_counts(app: App, counting: Counting) -> None:
+    """Let the application run on, and compare: after orderly stops no record may be counted twice."""
+    process = app.start("user_app:topology")
+    wait_for_line(process, "State transition from REBALANCING to RUNNING")
+    counting.wait_for_all_counts()
+    interrupt(process)
+    assert counting.counted() == counting.expected
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "Started ",  # the interpreter of the first process has not even begun
+        "Creating restore consumer client",
+        "(Re-)joining the group: joining",
+        "State transition from STARTING to PARTITIONS_ASSIGNED",
+        "Restored and ready to run",  # the first of eight tasks
+        "State transition from REBALANCING to RUNNING",  # in the middle of the records
+    ],
+)
+def test_ctrl_c_on_the_way_up_and_at_work(running: App, counting: Counting, moment: str) -> None:
+    counting.produce(ROUNDS)
+    process = running.start()
+    wait_for_line(process, moment)
+    interrupt(process)
+    finishes_with_exact_counts(running, counting)
+
+
+def test_ctrl_c_in_a_rebalance(running: App, counting: Counting) -> None:
+    counting.produce(ROUNDS)
+    process = running.start()
+    wait_for_line(process, "State transition from REBALANCING to RUNNING")
+    process.send_signal(signal.SIGTTIN)
+    wait_for_line(process, "(Re-)joining the group: the group rebalances")
+    interrupt(process)
+    finishes_with_exact_counts(running, counting)
+
+
+def test_ctrl_c_in_a_restore(running: App, counting: Counting) -> None:
+    counting.produce(ROUNDS)
+    finishes_with_exact_counts(running, counting)
+    shutil.rmtree(Path(running.config["state.dir"]) / running.config["application.id"])
+    process = running.start()
+    wait_for_line(process, "Initialized")  # a task's stores are open and empty
+    interrupt(process)
+    counting.produce(1)
+    finishes_with_exact_counts(running, counting)
+
+
+def test_ctrl_c_twice_kills_and_loses_nothing(running: App, counting: Counting) -> None:
+    counting.produce(ROUNDS)
+    process = running.start()
+    wait_for_line(process, "State transition from REBALANCING to RUNNING")
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        wait_for_line(process, "Received SIGINT")
+    process.communicate(timeout=STOP_SECONDS)
+    assert process.returncode in (ExitCode.FORCED, ExitCode.OK)  # the first may have been enough
+    again = running.start()
+    wait_for_line(again, "State transition from REBALANCING to RUNNING")
+    counting.wait_for_at_least_all_counts()
+    interrupt(again)

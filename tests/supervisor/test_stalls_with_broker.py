@@ -1,0 +1,67 @@
+"""A partition that a real consumer stops to fetch: it is told, the task is opened anew, then the process replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from broker_stage import PARTITIONS, Counting, eventually, shared_by
+from deaf_clients import COUNT_FILE, DeafClientSupplier
+from stage import LogLines
+
+from penstock.supervisor.exit_codes import ExitCode
+
+pytestmark = pytest.mark.broker
+
+#: Short, and still longer than the start of a consumer takes.
+STALL_TIMEOUT_MS = 2_000
+
+
+@pytest.fixture
+def counting(bootstrap_servers: str, application_id: str, make_topic: Callable[..., str], tmp_path: Path) -> Counting:
+    """An application whose partition 0 is not fetched after it was assigned, so often as the test says."""
+    made = Counting(
+        bootstrap_servers, application_id, make_topic("in", PARTITIONS), make_topic("out", PARTITIONS), tmp_path
+    )
+    made.config |= {
+        "default.client.supplier": DeafClientSupplier,
+        "penstock.partition.stall.timeout.ms": STALL_TIMEOUT_MS,
+    }
+    return made
+
+
+def test_a_stalled_partition_is_read_again_once_its_task_is_opened_anew(
+    counting: Counting, tmp_path: Path, log: LogLines
+) -> None:
+    (tmp_path / COUNT_FILE).write_text("1")
+    counting.produce(3)
+    with counting.streams(1) as streams:
+        streams.start()
+        eventually(lambda: shared_by(streams, 1), "the thread has the tasks")
+        (before,) = streams.status()
+        line = log.wait_for("is stalled")
+        assert f"partition {counting.source}-0 of task 0_0 is stalled: its position has stood at offset 0" in line
+        assert line.endswith("its task is re-opened")
+        counting.wait_for_all_counts()
+        (after,) = streams.status()
+        assert after.pid == before.pid
+        (metrics,) = (values for name, values in streams.metrics().items() if "StreamThread" in name)
+        assert metrics["partition-stall-total"] == 1
+        eventually(lambda: all(v.get("stalled-partitions", 0) == 0 for v in streams.metrics().values()), "it is over")
+    assert streams.exit_code is ExitCode.OK
+
+
+def test_the_process_is_replaced_where_that_does_not_help(counting: Counting, tmp_path: Path, log: LogLines) -> None:
+    (tmp_path / COUNT_FILE).write_text("2")
+    counting.produce(3)
+    with counting.streams(1) as streams:
+        streams.start()
+        eventually(lambda: shared_by(streams, 1), "the thread has the tasks")
+        (before,) = streams.status()
+        log.wait_for("the process is replaced")
+        counting.wait_for_all_counts()
+        (after,) = streams.status()
+        assert after.pid != before.pid
+        assert after.restarts == 1
+    assert streams.exit_code is ExitCode.OK

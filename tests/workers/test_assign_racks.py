@@ -1,0 +1,255 @@
+"""Rack-aware assignment (KIP-925): the optimizer's properties, and what the leader knows of racks."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from itertools import permutations
+from math import ceil
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from confluent_kafka.cimpl import NewTopic
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_assign_group import COUNTS, TASKS, TOPICS, FixedClock, FixedOffsets, rebalance, topics_info
+
+from penstock.dev_broker import DevBroker
+from penstock.topology.records import TaskId, TopicPartition
+from penstock.topology.streams_config import StreamsConfig
+from penstock.workers.assignment.client_state import Clients, ClientState, sorted_clients
+from penstock.workers.assignment.rack_aware import Costs, RackAwareOptimizer
+from penstock.workers.assignment.standby_task_assignors import ClientTagAwareStandbyTaskAssignor
+from penstock.workers.assignment.streams_partition_assignor import StreamsPartitionAssignor
+from penstock.workers.assignment.subscription_info import AssignmentInfo
+from penstock.workers.client_supplier import KafkaClientSupplier
+from penstock.workers.clock import SystemClock
+from penstock.workers.internal_topic_manager import InternalTopicManager
+from penstock.workers.log_context import PrefixedLogger
+
+LOG = PrefixedLogger("test", "")
+RACKS = ("red", "green", "blue")
+COSTS = st.sampled_from([Costs(10, 1), Costs(1, 10), Costs(1, 0)])
+STRATEGIES = ("min_traffic", "balance_subtopology")
+
+
+def optimizer(strategy: str, clients: Clients, tasks: list[TaskId], chance: random.Random) -> RackAwareOptimizer:
+    """Return one for partitions whose replicas are anywhere; the clients are anywhere as well."""
+
+    def anywhere() -> tuple[frozenset[str], ...]:
+        return tuple(frozenset(chance.sample(RACKS, chance.randint(1, 2))) for _ in range(chance.randint(1, 2)))
+
+    racks = {process_id: chance.choice(RACKS) for process_id in clients}
+    return RackAwareOptimizer(
+        strategy, racks, {task: anywhere() for task in tasks}, {task: anywhere() for task in tasks}
+    )
+
+
+def dealt(clients: int, tasks: list[TaskId], chance: random.Random) -> Clients:
+    made = sorted_clients(ClientState(UUID(int=n + 1), consumers={str(n)}) for n in range(clients))
+    for task in tasks:
+        chance.choice(list(made.values())).assign_active(task)
+    return made
+
+
+def owners(clients: Clients) -> dict[TaskId, UUID]:
+    return {task: client.process_id for client in clients.values() for task in client.active_tasks}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@given(
+    st.integers(1, 6), st.lists(st.integers(0, 12), min_size=1, max_size=4), COSTS, st.randoms(use_true_random=False)
+)
+@settings(max_examples=80, deadline=None)
+def test_tasks_change_places_only_where_that_is_cheaper(
+    strategy: str, size: int, partitions: list[int], costs: Costs, chance: random.Random
+) -> None:
+    tasks = [TaskId(subtopology, n) for subtopology, count in enumerate(partitions) for n in range(count)]
+    clients = dealt(size, tasks, chance)
+    racks = optimizer(strategy, clients, tasks, chance)
+    before, sizes = owners(clients), [len(client.active_tasks) for client in clients.values()]
+    cost_before = racks.active_cost(tasks, clients, before, costs)
+    cost = racks.optimize_active(tasks, clients, costs)
+    assert cost == racks.active_cost(tasks, clients, before, costs)
+    assert sorted(owners(clients)) == tasks
+    assert [len(client.active_tasks) for client in clients.values()] == sizes
+    if strategy == "min_traffic":
+        assert cost <= cost_before
+    else:
+        shares = Counter(
+            (client.process_id, task.subtopology) for client in clients.values() for task in client.active_tasks
+        )
+        for (process_id, subtopology), share in shares.items():
+            fair = len(clients[process_id].active_tasks) / len(tasks) * partitions[subtopology]
+            assert share <= ceil(fair + 1e-9)
+    settled = owners(clients)
+    racks.optimize_active(tasks, clients, costs)
+    assert owners(clients) == settled  # a group that has not changed stays as it is
+
+
+@given(st.integers(2, 3), st.integers(1, 6), COSTS, st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_no_other_assignment_is_cheaper(size: int, count: int, costs: Costs, chance: random.Random) -> None:
+    tasks = [TaskId(0, n) for n in range(count)]
+    clients = dealt(size, tasks, chance)
+    racks = optimizer("min_traffic", clients, tasks, chance)
+    before = owners(clients)
+    cost = racks.optimize_active(tasks, clients, costs)
+    for places in set(permutations(before.values())):
+        for client in clients.values():
+            client.active_tasks = {
+                task for task, place in zip(tasks, places, strict=True) if place == client.process_id
+            }
+        assert cost <= racks.active_cost(tasks, clients, before, costs)
+
+
+@given(st.integers(2, 6), st.integers(1, 16), COSTS, st.randoms(use_true_random=False))
+@settings(max_examples=80, deadline=None)
+def test_standby_tasks_are_exchanged_but_never_to_their_active_task(
+    size: int, count: int, costs: Costs, chance: random.Random
+) -> None:
+    tasks = [TaskId(0, n) for n in range(count)]
+    clients = dealt(size, tasks, chance)
+    racks = optimizer("min_traffic", clients, tasks, chance)
+    for task in tasks:
+        chance.choice([c for c in clients.values() if task not in c.active_tasks]).assign_standby(task)
+    sizes, cost_before = [len(c.standby_tasks) for c in clients.values()], racks.standby_cost(clients, costs)
+    assert racks.optimize_standby(clients, costs, lambda source, destination, task: True) <= cost_before
+    assert [len(c.standby_tasks) for c in clients.values()] == sizes
+    assert sorted(task for c in clients.values() for task in c.standby_tasks) == tasks
+    assert not any(c.active_tasks & c.standby_tasks for c in clients.values())
+    kept = [set(c.standby_tasks) for c in clients.values()]
+    racks.optimize_standby(clients, costs, lambda source, destination, task: False)
+    assert [c.standby_tasks for c in clients.values()] == kept
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("subtopologies", [1, 10])
+def test_a_thousand_tasks_of_a_hundred_clients_take_well_under_two_seconds(
+    strategy: str, subtopologies: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chance = random.Random(1)
+    tasks = [TaskId(s, n) for s in range(subtopologies) for n in range(1000 // subtopologies)]
+    clients = dealt(100, tasks, chance)
+    racks = optimizer(strategy, clients, tasks, chance)
+    for task in tasks:
+        chance.choice([c for c in clients.values() if task not in c.active_tasks]).assign_standby(task)
+    started = time.process_time()
+    before = racks.active_cost(tasks, clients, owners(clients), Costs(10, 1))
+    after = racks.optimize_active(tasks, clients, Costs(10, 1))
+    active = time.process_time() - started
+    racks.optimize_standby(clients, Costs(10, 1), lambda source, destination, task: True)
+    both = time.process_time() - started
+    with capsys.disabled():
+        print(
+            f"\n{strategy}, 1,000 tasks of {subtopologies} sub-topologies, 100 clients: cost {before} to {after} "
+            f"in {active:.2f} s of CPU, standby tasks in {both - active:.2f} s"
+        )
+    assert after < before
+    assert both < 2.0
+
+
+# What the leader knows
+
+
+def racks_of(*, without: str = "") -> dict[TopicPartition, frozenset[str]]:
+    """Partitions in turn in both racks; those of one topic are left out."""
+    topics = {**COUNTS, "a-changelog": 6}
+    return {
+        TopicPartition(topic, n): frozenset({("red", "green")[n % 2]})
+        for topic, count in topics.items()
+        if topic != without
+        for n in range(count)
+    }
+
+
+def member(
+    process: int, rack: str, racks: Mapping[TopicPartition, frozenset[str]], standbys: int = 0
+) -> StreamsPartitionAssignor:
+    config = StreamsConfig({"rack.aware.assignment.strategy": "min_traffic", "num.standby.replicas": standbys})
+    made = StreamsPartitionAssignor(config, UUID(int=process), FixedOffsets(), FixedClock(), LOG, rack=rack)
+    made.update_topics(TOPICS, COUNTS, racks)
+    return made
+
+
+def assigned(members: Mapping[str, StreamsPartitionAssignor]) -> dict[str, set[TaskId]]:
+    leader = next(iter(members.values()))
+    parts = rebalance(leader, {name: assignor.subscription((), (), {}) for name, assignor in members.items()})
+    return {name: set(AssignmentInfo.decode(part.user_data).active) for name, part in parts.items()}
+
+
+def test_members_read_from_brokers_of_their_own_rack() -> None:
+    placed = assigned({"m-1": member(1, "red", racks_of()), "m-2": member(2, "green", racks_of())})
+    assert {task.partition % 2 for task in placed["m-1"]} == {0}
+    assert placed["m-1"] | placed["m-2"] == TASKS
+
+
+@pytest.mark.parametrize(
+    ("rack", "without", "standbys", "message"),
+    [
+        ("", "", 0, "members of client 00000000-0000-0000-0000-000000000002 have no client.rack"),
+        ("green", "b", 0, "for 4 partitions, among them b-0, the brokers tell no rack"),
+        ("green", "a-changelog", 1, "for 6 partitions, among them a-changelog-0, the brokers tell no rack"),
+        ("green", "a-changelog", 0, None),
+    ],
+)
+def test_without_all_racks_tasks_are_assigned_all_the_same_and_the_log_says_what_is_missing(
+    rack: str, without: str, standbys: int, message: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    racks = racks_of(without=without)
+    with caplog.at_level(logging.ERROR):
+        placed = assigned({"m-1": member(1, "red", racks, standbys), "m-2": member(2, rack, racks, standbys)})
+    assert placed["m-1"] | placed["m-2"] == TASKS
+    assert (message in caplog.text) if message else not caplog.text
+
+
+def test_threads_of_one_client_in_different_racks_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    assigned({"m-1": member(1, "red", racks_of()), "m-2": member(1, "green", racks_of())})
+    assert (
+        "members of client 00000000-0000-0000-0000-000000000001 have no client.rack, or different ones" in caplog.text
+    )
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+def test_racks_come_from_the_brokers(tmp_path: Path, unique_name: Callable[[str], str]) -> None:
+    application = unique_name("app")
+    with DevBroker("racks", tmp_path, config={"broker.rack": "red"}) as broker:
+        config = StreamsConfig(
+            {
+                "application.id": application,
+                "bootstrap.servers": broker.bootstrap_servers,
+                "rack.aware.assignment.strategy": "min_traffic",
+            }
+        )
+        admin = KafkaClientSupplier(config).get_admin("admin")
+        manager = InternalTopicManager(admin, config, SystemClock(), LOG)
+        infos = {0: topics_info(0, "in", changelogs=[f"{application}-counts-changelog"])}
+        admin.create_topics([NewTopic("in", 2, 1)])["in"].result(30)
+        manager.make_ready(infos)
+        assert manager.partition_racks == {
+            TopicPartition(topic, n): frozenset({"red"})
+            for topic in ("in", f"{application}-counts-changelog")
+            for n in range(2)
+        }
+
+
+def test_traffic_is_not_saved_where_a_tasks_copies_would_be_spread_over_fewer_tags() -> None:
+    """KIP-708 goes before KIP-925: copies of 0_0 are in zones x (active), y and z; a second client is in x."""
+    clients = sorted_clients(
+        ClientState(UUID(int=number), {"zone": zone}, consumers={str(number)})
+        for number, zone in enumerate(("x", "y", "z", "x"), start=1)
+    )
+    active, first, second, spare = clients.values()
+    task = TaskId(0, 0)
+    active.assign_active(task)
+    first.assign_standby(task)
+    second.assign_standby(task)
+    assignor = ClientTagAwareStandbyTaskAssignor()
+    assert not assignor.may_move(clients, first, spare, task)
+    active.client_tags = {"zone": "z"}
+    assert assignor.may_move(clients, first, spare, task)

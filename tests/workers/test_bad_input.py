@@ -1,0 +1,234 @@
+"""What goes wrong around a stream thread: changelogs, topics, state directories and clocks are not as they were."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
+from memory_kafka import Cluster, ManualClock, MemoryAdmin
+from thread_stage import Application
+
+from penstock.topology.errors import MissingSourceTopicError, StreamsError
+from penstock.topology.processor_api import Processor, ProcessorContext, Punctuation, Record
+from penstock.topology.records import TopicPartition
+from penstock.topology.serdes import Serdes
+from penstock.topology.streams_builder import StreamsBuilder
+from penstock.workers.cleanup_policies import CleanupPolicies
+from penstock.workers.log_context import PrefixedLogger
+
+MakeApplication = Callable[..., Application]
+TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def counter(cluster: Cluster, application: MakeApplication) -> Application:
+    cluster.create_topic(IN, 1)
+    cluster.create_topic(OUT, 1)
+    return application(counting())
+
+
+# -- changelogs
+
+
+def test_a_changelog_with_another_partition_count_is_named_with_what_to_do(
+    cluster: Cluster, counter: Application
+) -> None:
+    cluster.create_topic(CHANGELOG, 3)
+    with pytest.raises(StreamsError, match=rf"{CHANGELOG} has invalid partitions: expected: 1; actual: 3.*--delete"):
+        counter.thread()
+
+
+def test_input_that_got_more_partitions_while_it_runs_is_named_with_what_to_do(
+    cluster: Cluster, clock: ManualClock, counter: Application
+) -> None:
+    thread = counter.thread().until_running()
+    cluster.create_topic(IN, 2)
+    clock.advance(300_001)
+    with pytest.raises(StreamsError, match=rf"{CHANGELOG} has invalid partitions.*have got more partitions"):
+        thread.step(3)
+
+
+def test_a_changelog_that_was_deleted_while_nothing_ran_is_told_and_begun_anew(
+    cluster: Cluster, counter: Application, caplog: pytest.LogCaptureFixture
+) -> None:
+    feed(cluster, "aab")
+    thread = counter.thread().until_idle()
+    thread.commit()
+    thread.close()
+    del cluster.logs[TopicPartition(CHANGELOG, 0)]
+    feed(cluster, "a")
+    again = counter.thread().until_idle()
+    again.commit()
+    assert f"{CHANGELOG}-0 cannot be used" in caplog.text
+    assert "but the changelog holds offsets 0 to 0" in caplog.text
+    assert counts(cluster)["a"] == 1, "what was counted is lost with the changelog, and the log has said so"
+
+
+def test_a_source_topic_that_is_deleted_while_it_is_read_is_named(cluster: Cluster, counter: Application) -> None:
+    thread = counter.thread().until_running()
+    del cluster.logs[TopicPartition(IN, 0)]
+    with pytest.raises(MissingSourceTopicError, match="The topic in does not exist"):
+        thread.step(3)
+
+
+@pytest.mark.parametrize(
+    ("actual", "needed", "told"),
+    [
+        ("compact", "compact", None),
+        ("delete", "compact", "older than the topic's retention is lost"),
+        ("compact,delete", "compact", "not changed within the topic's retention is lost"),
+        ("delete", "compact,delete", "older than the topic's retention is lost"),
+        ("compact", "compact,delete", None),
+        ("delete", "delete", None),
+        ("compact", "delete", "records are lost before they are read"),
+    ],
+)
+def test_a_cleanup_policy_that_loses_something_is_told_with_the_command_that_mends_it(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, actual: str, needed: str, told: str | None
+) -> None:
+    cluster.cleanup_policies["app-x"] = actual
+    policies = CleanupPolicies(MemoryAdmin(cluster), "broker:9092", PrefixedLogger("penstock.test", ""))
+    policies.check({"app-x": needed})
+    policies.check({"app-x": needed})
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == (told is not None), "told once"
+    for line in lines:
+        assert told is not None
+        assert told in line
+        command = "kafka-configs --bootstrap-server broker:9092 --alter --entity-type topics --entity-name app-x"
+        assert line.endswith(f"{command} --add-config cleanup.policy=[{needed}]")
+
+
+def test_what_the_application_makes_itself_is_as_it_should_be(
+    cluster: Cluster, counter: Application, caplog: pytest.LogCaptureFixture
+) -> None:
+    counter.thread().until_running()
+    assert "cleanup.policy" not in caplog.text
+    cluster.cleanup_policies[CHANGELOG] = "delete"
+    counter.thread(slot=2)
+    assert f"Internal topic {CHANGELOG} has cleanup.policy=delete in place of compact" in caplog.text
+
+
+@pytest.mark.broker
+def test_a_broker_tells_the_cleanup_policy(
+    admin: AdminClient, make_topic: Callable[..., str], caplog: pytest.LogCaptureFixture
+) -> None:
+    good = make_topic("good", config={"cleanup.policy": "compact"})
+    bad = make_topic("bad", config={"cleanup.policy": "delete"})
+    policies = CleanupPolicies(admin, "broker:9092", PrefixedLogger("penstock.test", ""))
+    policies.check({good: "compact", bad: "compact", "no-such-topic": "compact"})
+    (record,) = caplog.records
+    assert bad in record.getMessage()
+
+
+# -- state directories
+
+
+def other_topology() -> Any:
+    """Another store, another kind of it, from the same input."""
+    builder = StreamsBuilder()
+    stream = builder.stream(IN, **TEXT)
+    stream.group_by_key().reduce(lambda old, new: new, store="newest").to_stream().to(OUT, **TEXT)
+    return builder.build()
+
+
+def test_a_state_directory_of_another_topology_is_not_taken_for_ones_own(
+    cluster: Cluster, counter: Application, application: MakeApplication
+) -> None:
+    feed(cluster, "ab")
+    thread = counter.thread().until_idle()
+    thread.commit()
+    thread.close()
+    cluster.committed.clear()
+    other = application(other_topology()).thread().until_idle()
+    other.commit()
+    assert cluster.table(OUT)[b"a"] == b"value"
+    other.close()
+    back = counter.thread().until_idle()  # its own store is still where it was
+    feed(cluster, "a")
+    back.step(3).commit()
+    assert counts(cluster, CHANGELOG)["a"] == 2
+
+
+def test_a_state_directory_that_was_deleted_is_restored(cluster: Cluster, counter: Application, tmp_path: Path) -> None:
+    feed(cluster, "aa")
+    thread = counter.thread().until_idle()
+    thread.commit()
+    thread.close()
+    shutil.rmtree(tmp_path / "app")
+    feed(cluster, "a")
+    counter.thread().until_idle().commit()
+    assert counts(cluster)["a"] == 3
+
+
+# -- clocks that jump
+
+
+class Ticks(Processor[Any, Any, Any, Any]):
+    """Notes when the wall clock's punctuations come."""
+
+    seen: list[int]
+
+    def init(self, context: ProcessorContext) -> None:
+        context.schedule(60_000, Punctuation.WALL_CLOCK_TIME, self.seen.append)
+
+    def process(self, record: Record) -> None:
+        pass
+
+
+@pytest.mark.parametrize("jump_ms", [10 * HOUR_MS, -10 * HOUR_MS])
+def test_commits_and_membership_do_not_hang_on_the_wall_clock(
+    cluster: Cluster, clock: ManualClock, counter: Application, jump_ms: int
+) -> None:
+    thread = counter.thread().until_idle()
+    feed(cluster, "a")
+    thread.step(3)
+    clock.epoch_ms += jump_ms
+    thread.step(3)
+    assert committed(cluster) is None, "a jump is no commit interval"
+    clock.advance(30_001)
+    thread.step(3)
+    offset = committed(cluster)
+    assert offset is not None
+    assert offset.offset == 1
+    assert thread.is_running
+    assert not thread.member.events
+
+
+def ticking(application: MakeApplication, cluster: Cluster) -> tuple[Any, list[int]]:
+    cluster.create_topic(IN, 1)
+    seen: list[int] = []
+    builder = StreamsBuilder()
+    builder.stream(IN, **TEXT).process(type("Ticking", (Ticks,), {"seen": seen}))
+    return application(builder.build()).thread().until_running(), seen
+
+
+def test_a_wall_clock_that_jumps_forward_punctuates_once_and_goes_on(
+    cluster: Cluster, clock: ManualClock, application: MakeApplication
+) -> None:
+    thread, seen = ticking(application, cluster)
+    clock.epoch_ms += 10 * HOUR_MS
+    thread.step(3)
+    assert len(seen) == 1, "not once for each minute that never was"
+    clock.advance(60_000)
+    thread.step(2)
+    assert len(seen) == 2
+
+
+def test_a_wall_clock_that_is_set_back_punctuates_again_when_it_has_caught_up(
+    cluster: Cluster, clock: ManualClock, application: MakeApplication
+) -> None:
+    thread, seen = ticking(application, cluster)
+    clock.epoch_ms -= HOUR_MS
+    clock.advance(60_001)
+    thread.step(2)
+    assert not seen  # as in Kafka Streams: the schedule is one of the wall clock
+    clock.epoch_ms += HOUR_MS
+    thread.step(2)
+    assert len(seen) == 1

@@ -1,0 +1,367 @@
+"""Transactions on a real broker: what fences, what times out, what a broker or topic refuses, and how that is said."""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as RdTopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+from confluent_kafka.cimpl import NewTopic
+from counting import counting_topics
+from test_stream_thread_broker import Runner
+from thread_stage import Spec
+
+from penstock.dev_broker import DevBroker
+from penstock.topology.errors import BrokerUnavailableError, ConfigError, StreamsError, TaskMigratedError
+from penstock.topology.exception_handlers import FailedProcessingError
+from penstock.topology.records import TaskId, TopicPartition
+from penstock.topology.streams_config import StreamsConfig
+from penstock.workers import streams_producer
+from penstock.workers.log_context import PrefixedLogger
+from penstock.workers.membership.membership import OffsetAndMetadata
+from penstock.workers.production_errors import production_error_handler
+from penstock.workers.record_collector import make_send
+from penstock.workers.streams_producer import StreamsProducer
+from penstock.workers.transactional_producer import TransactionalProducer
+
+pytestmark = pytest.mark.broker
+
+LOG = PrefixedLogger("penstock.test", "")
+TASK = TaskId(0, 3)
+WAIT_SECONDS = 30.0
+#: The group metadata of somebody who is in no group.
+NO_MEMBER = Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "none"}).consumer_group_metadata()
+MakeTopic = Callable[..., str]
+MakeStreamsProducer = Callable[..., StreamsProducer]
+
+
+def settings(address: str, transactional_id: str | None, **more: Any) -> dict[str, Any]:
+    """Return what a stream thread's client has, but for the wait for a new topic: 30 s by default."""
+    own = {"bootstrap.servers": address, "linger.ms": 0, "topic.metadata.propagation.max.ms": 500, "log_level": 2}
+    if transactional_id is not None:
+        own |= {"transactional.id": transactional_id, "transaction.timeout.ms": 10_000}
+    return own | more
+
+
+@pytest.fixture
+def make(bootstrap_servers: str) -> Iterator[MakeStreamsProducer]:
+    """Make producers: ``make(transactional_id, handler=…, timeout_ms=…, **settings)``; None: at-least-once."""
+    made: list[StreamsProducer] = []
+
+    def new(
+        transactional_id: str | None = None, address: str = bootstrap_servers, options: Any = (), **more: Any
+    ) -> StreamsProducer:
+        given = settings(address, transactional_id, **more)
+
+        def client(own: Mapping[str, Any]) -> Producer:
+            kind = Producer if transactional_id is None else TransactionalProducer
+            return kind({**given, **own}, logger=LOG.logger)
+
+        made.append(StreamsProducer(client, LOG, transactional=transactional_id is not None, **dict(options)))
+        made[-1].register_writer(TASK, {"out"})
+        return made[-1]
+
+    yield new
+    for producer in made:
+        producer.close()
+
+
+@pytest.fixture(scope="module")
+def strict_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker with access control that looks for transactions over their time five times a second."""
+    config = {
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+        "super.users": "User:nobody",
+    }
+    with DevBroker("strict", tmp_path_factory.mktemp("strict"), config=config) as broker:
+        yield broker.bootstrap_servers
+
+
+def an_id() -> str:
+    return f"id-{uuid.uuid4().hex}"
+
+
+def committed_values(address: str, topic: str) -> list[bytes]:
+    """Return what read_committed sees of partition 0, up to where it is held."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "unused", "enable.partition.eof": True})
+    consumer.assign([RdTopicPartition(topic, 0, 0)])
+    values: list[bytes] = []
+    try:
+        while (message := consumer.poll(WAIT_SECONDS)) is not None and message.error() is None:
+            values.append(message.value() or b"")
+        return values
+    finally:
+        consumer.close()
+
+
+def write_and_commit(producer: StreamsProducer, topic: str, value: bytes, partition: int | None = 0) -> None:
+    make_send(producer, TASK)(topic, b"k", value, None, None, partition)
+    if producer.transactional:
+        producer.commit_transaction({}, NO_MEMBER)
+    producer.flush()
+
+
+# -- fencing
+
+
+def test_a_replaced_worker_fences_its_predecessor_at_once(
+    make: MakeStreamsProducer, make_topic: MakeTopic, bootstrap_servers: str
+) -> None:
+    topic, shared = make_topic("out"), an_id()
+    old = make(shared)
+    send = make_send(old, TASK)
+    send(topic, b"k", b"never committed", None, None, 0)
+    old.flush()
+    new = make(shared)
+    assert committed_values(bootstrap_servers, topic) == [], "the transaction is over, not only abandoned"
+    with pytest.raises(TaskMigratedError):
+        write_and_commit(old, topic, b"too late")
+    make_send(new, TASK)(topic, b"k", b"goes on", None, None, 0)
+    new._producer.commit_transaction(WAIT_SECONDS)
+    assert committed_values(bootstrap_servers, topic) == [b"goes on"]
+
+
+def test_a_fenced_producer_is_replaced_by_one_that_works(make: MakeStreamsProducer, make_topic: MakeTopic) -> None:
+    topic, shared = make_topic("out"), an_id()
+    old = make(shared)
+    make_send(old)(topic, b"k", b"1", None, None, 0)
+    make(shared)
+    with pytest.raises(TaskMigratedError):
+        write_and_commit(old, topic, b"2")
+    old.abort_transaction()
+    make_send(old)(topic, b"k", b"2", None, None, 0)  # a task that is made afterwards
+    old.flush()
+
+
+def test_a_transaction_that_took_too_long_gives_the_tasks_up(make: MakeStreamsProducer, strict_broker: str) -> None:
+    topic = new_topic(strict_broker)
+    producer = make(an_id(), strict_broker, **{"transaction.timeout.ms": 1_000})
+    send = make_send(producer)
+    send(topic, b"k", b"1", None, None, 0)
+    producer.flush()
+    blocker = Producer(settings(strict_broker, None))
+    blocker.produce(topic, b"behind", b"k", 0)
+    assert blocker.flush(WAIT_SECONDS) == 0
+    until(lambda: committed_values(strict_broker, topic) == [b"behind"])  # the broker has ended it
+    with pytest.raises(TaskMigratedError, match=r"fenced|cannot go on"):
+        write_and_commit(producer, topic, b"2")
+    producer.abort_transaction()
+    make_send(producer)(topic, b"k", b"3", None, None, 0)
+    producer._producer.commit_transaction(WAIT_SECONDS)
+    assert committed_values(strict_broker, topic) == [b"behind", b"3"]
+
+
+def until(condition: Callable[[], bool], tries: int = 200) -> None:
+    assert any(condition() for _ in range(tries))
+
+
+def test_an_offset_of_a_stale_generation_is_refused_and_the_producer_stays(
+    make: MakeStreamsProducer, make_topic: MakeTopic, bootstrap_servers: str
+) -> None:
+    topic, group = make_topic("out"), an_id()
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": group})
+    consumer.subscribe([topic])
+    until(lambda: consumer.poll(0.1) is None and bool(consumer.assignment()))
+    metadata = consumer.consumer_group_metadata()
+    stale = metadata.replace((1).to_bytes(4, "little"), (77).to_bytes(4, "little"), 1)
+    assert stale != metadata
+    producer = make(an_id())
+    client = producer._producer
+    make_send(producer)(topic, b"k", b"1", None, None, 0)
+    with pytest.raises(TaskMigratedError, match="fenced"):
+        producer.commit_transaction({TopicPartition(topic, 0): OffsetAndMetadata(1, "")}, stale)
+    producer.abort_transaction()
+    assert producer._producer is client
+    make_send(producer)(topic, b"k", b"2", None, None, 0)
+    producer.commit_transaction({TopicPartition(topic, 0): OffsetAndMetadata(1, "")}, metadata)
+    consumer.close()
+    assert committed_values(bootstrap_servers, topic) == [b"2"]
+
+
+def test_a_new_owner_waits_for_what_a_former_one_is_about_to_commit(
+    bootstrap_servers: str, application_id: str, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """A process is stopped between its offsets and its commit; its task moves; it goes on and commits.
+
+    Its offsets count then, so its changelog records have to as well: they come after the new owner has begun.
+    """
+    source, sink = make_topic("in"), make_topic("out")
+    case = Counted(bootstrap_servers, application_id, source, sink, tmp_path)
+    case.feed(5)
+    first = case.start()
+    first.until(lambda: first.processed == 5).stop()
+
+    case.feed(1)
+    former = Producer(settings(bootstrap_servers, an_id()))
+    former.init_transactions(WAIT_SECONDS)
+    former.begin_transaction()
+    group = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": application_id}).consumer_group_metadata()
+    former.send_offsets_to_transaction([RdTopicPartition(source, 0, 6)], group, WAIT_SECONDS)
+    second = case.start()
+    second.until(lambda: second.state == "PARTITIONS_ASSIGNED")
+    former.poll(1.0)  # it has every opportunity to go on without waiting
+    former.produce(f"{application_id}-counts-changelog", struct.pack(">q", 6), b"k", 0)
+    former.commit_transaction(WAIT_SECONDS)
+
+    case.feed(1)
+    second.until(lambda: second.processed == 1).stop()
+    assert committed_values(bootstrap_servers, sink)[-1] == struct.pack(">q", 7)
+
+
+class Counted:
+    """An application that counts the records of one key."""
+
+    def __init__(self, address: str, application_id: str, source: str, sink: str, state_dir: Path) -> None:
+        self._source = source
+        self._topology = counting_topics(source, sink)
+        self._config = {
+            "application.id": application_id,
+            "bootstrap.servers": address,
+            "state.dir": str(state_dir),
+            "processing.guarantee": "exactly_once_v2",
+            "heartbeat.interval.ms": 200,
+            "penstock.worker.beat.interval.ms": 50,
+        }
+        self._producer = Producer(settings(address, None))
+
+    def feed(self, records: int) -> None:
+        for _ in range(records):
+            self._producer.produce(self._source, b"v", b"k")
+        assert self._producer.flush(WAIT_SECONDS) == 0
+
+    def start(self) -> Runner:
+        return Runner(self._topology, Spec(1, "test", str(uuid.uuid4()), 1, StreamsConfig(self._config)))
+
+
+# -- brokers that have no transactions
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams_producer, "INITIALIZE_SECONDS", 2.0)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("impatient")
+def test_a_broker_that_cannot_keep_its_transaction_log(
+    make: MakeStreamsProducer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = {"transaction.state.log.replication.factor": "3"}
+    said = "1 broker.*no topic __transaction_state.*transaction.state.log.replication.factor above"
+    with DevBroker("no-transactions", tmp_path, config=config) as broker:
+        with pytest.raises(BrokerUnavailableError, match=f"not be initialized within 3000 ms.*{said}"):
+            make(an_id(), broker.bootstrap_servers, {"timeout_ms": 3_000})
+        assert "Failed to initialize transactions, trying again" in caplog.text
+
+
+def test_a_transaction_timeout_above_the_brokers(make: MakeStreamsProducer) -> None:
+    with pytest.raises(ConfigError, match=r"transaction\.timeout\.ms: it is above the broker's transaction\.max\.tim"):
+        make(an_id(), **{"transaction.timeout.ms": 1_000_000})
+
+
+# -- output topics that do not take records
+
+
+def new_topic(address: str, config: dict[str, str] | None = None) -> str:
+    topic = f"topic-{uuid.uuid4().hex}"
+    admin = AdminClient({"bootstrap.servers": address})
+    admin.create_topics([NewTopic(topic, 1, 1, config=config or {})])[topic].result(WAIT_SECONDS)
+    return topic
+
+
+def forbidden_topic(address: str) -> str:
+    topic = new_topic(address)
+    rule = AclBinding(
+        ResourceType.TOPIC,
+        topic,
+        ResourcePatternType.LITERAL,
+        "User:ANONYMOUS",
+        "*",
+        AclOperation.WRITE,
+        AclPermissionType.DENY,
+    )
+    admin = AdminClient({"bootstrap.servers": address})
+    admin.create_acls([rule])[rule].result(WAIT_SECONDS)
+    return topic
+
+
+REFUSALS: dict[str, tuple[Callable[[str], str], bytes, str]] = {
+    "missing": (lambda _: "not-there", b"v", "The topic does not exist: create it"),
+    "invalid name": (lambda _: "no topic!", b"v", "Invalid topic"),
+    "too large for the topic": (lambda a: new_topic(a, {"max.message.bytes": "100"}), b"v" * 1_000, "size too large"),
+    "too large for the client": (new_topic, b"v" * 1_100_000, "size too large"),
+    "forbidden": (forbidden_topic, b"v", "authorization failed"),
+}
+
+
+@pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
+@pytest.mark.parametrize("case", REFUSALS)
+def test_a_topic_that_refuses_records_is_named(
+    make: MakeStreamsProducer, strict_broker: str, case: str, exactly_once: bool
+) -> None:
+    topic_of, value, said = REFUSALS[case]
+    topic = topic_of(strict_broker)
+    producer = make(an_id() if exactly_once else None, strict_broker)
+    producer.register_writer(TASK, {topic})
+    with pytest.raises(StreamsError) as failed:
+        write_and_commit(producer, topic, value, None)
+    text = str(failed.value)
+    assert isinstance(failed.value, FailedProcessingError), text
+    assert f"sending record to topic {topic}" in text
+    assert "written by [0_3]" in text
+    assert said in text
+    producer.abort_transaction()
+    ok = new_topic(strict_broker)
+    make_send(producer, TASK)(ok, b"k", b"goes on", None, None, 0)
+    producer.flush()
+
+
+def test_a_topic_that_is_missing_beyond_the_transactions_time_is_named_too(
+    make: MakeStreamsProducer, strict_broker: str
+) -> None:
+    more = {"transaction.timeout.ms": 2_000, "topic.metadata.propagation.max.ms": 30_000}
+    producer = make(an_id(), strict_broker, **more)
+    make_send(producer, TASK)("not-there", b"k", b"v", None, None)
+    with pytest.raises(FailedProcessingError, match=r"not-there.* The topic does not exist: create it"):
+        producer.commit_transaction({}, NO_MEMBER)
+
+
+def test_a_handler_leaves_out_what_the_client_refuses_and_the_transaction_goes_on(
+    make: MakeStreamsProducer, strict_broker: str
+) -> None:
+    topic = new_topic(strict_broker)
+    handler = production_error_handler({"production.exception.handler": "continue"})
+    producer = make(an_id(), strict_broker, {"handler": handler})
+    send = make_send(producer, TASK)
+    send(topic, b"k", b"1", None, None, 0)
+    send(topic, b"k", b"v" * 1_100_000, None, None, 0)
+    send(topic, b"k", b"2", None, None, 0)
+    producer._producer.commit_transaction(WAIT_SECONDS)
+    assert producer.dropped == 1
+    assert committed_values(strict_broker, topic) == [b"1", b"2"]
+
+
+def test_what_the_broker_refuses_cannot_be_left_out_of_a_transaction(
+    make: MakeStreamsProducer, strict_broker: str
+) -> None:
+    topic = new_topic(strict_broker, {"max.message.bytes": "100"})
+    handler = production_error_handler({"production.exception.handler": "continue"})
+    producer = make(an_id(), strict_broker, {"handler": handler})
+    make_send(producer, TASK)(topic, b"k", b"v" * 1_000, None, None, 0)
+    with pytest.raises(FailedProcessingError, match="exactly_once_v2 it cannot be left out"):
+        producer.commit_transaction({}, NO_MEMBER)

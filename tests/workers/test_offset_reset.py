@@ -1,0 +1,83 @@
+"""Where sources start without a committed offset: earliest, latest, none, or by age (KIP-1106)."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from penstock import AutoOffsetReset, StreamsBuilder, StreamsError, TopologyError
+from penstock.topology.records import TopicPartition
+from penstock.workers.log_context import PrefixedLogger
+from penstock.workers.offset_reset import OffsetReset
+from penstock.workers.partition_consumer import OFFSET_BEGINNING, OFFSET_END, PartitionConsumer
+from penstock.workers.topic_names import TopicNames
+
+NOW_MS = 1_000_000
+LOG = PrefixedLogger("penstock.test", "")
+
+
+def reset_of(**policies: Any) -> OffsetReset:
+    """Return the policies of an application that reads these topics; the broker has offset 7 for 2 s ago."""
+    builder = StreamsBuilder()
+    for topic, policy in policies.items():
+        builder.stream(topic, offset_reset=policy).to("out")
+    topologies = builder.build().internal_builder.build_subtopologies()
+
+    def offset_at(partition: TopicPartition, timestamp_ms: int) -> int:
+        return 7 if timestamp_ms <= NOW_MS - 2_000 else OFFSET_END
+
+    return OffsetReset(topologies, TopicNames("app", topologies), "earliest", offset_at, lambda: NOW_MS, LOG)
+
+
+def test_each_source_has_its_policy() -> None:
+    old, young = (AutoOffsetReset.by_duration(seconds) for seconds in (timedelta(seconds=3), 1_000))
+    reset = reset_of(by_config=None, latest="latest", old=old, young=young)
+    starts = {topic: reset.start_offset(TopicPartition(topic, 0)) for topic in ("by_config", "latest", "old", "young")}
+    assert starts == {"by_config": OFFSET_BEGINNING, "latest": OFFSET_END, "old": 7, "young": OFFSET_END}
+
+
+def test_a_source_that_must_have_an_offset_is_refused() -> None:
+    with pytest.raises(StreamsError, match=re.escape("No valid committed offset found for input [strict]")):
+        reset_of(strict="none").start_offset(TopicPartition("strict", 0))
+
+
+def test_a_negative_duration_is_refused() -> None:
+    with pytest.raises(TopologyError, match=r"by_duration.* must not be negative"):
+        AutoOffsetReset.by_duration(-1)
+
+
+def test_one_topic_cannot_be_read_from_two_places() -> None:
+    builder = StreamsBuilder()
+    builder.stream("in", offset_reset=AutoOffsetReset.by_duration(5))
+    builder.stream("in", offset_reset=AutoOffsetReset.by_duration(6))
+    with pytest.raises(TopologyError, match="different offset reset"):
+        builder.build()
+
+
+@pytest.fixture
+def consumer(bootstrap_servers: str) -> Iterator[PartitionConsumer]:
+    settings = {"bootstrap.servers": bootstrap_servers, "group.id": uuid.uuid4().hex, "enable.auto.commit": False}
+    found = PartitionConsumer(Consumer(settings), LOG)
+    yield found
+    found.close()
+
+
+@pytest.mark.broker
+def test_the_broker_says_where_a_time_begins(
+    bootstrap_servers: str, admin: AdminClient, consumer: PartitionConsumer
+) -> None:
+    topic = f"by-time-{uuid.uuid4().hex[:8]}"
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(30)
+    producer = Producer({"bootstrap.servers": bootstrap_servers})
+    for timestamp in (1_000, 2_000, 3_000):
+        producer.produce(topic, b"x", timestamp=timestamp)
+    assert producer.flush(30) == 0
+    partition = TopicPartition(topic, 0)
+    assert [consumer.offset_at(partition, at) for at in (0, 1_500, 3_000, 3_001)] == [0, 1, 2, OFFSET_END]

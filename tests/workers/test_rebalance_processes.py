@@ -1,0 +1,182 @@
+"""Rebalances of real processes on a real broker: what stays where it is goes on, measured from outside."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from counting import counting_topics
+from group_settings import configure_streams_group
+
+from penstock.supervisor.kafka_streams import KafkaStreams
+from penstock.topology.errors import InvalidStateStoreError
+from penstock.topology.partitioners import partition_for_key
+
+pytestmark = pytest.mark.broker
+
+MakeTopic = Callable[..., str]
+PARTITIONS = 4
+PATIENCE_SECONDS = 60.0
+#: Between two records of one partition.
+PERIOD_SECONDS = 0.01
+
+
+class Feeder:
+    """Writes a record to each partition all the time; the key says which one."""
+
+    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+        self.sent: list[float] = []
+        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 1})
+        self._topic = topic
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        while not self._stop.wait(PERIOD_SECONDS):
+            for partition in range(PARTITIONS):
+                self._producer.produce(self._topic, b"v", str(partition).encode(), partition)
+            self.sent.append(time.monotonic())
+            self._producer.poll(0)
+
+    def __enter__(self) -> Feeder:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        assert self._producer.flush(PATIENCE_SECONDS) == 0
+
+
+class Watcher:
+    """Notes when an answer for each partition arrives."""
+
+    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+        self.arrivals: dict[int, list[float]] = {partition: [] for partition in range(PARTITIONS)}
+        self.counts = dict.fromkeys(range(PARTITIONS), 0)
+        self._consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "w", "fetch.wait.max.ms": 5})
+        self._consumer.assign([TopicPartition(topic, 0, 0)])
+
+    def look(self, seconds: float = 0.05) -> None:
+        for message in self._consumer.consume(500, seconds):
+            assert message.error() is None
+            partition = int(message.key() or b"")
+            self.arrivals[partition].append(time.monotonic())
+            self.counts[partition] = int.from_bytes(message.value() or b"", "big")
+
+    def until(self, condition: Callable[[], Any], what: str) -> float:
+        """Watch until it holds; return when that was."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not condition():
+            assert time.monotonic() < deadline, what
+            self.look()
+        return time.monotonic()
+
+    def until_later(self, seconds: float) -> float:
+        end = time.monotonic() + seconds
+        return self.until(lambda: time.monotonic() >= end, "time passes")
+
+    def longest_gap(self, partition: int, start: float, end: float) -> tuple[float, float]:
+        """Return where the longest time without an answer begins and ends."""
+        times = [start, *(at for at in self.arrivals[partition] if start <= at <= end), end]
+        return max(pairwise(times), key=lambda pair: pair[1] - pair[0])
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+@pytest.fixture(params=["classic", "streams"])
+def streams(
+    request: pytest.FixtureRequest, bootstrap_servers: str, application_id: str, make_topic: MakeTopic, tmp_path: Path
+) -> Iterator[tuple[KafkaStreams, str, str]]:
+    if request.param == "streams":
+        configure_streams_group(bootstrap_servers, application_id)
+    source, sink = make_topic("in", partitions=PARTITIONS), make_topic("out")
+    config: dict[str, Any] = {
+        "application.id": application_id,
+        "bootstrap.servers": bootstrap_servers,
+        "state.dir": str(tmp_path),
+        "group.protocol": request.param,
+        "num.stream.threads": 1,
+        "application.server": "here:80",
+        "commit.interval.ms": 100,
+        "statestore.cache.max.bytes": 0,  # each record has an answer at once
+        "consumer.fetch.wait.max.ms": 10,
+        "penstock.worker.beat.interval.ms": 50,
+    }
+    if request.param == "classic":
+        config["heartbeat.interval.ms"] = 200
+    made = KafkaStreams(counting_topics(source, sink), config)
+    yield made, source, sink
+    made.close()
+
+
+def running(streams: KafkaStreams) -> list[set[int]]:
+    """Return of each stream thread the partitions that it processes."""
+    return [
+        {int(task.task_id.split("_")[1]) for task in thread.tasks if task.kind == "active" and task.state == "RUNNING"}
+        for thread in streams.status()
+    ]
+
+
+def test_the_tasks_that_stay_are_processed_while_others_move_to_a_second_process(
+    streams: tuple[KafkaStreams, str, str], bootstrap_servers: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    application, source, sink = streams
+    watcher = Watcher(bootstrap_servers, sink)
+    application.start()
+    watcher.until(lambda: [len(tasks) for tasks in running(application)] == [PARTITIONS], "one process has all tasks")
+    with Feeder(bootstrap_servers, source) as feeder:
+        watcher.until(lambda: all(watcher.arrivals.values()), "all are answered")
+        begin = watcher.until_later(2.0)
+        application.add_stream_thread()
+        watcher.until(lambda: [len(tasks) for tasks in running(application)] == [2, 2], "two processes share the tasks")
+        end = watcher.until_later(1.0)
+    kept, moved = running(application)
+    gaps = {p: watcher.longest_gap(p, begin, end) for p in range(PARTITIONS)}
+    stalled = max((gaps[p] for p in moved), key=lambda gap: gap[1] - gap[0])
+    fed = sum(stalled[0] <= at <= stalled[1] for at in feeder.sent)
+    answered = [sum(stalled[0] <= at <= stalled[1] for at in watcher.arrivals[p]) for p in kept]
+    with capsys.disabled():
+        before = max(watcher.longest_gap(p, begin - 2.0, begin) for p in kept)
+        print(
+            f"\n{application.config['group.protocol']}: longest time without an answer, in ms: "
+            f"{max((gaps[p][1] - gaps[p][0]) * 1000 for p in kept):.0f} for tasks that stayed "
+            f"({(before[1] - before[0]) * 1000:.0f} before the rebalance), "
+            f"{(stalled[1] - stalled[0]) * 1000:.0f} for tasks that moved; meanwhile those that stayed answered "
+            f"{min(answered)} of {fed} records"
+        )
+    # While the moved tasks stood still, the others went on: an eager rebalance would have stopped all of them.
+    assert min(answered) >= fed / 2
+    sent = len(feeder.sent)
+    watcher.until(lambda: set(watcher.counts.values()) == {sent}, f"all {sent} are counted: {watcher.counts}")
+    watcher.close()
+
+
+def test_the_application_knows_which_host_has_a_key(
+    streams: tuple[KafkaStreams, str, str], bootstrap_servers: str
+) -> None:
+    application, source, sink = streams
+    watcher = Watcher(bootstrap_servers, sink)
+    with pytest.raises(InvalidStateStoreError, match=r"the application is CREATED"):
+        application.metadata_for_all_streams_clients()
+    application.start()
+    watcher.until(lambda: [len(tasks) for tasks in running(application)] == [PARTITIONS], "one process has all tasks")
+    watcher.until(
+        lambda: [len(host.topic_partitions) for host in application.metadata_for_all_streams_clients()] == [PARTITIONS],
+        "this host has all partitions",
+    )
+    (host,) = application.streams_metadata_for_store("counts")
+    assert host.host_info == ("here", 80)
+    assert {partition.topic for partition in host.topic_partitions} == {source}
+    found = application.query_metadata_for_key("counts", "a key", key_serde="string")
+    assert found is not None
+    assert found.active_host == ("here", 80)
+    assert found.partition == partition_for_key(b"a key", PARTITIONS)
+    watcher.close()

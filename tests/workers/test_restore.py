@@ -1,0 +1,230 @@
+"""Restores over a Kafka cluster in memory: their order, how far one call goes, what is told, what a rebalance costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from counting import IN, OUT, counting, counts, feed
+from memory_kafka import Cluster, ManualClock
+from thread_stage import Application, Thread
+
+from penstock.topology.errors import BrokerUnavailableError, StreamsError
+from penstock.topology.records import TaskId, TopicPartition
+from penstock.workers.changelog_bounds import RETRY_BACKOFF_MS, Bounds, ChangelogBounds
+from penstock.workers.control import Status, TaskStatus
+from penstock.workers.log_context import PrefixedLogger
+from penstock.workers.restore_progress import RATE_WINDOW_MS, Rate
+from penstock.workers.state_restore_listener import StateRestoreListener
+
+MakeApplication = Callable[..., Application]
+PARTITIONS = 8
+CHANGELOG = "app-counts-changelog"
+COUNT = b"\0\0\0\0\0\0\0\1"
+
+
+@pytest.fixture
+def app(cluster: Cluster, application: MakeApplication) -> Application:
+    for topic in (IN, CHANGELOG):
+        cluster.create_topic(topic, PARTITIONS)
+    cluster.create_topic(OUT, 1)
+    return application(counting())
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One batch of ten records in each iteration of the loop."""
+    monkeypatch.setattr("penstock.workers.store_changelog_reader.RESTORE_BATCH_RECORDS", 10)
+    monkeypatch.setattr("penstock.workers.stream_thread.RESTORE_ALONE_BUDGET_MS", 0)
+    monkeypatch.setattr("penstock.workers.stream_thread.RESTORE_BUDGET_MS", 0)
+
+
+def fill(cluster: Cluster, partition: int, records: int) -> None:
+    for number in range(records):
+        cluster.append(CHANGELOG, partition, b"k%d" % number, COUNT, 1)
+
+
+class Order(StateRestoreListener):
+    def __init__(self) -> None:
+        self.started: list[int] = []
+        self.ended: list[int] = []
+        self.batches: list[int] = []
+        self.suspended: list[tuple[int, int]] = []
+
+    def on_restore_start(self, partition: TopicPartition, store: str, starting_offset: int, ending_offset: int) -> None:
+        self.started.append(partition.partition)
+
+    def on_batch_restored(self, partition: TopicPartition, store: str, batch_end_offset: int, restored: int) -> None:
+        self.batches.append(partition.partition)
+
+    def on_restore_end(self, partition: TopicPartition, store: str, total_restored: int) -> None:
+        self.ended.append(partition.partition)
+
+    def on_restore_suspended(self, partition: TopicPartition, store: str, total_restored: int) -> None:
+        self.suspended.append((partition.partition, total_restored))
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_tasks_with_the_least_left_come_first(cluster: Cluster, app: Application) -> None:
+    sizes = [80, 70, 60, 50, 40, 30, 20, 10]
+    for partition, size in enumerate(sizes):
+        fill(cluster, partition, size)
+    order = Order()
+    thread = app.thread(state_restore_listener=order)
+    thread.until(lambda: order.batches)
+    assert {partition.partition for partition in thread.restore_consumer.positions} == {4, 5, 6, 7}
+    thread.until(lambda: order.ended)
+    being_read = {partition.partition for partition in thread.restore_consumer.positions}
+    assert being_read == {4, 5, 6, 7, 3} - set(order.ended), "the next one takes the place of one that has ended"
+    thread.until_running()
+    assert sorted(order.started) == sorted(order.ended) == list(range(PARTITIONS))
+    assert thread._changelog_reader.total_restored == sum(sizes)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_running_task_goes_on_while_others_restore(cluster: Cluster, app: Application) -> None:
+    fill(cluster, 0, 500)
+    thread = app.thread()
+    thread.until(lambda: TaskId(0, 1) in thread.task_manager.active.running)
+    assert TaskId(0, 0) in thread.task_manager.active.restoring
+    feed(cluster, "aab", partition=1)
+    thread.step(3).commit()
+    assert counts(cluster) == {"a": 2, "b": 1}
+    assert TaskId(0, 0) in thread.task_manager.active.restoring
+    thread.until_running()
+    assert thread._changelog_reader.total_restored == 500
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_rebalance_in_the_middle_of_a_restore_loses_no_progress(cluster: Cluster, app: Application) -> None:
+    for partition in range(2):
+        fill(cluster, partition, 300)
+    order = Order()
+    first = app.thread(state_restore_listener=order)
+    first.until(lambda: first._changelog_reader.total_restored >= 200)
+    second = app.thread(slot=2)
+    for _ in range(400):
+        first.step()
+        second.step()
+        if len(first.task_manager.active.running) + len(second.task_manager.active.running) == PARTITIONS:
+            break
+    assert order.suspended, "none moved while it was being restored: the test shows nothing"
+    assert first._changelog_reader.total_restored + second._changelog_reader.total_restored == 600
+    assert second._changelog_reader.total_restored > 0
+
+
+def status_of(thread: Thread, task_id: str) -> TaskStatus:
+    status = [report for report in thread.control.reports if isinstance(report, Status)][-1]
+    return next(task for task in status.tasks if task.task_id == task_id)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_rate_remaining_and_time_left_are_in_the_status(cluster: Cluster, app: Application, clock: ManualClock) -> None:
+    fill(cluster, 0, 500)
+    thread = app.thread()
+    thread.until(lambda: thread._changelog_reader.total_restored >= 100)
+    for _ in range(20):
+        clock.advance(100)
+        thread.step()
+    task = status_of(thread, "0_0")
+    assert task.state == "RESTORING"
+    assert task.restore_total == 500
+    assert task.restore_remaining == 500 - thread._changelog_reader.total_restored
+    assert 80 < task.restore_rate < 400, "10 records in 100 ms, and the 100 before"
+    assert task.restore_eta_seconds == pytest.approx(task.restore_remaining / task.restore_rate)
+    assert thread.metrics.snapshot(clock.now_ms)["restore-remaining-records-total"] == task.restore_remaining
+    thread.until_running()
+    clock.advance(20_000)
+    thread.step()
+    task = status_of(thread, "0_0")
+    assert (task.restore_remaining, task.restore_rate, task.restore_eta_seconds) == (0, 0.0, None)
+    assert thread.metrics.snapshot(clock.now_ms)["restore-total"] == 500
+
+
+def test_a_rate_looks_back_on_two_windows() -> None:
+    rate = Rate(0)
+    rate.record(1000, 1000)
+    assert rate.per_second(1000) == 1000
+    rate.record(1000, RATE_WINDOW_MS)
+    assert rate.per_second(2 * RATE_WINDOW_MS - 1) == pytest.approx(200, rel=0.01)
+    assert rate.per_second(5 * RATE_WINDOW_MS) == 0
+
+
+class Admin:
+    """An AdminClient whose answers a test gives."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[Any, Future[Any]]] = []
+
+    def list_offsets(self, asked: dict[Any, Any], request_timeout: float) -> dict[Any, Future[Any]]:
+        self.asked.append({partition: Future() for partition in asked})
+        return self.asked[-1]
+
+    def answer(self, *offsets: int) -> None:
+        for futures, offset in zip(self.asked[-2:], offsets, strict=True):
+            for future in futures.values():
+                future.set_result(SimpleNamespace(offset=offset))
+
+    def fail(self, code: int) -> None:
+        for futures in self.asked[-2:]:
+            for future in futures.values():
+                future.set_exception(KafkaException(KafkaError(code)))
+
+
+PARTITION = TopicPartition(CHANGELOG, 0)
+
+
+@pytest.fixture
+def admin() -> Admin:
+    return Admin()
+
+
+@pytest.fixture
+def bounds(admin: Admin, clock: ManualClock) -> ChangelogBounds:
+    return ChangelogBounds(admin, clock, 1_000, PrefixedLogger("test", ""))
+
+
+def test_bounds_are_asked_for_without_waiting(admin: Admin, bounds: ChangelogBounds) -> None:
+    assert bounds.poll([PARTITION]) == {}
+    assert bounds.poll([PARTITION]) == {}
+    assert len(admin.asked) == 2, "one question, of two requests"
+    admin.answer(3, 7)
+    assert bounds.poll([PARTITION]) == {PARTITION: Bounds(3, 7)}
+
+
+def test_a_leader_that_is_away_is_asked_again_until_the_task_times_out(
+    admin: Admin, bounds: ChangelogBounds, clock: ManualClock
+) -> None:
+    bounds.poll([PARTITION])
+    for _ in range(9):
+        admin.fail(KafkaError.LEADER_NOT_AVAILABLE)
+        assert bounds.poll([PARTITION]) == {}
+        clock.advance(RETRY_BACKOFF_MS)
+        bounds.poll([PARTITION])
+    admin.answer(0, 5)
+    assert bounds.poll([PARTITION]) == {PARTITION: Bounds(0, 5)}
+
+    bounds.poll([PARTITION])
+    clock.advance(1_000)
+    admin.fail(KafkaError.LEADER_NOT_AVAILABLE)
+    with pytest.raises(BrokerUnavailableError, match=r"app-counts-changelog-0 .* within 1000 ms \(task.timeout.ms\)"):
+        bounds.poll([PARTITION])
+
+
+def test_a_changelog_that_was_deleted_is_told(admin: Admin, bounds: ChangelogBounds, clock: ManualClock) -> None:
+    bounds.poll([PARTITION])
+    clock.advance(1_000)
+    admin.fail(KafkaError.UNKNOWN_TOPIC_OR_PART)
+    with pytest.raises(StreamsError, match="The changelog topic app-counts-changelog was deleted"):
+        bounds.poll([PARTITION])
+
+
+def test_an_answer_for_a_task_that_has_left_is_not_kept(admin: Admin, bounds: ChangelogBounds) -> None:
+    bounds.poll([PARTITION])
+    admin.answer(0, 5)
+    bounds.poll([])
+    assert bounds.poll([PARTITION]) == {}

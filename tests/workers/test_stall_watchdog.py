@@ -1,0 +1,248 @@
+"""Partitions that stand still although the broker has records: found, told, re-opened, and given to another process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from counting import IN, OUT, committed, counting, counts, feed
+from hypothesis import given
+from hypothesis import strategies as st
+from memory_kafka import Cluster, ManualClock, MemoryConsumer, done, failed
+from thread_stage import Application, Thread
+
+from penstock.topology.records import TaskId, TopicPartition
+from penstock.topology.serdes import Serdes
+from penstock.topology.streams_builder import StreamsBuilder
+from penstock.workers.control import PartitionStalled
+from penstock.workers.log_context import PrefixedLogger
+from penstock.workers.stall_watchdog import LOOKS_PER_TIMEOUT, Stall, StallAction, StallWatchdog
+from penstock.workers.stream_thread_state import StreamThreadState
+
+P0, P1 = TopicPartition(IN, 0), TopicPartition(IN, 1)
+TIMEOUT_MS = 60_000
+LOOK_MS = TIMEOUT_MS // LOOKS_PER_TIMEOUT
+#: Looks until a stall is told: it is seen, asked about, answered, and then stands for the timeout.
+ONE_STALL = LOOKS_PER_TIMEOUT + 3
+REOPEN, REPLACE = StallAction.REOPEN_TASK, StallAction.REPLACE_PROCESS
+
+
+class Watch:
+    """A watchdog with its clock and the broker's answers."""
+
+    def __init__(self, timeout_ms: int = TIMEOUT_MS, reopen_max: int = 1) -> None:
+        self.now_ms = 1_000_000
+        self.ends: dict[TopicPartition, int] = {}
+        self.asked: list[TopicPartition] = []
+        self.answers = True
+        self.watchdog = StallWatchdog(timeout_ms, reopen_max, self.ask, PrefixedLogger("penstock.test", ""))
+
+    def ask(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Future[Any]]:
+        self.asked += partitions
+        silent = KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return {
+            p: done(SimpleNamespace(offset=self.ends.get(p, 0))) if self.answers else failed(silent) for p in partitions
+        }
+
+    def look(self, positions: dict[TopicPartition, int], times: int = 1) -> list[Stall]:
+        """Look so often, at the usual intervals; return all that was found."""
+        found = []
+        for _ in range(times):
+            assert self.watchdog.is_due(self.now_ms)
+            found += self.watchdog.check({P0, P1}, positions, self.now_ms)
+            assert not self.watchdog.is_due(self.now_ms)
+            self.now_ms += LOOK_MS
+        return found
+
+
+@pytest.fixture
+def watch() -> Watch:
+    return Watch()
+
+
+def test_a_partition_that_moves_is_not_even_asked_about(watch: Watch) -> None:
+    watch.ends = {P0: 1_000}
+    assert not [stall for position in range(20) for stall in watch.look({P0: position})]
+    assert not watch.asked
+
+
+def test_a_partition_without_records_is_idle_and_not_stalled(watch: Watch) -> None:
+    watch.ends = {P0: 5}
+    assert not watch.look({P0: 5}, times=20)
+    assert watch.asked
+
+
+def test_a_stall_is_told_once_the_timeout_has_passed_with_records_waiting(watch: Watch) -> None:
+    watch.look({P0: 5}, times=10)
+    watch.ends = {P0: 9}
+    # Idle for long: the time counts from when the broker was seen to have records, not from the last record read.
+    assert not watch.look({P0: 5}, times=LOOKS_PER_TIMEOUT)
+    (stall,) = watch.look({P0: 5}, times=2)
+    assert stall == Stall(P0, 5, 9, TIMEOUT_MS, REOPEN)
+    assert stall.lag == 4
+    assert watch.watchdog.stalled == 1
+
+
+def test_the_process_is_replaced_when_opening_the_task_anew_did_not_help(watch: Watch) -> None:
+    watch.ends = {P0: 9, P1: 0}
+    found = watch.look({P0: 5, P1: 0}, times=4 * LOOKS_PER_TIMEOUT)
+    assert [(stall.partition, stall.action) for stall in found[:2]] == [(P0, REOPEN), (P0, REPLACE)]
+
+
+def test_a_partition_that_is_read_again_starts_afresh(watch: Watch) -> None:
+    watch.ends = {P0: 9}
+    assert [stall.action for stall in watch.look({P0: 5}, times=ONE_STALL)] == [REOPEN]
+    assert not watch.look({P0: 6})
+    assert watch.watchdog.stalled == 0
+    assert [stall.action for stall in watch.look({P0: 6}, times=ONE_STALL)] == [REOPEN]
+
+
+def test_a_task_that_is_being_opened_or_goes_back_is_not_counted_as_moving(watch: Watch) -> None:
+    watch.ends = {P0: 9}
+    watch.look({P0: 5}, times=ONE_STALL)
+    watch.look({}, times=2)  # not running yet
+    assert watch.watchdog.stalled == 1
+    assert [stall.action for stall in watch.look({P0: 3}, times=ONE_STALL)] == [REPLACE]
+
+
+def test_a_partition_that_has_moved_away_is_forgotten(watch: Watch) -> None:
+    watch.ends = {P0: 9}
+    watch.look({P0: 5}, times=ONE_STALL)
+    watch.watchdog.check({P1}, {}, watch.now_ms)
+    assert watch.watchdog.stalled == 0
+
+
+def test_a_broker_that_does_not_answer_makes_no_stall(watch: Watch) -> None:
+    watch.ends, watch.answers = {P0: 9}, False
+    assert not watch.look({P0: 5}, times=20)
+
+
+def test_without_a_timeout_nobody_looks() -> None:
+    assert not Watch(timeout_ms=0).watchdog.is_due(10**12)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=60))
+def test_nothing_is_stalled_that_moved_or_had_nothing_to_read_within_the_timeout(steps: list[tuple[int, int]]) -> None:
+    watch = Watch()
+    position = end = 0
+    fine_at = watch.now_ms  # the last look at which it had moved, or had nothing to read
+    for read, written in steps:
+        end += written
+        before, position = position, min(position + read, end)
+        watch.ends = {P0: end}
+        now_ms = watch.now_ms
+        for stall in watch.look({P0: position}):
+            assert now_ms - fine_at >= TIMEOUT_MS
+            assert position < stall.end <= end
+        if position > before or position == end:
+            fine_at = now_ms
+
+
+# -- in a stream thread
+
+
+class Deaf(MemoryConsumer):
+    """Fetches nothing of some partitions and says nothing about it; which ones: deaf. heal: re-assigning mends it."""
+
+    deaf: set[TopicPartition]
+    heal: bool
+
+    def incremental_assign(self, partitions: list[Any]) -> None:
+        super().incremental_assign(partitions)
+        if self.heal and hasattr(self, "deaf"):
+            self.deaf -= {TopicPartition(p.topic, p.partition) for p in partitions}
+
+    def _read(self, partition: TopicPartition, count: int) -> list[Any]:
+        return [] if partition in getattr(self, "deaf", ()) else super()._read(partition, count)
+
+
+@pytest.fixture
+def thread(cluster: Cluster, application: Callable[..., Application]) -> Thread:
+    cluster.create_topic(IN, 2)
+    cluster.create_topic(OUT, 1)
+    feed(cluster, "ab", 0)
+    feed(cluster, "b", 1)
+    return application(counting(), **{"penstock.partition.stall.timeout.ms": TIMEOUT_MS}).thread().until_idle()
+
+
+def deafen(thread: Thread, heal: bool) -> None:
+    consumer = thread.consumer
+    consumer.__class__ = Deaf
+    consumer.deaf, consumer.heal = {P1}, heal  # type: ignore[attr-defined]
+
+
+def stalls(thread: Thread) -> list[PartitionStalled]:
+    return [report for report in thread.control.reports if isinstance(report, PartitionStalled)]
+
+
+def run_for(thread: Thread, clock: ManualClock, ms: int) -> None:
+    deadline = clock.now_ms + ms
+    while clock.now_ms < deadline and thread.is_running:
+        thread.step()
+        clock.advance(LOOK_MS // 4)
+
+
+def test_the_task_of_a_stalled_partition_is_opened_anew(cluster: Cluster, clock: ManualClock, thread: Thread) -> None:
+    kept, reopened = (thread.task_manager.active.running[TaskId(0, number)] for number in (0, 1))
+    deafen(thread, heal=True)
+    feed(cluster, "aaa", 1)
+    run_for(thread, clock, 2 * TIMEOUT_MS)
+    (stall,) = stalls(thread)
+    assert stall == PartitionStalled("0_1", "in-1", 1, 4, stall.for_ms, "REOPEN_TASK")
+    assert "3 records behind" in str(stall)
+    thread.until_running().step(3)
+    assert thread.task_manager.active.running[TaskId(0, 0)] is kept
+    assert thread.task_manager.active.running[TaskId(0, 1)] is not reopened
+    thread.commit()
+    assert counts(cluster)["a"] == 3
+    offset = committed(cluster, 1)
+    assert offset is not None
+    assert offset.offset == 4
+    run_for(thread, clock, 4 * TIMEOUT_MS)
+    assert len(stalls(thread)) == 1
+    assert thread.is_running
+    metrics = thread.metrics.snapshot(clock.now_ms)
+    assert metrics["partition-stall-total"] == 1
+    assert metrics["stalled-partitions"] == 0
+
+
+def test_a_stall_that_stays_ends_the_process_in_good_order(
+    cluster: Cluster, clock: ManualClock, thread: Thread
+) -> None:
+    deafen(thread, heal=False)
+    feed(cluster, "aaa", 1)
+    feed(cluster, "a", 0)
+    run_for(thread, clock, 4 * TIMEOUT_MS)
+    assert [stall.action for stall in stalls(thread)] == ["REOPEN_TASK", "REPLACE_PROCESS"]
+    assert thread.state is StreamThreadState.PENDING_SHUTDOWN
+    thread.thread.complete_shutdown(clean_run=True)
+    offset = committed(cluster, 0)
+    assert offset is not None
+    assert offset.offset == 3, "what could be read is committed"
+    assert thread.metrics.snapshot(clock.now_ms)["stalled-partitions"] == 1
+
+
+def test_records_that_wait_for_another_partition_are_no_stall(
+    cluster: Cluster, clock: ManualClock, application: Callable[..., Application]
+) -> None:
+    for topic in ("left", "right"):
+        cluster.create_topic(topic, 1)
+    builder = StreamsBuilder()
+    text: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
+    builder.stream("left", **text).merge(builder.stream("right", **text)).foreach(lambda key, value: None)
+    config = {
+        "max.task.idle.ms": 100 * TIMEOUT_MS,
+        "penstock.partition.stall.timeout.ms": TIMEOUT_MS,
+        "max.poll.records": 2,
+        "buffered.records.per.partition": 2,
+    }
+    thread = application(builder.build(), **config).thread().until_running()
+    for _ in range(20):
+        cluster.append("left", 0, b"k", b"v", 1)
+    run_for(thread, clock, 4 * TIMEOUT_MS)
+    assert not stalls(thread)
+    assert 2 < thread.task_manager.active.running[TaskId(0, 0)].num_buffered() < 20, "more is not even fetched"

@@ -1,0 +1,247 @@
+"""Standby tasks over a Kafka cluster in memory: they follow, and pass their open stores to the active task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from counting import IN, OUT, counting, counts, feed
+from memory_kafka import Cluster, ManualClock
+from thread_stage import Application, Thread
+
+from penstock import Materialized, Serdes, StreamsBuilder, Suppressed, TimeWindows
+from penstock.statestore.rocksdb_store import RocksDBStore
+from penstock.topology.records import TaskId, TopicPartition
+from penstock.workers.standby_update_listener import StandbyUpdateListener, SuspendReason
+from penstock.workers.stream_thread_state import StreamThreadState
+
+MakeApplication = Callable[..., Application]
+TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
+TASK = TaskId(0, 0)
+CHANGELOG = TopicPartition("app-counts-changelog", 0)
+
+
+def step_until(condition: Callable[[], Any], *threads: Thread) -> None:
+    """Step the threads that live in turn."""
+    for _ in range(100):
+        if condition():
+            return
+        for thread in threads:
+            if thread.is_running:
+                thread.step()
+    raise AssertionError("not reached in 100 rounds")
+
+
+class Pair:
+    """Two instances of an application with one partition: what one does as the active task the other one follows."""
+
+    def __init__(self, app: Application, **overrides: Any) -> None:
+        self.app = app
+        self.active = app.thread().until_running()
+        config = {**app.config, "state.dir": str(app.stage.state_dir / "other")}
+        self._other = Application(app.stage, app.topology, config)
+        self.standby = self._other.thread(slot=2, process_id="ffffffff-0000-0000-0000-000000000002", **overrides)
+        step_until(lambda: TASK in self.standby.task_manager.standby.running, self.active, self.standby)
+
+    def feed(self, text: str) -> None:
+        """Let the active task count and commit, and the standby task follow."""
+        feed(self.app.stage.cluster, text)
+        self.active.step(2).commit()
+        self.standby.step(3)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The stores whose RocksDB was opened, in order."""
+    names: list[str] = []
+    open_store = RocksDBStore._open
+
+    def spy(store: RocksDBStore, *arguments: Any) -> Any:
+        names.append(store.path.name)
+        return open_store(store, *arguments)
+
+    monkeypatch.setattr(RocksDBStore, "_open", spy)
+    return names
+
+
+@pytest.fixture
+def topics(cluster: Cluster) -> None:
+    cluster.create_topic(IN, 1)
+    cluster.create_topic(OUT, 1)
+
+
+def running_store(thread: Thread) -> Any:
+    return thread.task_manager.active.running[TASK].state_manager.stores["counts"]
+
+
+@pytest.mark.usefixtures("topics")
+def test_a_standby_task_becomes_active_with_its_stores_open(
+    cluster: Cluster, application: MakeApplication, opened: list[str]
+) -> None:
+    pair = Pair(application(counting(), num_standby_replicas=1))
+    pair.feed("aab")
+    followed = pair.standby.task_manager.standby.running[TASK].state_manager.stores["counts"].rows
+    opened.clear()
+    pair.active.close()
+    pair.standby.until(lambda: TASK in pair.standby.task_manager.active.running)
+    assert opened == []
+    assert running_store(pair.standby).rows is followed
+    assert pair.standby._changelog_reader.total_restored == 0
+    assert pair.standby._changelog_reader.total_updated == 2
+    feed(cluster, "a")
+    pair.standby.step(3).commit()
+    assert counts(cluster) == {"a": 3, "b": 1}
+
+
+@pytest.mark.usefixtures("topics")
+def test_only_the_tail_is_replayed_by_a_standby_task_that_was_behind(
+    cluster: Cluster, application: MakeApplication
+) -> None:
+    pair = Pair(application(counting(), num_standby_replicas=1))
+    pair.feed("aab")
+    feed(cluster, "ac")
+    pair.active.step(2).commit()
+    pair.active.close()
+    pair.standby.until(lambda: TASK in pair.standby.task_manager.active.running)
+    reader = pair.standby._changelog_reader
+    assert (reader.total_updated, reader.total_restored) in ((2, 2), (4, 0))
+    feed(cluster, "a")
+    pair.standby.step(3).commit()
+    assert counts(cluster) == {"a": 4, "b": 1, "c": 1}
+
+
+@pytest.mark.usefixtures("topics")
+def test_an_active_task_becomes_standby_with_its_stores_open(
+    cluster: Cluster, application: MakeApplication, opened: list[str]
+) -> None:
+    pair = Pair(application(counting(), num_standby_replicas=1))
+    pair.feed("aab")
+    manager = pair.active.task_manager
+    rows = running_store(pair.active).rows
+    opened.clear()
+    active, standby = manager.assigned_active_tasks, manager.assigned_standby_tasks
+    manager.set_assignment_metadata(standby, active)
+    manager.suspend_tasks_and_state(*manager.tasks_to_give_up())
+    manager.create_tasks(())
+    pair.active.step(2)
+    assert opened == []
+    assert manager.standby.running[TASK].state_manager.stores["counts"].rows is rows
+    assert not manager.active.all_tasks()
+    assert pair.active._changelog_reader.total_updated == 0
+    cluster.append(CHANGELOG.topic, 0, b"a", b"\0\0\0\0\0\0\0\7", 1)
+    pair.active.step(2)
+    assert manager.standby.running[TASK].state_manager.stores["counts"].get("a").value == 7
+
+
+def in_memory_and_suppressed() -> Any:
+    builder = StreamsBuilder()
+    windows = TimeWindows.of_size_with_no_grace(timedelta(seconds=10))
+    counted = builder.stream(IN, **TEXT).group_by_key().windowed_by(windows)
+    table = counted.count(store=Materialized("counts", store_type="in_memory"))
+    table.suppress(Suppressed.until_window_closes(name="held")).to_stream().map(
+        lambda key, value: (key.key, str(value))
+    ).to(OUT, **TEXT)
+    return builder.build()
+
+
+@pytest.mark.usefixtures("topics")
+def test_stores_in_memory_pass_from_the_standby_to_the_active_task_too(
+    cluster: Cluster, application: MakeApplication
+) -> None:
+    pair = Pair(application(in_memory_and_suppressed(), num_standby_replicas=1))
+    pair.feed("aab")
+    state = pair.standby.task_manager.standby.running[TASK].state_manager
+    assert state.changelog_offsets() == {p: cluster.logs[p].end for p in state.changelogs}, "what the leader plans with"
+    pair.active.close()
+    pair.standby.until(lambda: TASK in pair.standby.task_manager.active.running)
+    assert pair.standby._changelog_reader.total_restored == 0
+    cluster.append(IN, 0, b"z", b"", 60_000)  # closes the window
+    pair.standby.step(3).commit()
+    assert cluster.table(OUT) == {b"a": b"2", b"b": b"1"}
+
+
+class Updates(StandbyUpdateListener):
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def on_update_start(self, partition: TopicPartition, store: str, starting_offset: int) -> None:
+        self.calls.append(("start", partition, store, starting_offset))
+
+    def on_batch_loaded(
+        self,
+        partition: TopicPartition,
+        store: str,
+        task_id: TaskId,
+        batch_end_offset: int,
+        batch_size: int,
+        end_offset: int | None,
+    ) -> None:
+        self.calls.append(("batch", partition, store, task_id, batch_end_offset, batch_size, end_offset))
+
+    def on_update_suspended(
+        self, partition: TopicPartition, store: str, store_offset: int, end_offset: int | None, reason: SuspendReason
+    ) -> None:
+        self.calls.append(("suspended", partition, store, store_offset, end_offset, reason))
+
+
+@pytest.mark.usefixtures("topics")
+@pytest.mark.parametrize("reason", SuspendReason)
+def test_what_a_standby_task_does_is_told_to_the_listener(application: MakeApplication, reason: SuspendReason) -> None:
+    updates = Updates()
+    pair = Pair(application(counting(), num_standby_replicas=1), standby_update_listener=updates)
+    pair.feed("aab")
+    if reason is SuspendReason.PROMOTED:
+        pair.active.close()
+        pair.standby.until(lambda: TASK in pair.standby.task_manager.active.running)
+    else:
+        pair.standby.close()
+    assert updates.calls == [
+        ("start", CHANGELOG, "counts", 0),
+        ("batch", CHANGELOG, "counts", TASK, 2, 2, 2),
+        ("suspended", CHANGELOG, "counts", 2, 2, reason),
+    ]
+
+
+@pytest.mark.usefixtures("topics")
+def test_a_recycled_task_that_is_never_opened_gives_its_files_back(application: MakeApplication) -> None:
+    pair = Pair(application(counting(), num_standby_replicas=1))
+    pair.feed("aab")
+    manager = pair.standby.task_manager
+    manager.set_assignment_metadata(manager.assigned_standby_tasks, {})
+    manager.suspend_tasks_and_state(*manager.tasks_to_give_up())
+    manager.create_tasks([TopicPartition(IN, 0)])
+    assert manager.active.created.keys() == {TASK}
+    assert manager._state_directory.locked_tasks() == {TASK}
+    manager.active.close(clean=False)
+    assert manager._state_directory.locked_tasks() == frozenset()
+    RocksDBStore(manager._state_directory.directory_for_task(TASK) / "stores" / "counts").close()  # nobody holds it
+
+
+def test_a_warm_up_follows_and_takes_over_at_the_probing_rebalance(
+    cluster: Cluster, application: MakeApplication, clock: ManualClock, opened: list[str]
+) -> None:
+    cluster.create_topic(IN, 2)
+    cluster.create_topic(OUT, 1)
+    config = {"max_warmup_replicas": 1, "acceptable_recovery_lag": 0, "probing_rebalance_interval_ms": 60_000}
+    app = application(counting(), **config)
+    active = app.thread().until_running()
+    for partition in range(2):
+        feed(cluster, "aab", partition)
+    active.step(2).commit()
+    other = Application(app.stage, app.topology, {**app.config, "state.dir": str(app.stage.state_dir / "other")})
+    new = other.thread(slot=2, process_id="ffffffff-0000-0000-0000-000000000002")
+    step_until(lambda: bool(new.task_manager.standby.running) and new.state is StreamThreadState.RUNNING, active, new)
+    (warm_up,) = new.task_manager.standby.running
+    new.step(3)
+    assert set(active.task_manager.active.running) == {TaskId(0, 0), TaskId(0, 1)}
+    assert new._changelog_reader.total_updated == 2
+    opened.clear()
+    clock.advance(60_001)
+    step_until(lambda: warm_up in new.task_manager.active.running, active, new)
+    assert opened == []
+    assert new._changelog_reader.total_restored == 0
+    feed(cluster, "a", warm_up.partition)
+    new.step(3).commit()
+    assert counts(cluster)["a"] == 3

@@ -1,0 +1,49 @@
+"""The lag that a status names: what is not processed yet, wherever it waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from counting import IN, OUT, counting, feed
+from memory_kafka import Cluster
+from thread_stage import Application
+
+from penstock.topology.errors import ProcessorStateError
+from penstock.topology.serdes import Serdes
+from penstock.topology.streams_builder import StreamsBuilder
+from penstock.workers.control import Status
+
+MakeApplication = Callable[..., Application]
+
+
+def test_records_in_the_buffer_count_until_they_are_processed(cluster: Cluster, application: MakeApplication) -> None:
+    cluster.create_topic(IN, 1)
+    cluster.create_topic(OUT, 1)
+    thread = application(counting()).thread().until_running()
+    feed(cluster, "abc")
+    thread.thread.paused = True  # it reads, and processes nothing
+    thread.step(3)
+    reporter = thread.thread._status
+    status = reporter.status(thread.thread._time.now_ms)
+    assert isinstance(status, Status)
+    assert status.lag == 3
+    thread.thread.paused = False
+    thread.step(3)
+    assert reporter.status(thread.thread._time.now_ms).lag == 0
+
+
+def test_an_operator_behind_a_cache_that_fails_is_named_with_the_store(
+    cluster: Cluster, application: MakeApplication
+) -> None:
+    cluster.create_topic(IN, 1)
+    builder = StreamsBuilder()
+    stream = builder.stream(IN, key_serde=Serdes.string(), value_serde=Serdes.string())
+    counted = stream.group_by_key().count(store="counts").to_stream()
+    counted.map_values(lambda count: 1 // (count - 2), name="divide").foreach(lambda key, value: None)
+    thread = application(builder.build()).thread().until_running()
+    feed(cluster, "aa")
+    thread.step(3)
+    with pytest.raises(ProcessorStateError) as caught:
+        thread.commit()
+    assert "Failed to flush cache of store counts, in processor divide: ZeroDivisionError" in str(caught.value)

@@ -1,0 +1,77 @@
+"""Where the broker assigns the tasks: what it has to be told, and what is not the member's to set."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from counting import CHANGELOG, IN, OUT, counting, feed
+from memory_kafka import Cluster
+from thread_stage import Application
+
+from penstock.topology.records import TaskId, TopicPartition
+from penstock.topology.streams_config import StreamsConfig
+from penstock.workers.log_context import PrefixedLogger
+from penstock.workers.membership.streams_settings import tell_broker_settings
+from penstock.workers.membership.streams_task_offsets import NO_LAG
+from penstock.workers.task_offset_reporter import INTERVAL_MS, TaskOffsetReporter
+
+LOG = PrefixedLogger("test", "")
+REQUIRED = {"application.id": "app", "bootstrap.servers": "broker:9092"}
+
+
+def test_settings_of_the_group_are_told_with_the_command(caplog: pytest.LogCaptureFixture) -> None:
+    given = {"num.standby.replicas": 1, "main.consumer.session.timeout.ms": 6000, "max.warmup.replicas": 3}
+    with caplog.at_level(logging.WARNING):
+        tell_broker_settings(StreamsConfig({**REQUIRED, **given}), LOG)
+    (group, unused) = (record.getMessage() for record in caplog.records)
+    assert "no effect for num.standby.replicas, session.timeout.ms:" in group
+    assert (
+        "kafka-configs --bootstrap-server broker:9092 --alter --entity-type groups --entity-name app "
+        "--add-config streams.num.standby.replicas=1,streams.session.timeout.ms=6000" in group
+    )
+    assert "max.warmup.replicas have no effect" in unused
+
+
+def test_nothing_is_said_of_defaults(caplog: pytest.LogCaptureFixture) -> None:
+    tell_broker_settings(StreamsConfig(REQUIRED), LOG)
+    assert not caplog.records
+
+
+def test_task_offsets_are_reported_now_and_then(
+    cluster: Cluster, application: Callable[..., Application], tmp_path: Path
+) -> None:
+    cluster.create_topic(IN, 2)
+    cluster.create_topic(OUT, 1)
+    hosts = [application(counting(), num_standby_replicas=1, state_dir=str(tmp_path / host)) for host in ("a", "b")]
+    first = hosts[0].thread(1, process_id=str(UUID(int=1)))
+    second = hosts[1].thread(2, process_id=str(UUID(int=2)))
+    for _ in range(30):
+        first.step()
+        second.step()
+    feed(cluster, "aab", 0)
+    feed(cluster, "ab", 1)
+    for _ in range(10):
+        first.step().commit()
+        second.step().commit()
+    told: list[tuple[Mapping[TaskId, int], Mapping[TaskId, int]]] = []
+    reporter = TaskOffsetReporter(
+        lambda offsets, ends: told.append((offsets, ends)),
+        second.task_manager,
+        second._changelog_reader,
+        hosts[0].stage.clock,
+    )
+    reporter.maybe_report()
+    assert not told
+    hosts[0].stage.clock.advance(INTERVAL_MS)
+    reporter.maybe_report()
+    reporter.maybe_report()
+    ((offsets, ends),) = told
+    (active,), (standby,) = second.task_manager.active.running, second.task_manager.standby.running
+    assert offsets[active] == NO_LAG
+    assert active not in ends
+    changelog = TopicPartition(CHANGELOG, standby.partition)
+    assert offsets[standby] == ends[standby] == cluster.logs[changelog].end

@@ -1,0 +1,325 @@
+"""task.timeout.ms: what brokers do not answer in time is tried again, and only after the timeout it is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from counting import IN, OUT, committed, counting, counts, feed
+from memory_kafka import Cluster, ManualClock
+from thread_stage import Application, Thread
+
+from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskTimeoutError
+from penstock.topology.processor_api import Processor, ProcessorContext, Record
+from penstock.topology.records import TaskId, TopicPartition
+from penstock.topology.serdes import Serdes
+from penstock.topology.streams_builder import StreamsBuilder
+from penstock.workers.log_context import PrefixedLogger
+from penstock.workers.membership.membership import CommitTimeoutError
+from penstock.workers.task_timeouts import TaskTimeouts
+
+TIMEOUT_MS = 300_000
+LONG_AGO = BrokerUnavailableError("No answer from anybody.")
+ZERO, ONE = TaskId(0, 0), TaskId(0, 1)
+TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
+
+
+# -- the deadlines
+
+
+@pytest.fixture
+def timeouts(clock: ManualClock) -> TaskTimeouts:
+    return TaskTimeouts(TIMEOUT_MS, clock, PrefixedLogger("penstock.test", ""))
+
+
+def test_an_operation_may_fail_until_the_timeout_has_passed(timeouts: TaskTimeouts, clock: ManualClock) -> None:
+    timeouts.failed([ZERO], "committing", LONG_AGO)
+    clock.advance(TIMEOUT_MS - 1)
+    timeouts.failed([ZERO], "committing", LONG_AGO)
+    clock.advance(1)
+    with pytest.raises(TaskTimeoutError) as raised:
+        timeouts.failed([ZERO], "committing", LONG_AGO)
+    assert raised.value.task_id == ZERO
+    assert raised.value.__cause__ is LONG_AGO
+    assert str(raised.value) == (
+        "Task 0_0 did not make progress within 300000 ms (task.timeout.ms=300000): committing fails: No answer from "
+        "anybody. Check the brokers and the network between; if brokers may be away for longer, raise task.timeout.ms."
+    )
+
+
+def test_success_starts_the_time_anew(timeouts: TaskTimeouts, clock: ManualClock) -> None:
+    for succeeded in (lambda: timeouts.succeeded([ZERO], "committing"), lambda: timeouts.succeeded([ZERO])):
+        timeouts.failed([ZERO], "committing", LONG_AGO)
+        clock.advance(TIMEOUT_MS - 1)
+        succeeded()
+        clock.advance(TIMEOUT_MS)
+        timeouts.failed([ZERO], "committing", LONG_AGO)
+        timeouts.succeeded([ZERO])
+
+
+def test_tasks_and_operations_have_times_of_their_own(timeouts: TaskTimeouts, clock: ManualClock) -> None:
+    timeouts.failed([ZERO], "committing", LONG_AGO)
+    clock.advance(TIMEOUT_MS)
+    timeouts.succeeded([ZERO], "reading")
+    timeouts.failed([ONE], "committing", LONG_AGO)
+    timeouts.failed([ZERO], "reading", LONG_AGO)
+    with pytest.raises(TaskTimeoutError, match="Task 0_0"):
+        timeouts.failed([ONE, ZERO], "committing", LONG_AGO)
+
+
+def test_the_first_failure_is_logged_and_no_other(
+    timeouts: TaskTimeouts, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        timeouts.failed([ZERO, ONE], "committing", LONG_AGO)
+        clock.advance(1)
+    assert [r.getMessage() for r in caplog.records] == [
+        "Committing of tasks [0_0, 0_1] failed and is tried again, for 300000 ms at most (task.timeout.ms): No answer "
+        "from anybody."
+    ]
+
+
+def test_without_a_timeout_the_first_failure_is_an_error(clock: ManualClock) -> None:
+    with pytest.raises(TaskTimeoutError):
+        TaskTimeouts(0, clock, PrefixedLogger("penstock.test", "")).failed([ZERO], "committing", LONG_AGO)
+
+
+# -- in a stream thread
+
+
+@pytest.fixture
+def thread(cluster: Cluster, application: Callable[..., Application]) -> Thread:
+    """A counter that has joined its group, and has opened no task yet."""
+    cluster.create_topic(IN, 2)
+    cluster.create_topic(OUT, 1)
+    feed(cluster, "ab", 0)
+    feed(cluster, "c", 1)
+    return application(counting(), task_timeout_ms=TIMEOUT_MS).thread()
+
+
+class Outage:
+    """Makes a method of an object raise while it lasts; bad: for which arguments."""
+
+    def __init__(
+        self, target: Any, method: str, error: Exception, bad: Callable[..., bool] = lambda *_, **__: True
+    ) -> None:
+        self.lasts = True
+        self.calls = 0
+        good = getattr(target, method)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            if self.lasts and bad(*arguments, **options):
+                self.calls += 1
+                raise error
+            return good(*arguments, **options)
+
+        setattr(target, method, call)
+
+
+def silence() -> KafkaException:
+    return KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+
+def until_error(thread: Thread, clock: ManualClock) -> TaskTimeoutError:
+    """Run for the timeout, and no longer."""
+    deadline = clock.now_ms + TIMEOUT_MS + 60_000
+    while clock.now_ms < deadline:
+        try:
+            thread.step()
+        except TaskTimeoutError as error:
+            return error
+        clock.advance(5_000)
+    raise AssertionError("no error, although the timeout has passed")
+
+
+def reading_partition_1(partitions: Collection[TopicPartition]) -> bool:
+    return TopicPartition(IN, 1) in partitions
+
+
+def test_a_task_whose_committed_offsets_nobody_tells_waits_while_the_others_run(
+    cluster: Cluster, clock: ManualClock, thread: Thread
+) -> None:
+    outage = Outage(thread.member, "committed", LONG_AGO, reading_partition_1)
+    thread.step(20)
+    assert outage.calls > 1
+    assert thread.task_manager.active.running.keys() == {ZERO}
+    thread.commit()
+    assert counts(cluster) == {"a": 1, "b": 1}
+    outage.lasts = False
+    thread.until_idle().commit()
+    assert counts(cluster) == {"a": 1, "b": 1, "c": 1}
+
+
+def test_a_task_whose_committed_offsets_nobody_tells_for_too_long_is_named(clock: ManualClock, thread: Thread) -> None:
+    Outage(thread.member, "committed", LONG_AGO, reading_partition_1)
+    error = until_error(thread, clock)
+    assert error.task_id == ONE
+    assert "reading the offsets to start from fails: No answer from anybody." in str(error)
+
+
+def test_a_position_that_cannot_be_found_out_is_asked_for_again(
+    cluster: Cluster, clock: ManualClock, thread: Thread
+) -> None:
+    def bad(partition: Any, **_: Any) -> bool:
+        return bool(partition.topic == IN and partition.partition == 1)
+
+    outage = Outage(thread.consumer, "get_watermark_offsets", silence(), bad)
+    thread.step(20)
+    assert thread.task_manager.active.running.keys() == {ZERO}
+    assert "in-1" in str(until_error(thread, clock))
+    outage.lasts = False
+    thread.until_idle().commit()
+    assert counts(cluster) == {"a": 1, "b": 1, "c": 1}
+
+
+def test_a_resumed_task_waits_for_its_offsets_too(cluster: Cluster, thread: Thread) -> None:
+    thread.until_idle().commit()
+    manager = thread.task_manager
+    manager.active.suspend([ONE])
+    outage = Outage(thread.member, "committed", LONG_AGO)
+    manager.active.maybe_resume_suspended_task(ONE, {TopicPartition(IN, 1)})
+    assert ONE not in manager.active.running
+    outage.lasts = False
+    feed(cluster, "c", 1)
+    thread.until(lambda: ONE in manager.active.running).until_idle().commit()
+    assert counts(cluster)["c"] == 2
+
+
+@pytest.mark.parametrize("what", ["commit", "end offsets"])
+def test_a_commit_that_is_not_taken_is_repeated_and_doubles_nothing(
+    cluster: Cluster, clock: ManualClock, thread: Thread, what: str
+) -> None:
+    thread.until_idle()
+    if what == "commit":
+        outage = Outage(thread.member, "commit", CommitTimeoutError("Not accepted in time."))
+    else:
+        admin = thread.supplier.made[f"{thread.name}-admin"]
+        outage = Outage(admin, "list_offsets", silence(), lambda *_, **options: "isolation_level" not in options)
+    for _ in range(5):
+        clock.advance(40_000)
+        thread.step()
+    assert committed(cluster) is None
+    outage.lasts = False
+    feed(cluster, "a")
+    thread.step(3).commit()
+    offset = committed(cluster)
+    assert offset is not None
+    assert offset.offset == 3
+    assert counts(cluster) == {"a": 2, "b": 1, "c": 1}
+
+
+def test_commits_that_are_not_taken_for_too_long_are_an_error(clock: ManualClock, thread: Thread) -> None:
+    thread.until_idle()
+    Outage(thread.member, "commit", CommitTimeoutError("Not accepted in time."))
+    clock.advance(40_000)
+    assert "committing fails: Not accepted in time." in str(until_error(thread, clock))
+
+
+def test_a_rebalance_in_the_way_of_a_commit_is_no_timeout(cluster: Cluster, clock: ManualClock, thread: Thread) -> None:
+    thread.until_idle()
+    thread.member.refuse_commits = 1_000
+    for _ in range(20):
+        clock.advance(40_000)
+        thread.step()
+    assert thread.is_running
+    thread.member.refuse_commits = 0
+    thread.commit()
+    assert committed(cluster) is not None
+
+
+class CommitEach(Processor[Any, Any, Any, Any]):
+    """Asks for a commit with every record."""
+
+    def init(self, context: ProcessorContext) -> None:
+        self.context = context
+
+    def process(self, record: Record) -> None:
+        self.context.commit()
+
+
+@pytest.mark.parametrize("refused_for", ["a rebalance", "a timeout"])
+def test_a_requested_commit_that_is_refused_is_repeated(
+    cluster: Cluster, application: Callable[..., Application], refused_for: str
+) -> None:
+    cluster.create_topic(IN, 1)
+    builder = StreamsBuilder()
+    builder.stream(IN, **TEXT).process(CommitEach)
+    thread = application(builder.build()).thread().until_running()
+    timeout = Outage(thread.member, "commit", CommitTimeoutError("Not accepted in time."))
+    timeout.lasts = refused_for == "a timeout"
+    thread.member.refuse_commits = 3
+    feed(cluster, "a")
+    thread.step(2)
+    assert committed(cluster) is None
+    timeout.lasts = False
+    thread.step(5)
+    offset = committed(cluster)
+    assert offset is not None
+    assert offset.offset == 1
+
+
+def test_topic_metadata_that_cannot_be_read_ends_nothing(
+    clock: ManualClock,
+    cluster: Cluster,
+    application: Callable[..., Application],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster.create_topic(IN, 1)
+    seen: list[str] = []
+    builder = StreamsBuilder()
+    builder.stream(IN, **TEXT).foreach(lambda key, value: seen.append(key))
+    thread = application(builder.build()).thread().until_idle()
+    monkeypatch.setattr("memory_kafka.MemoryAdmin.list_topics", lambda *_, **__: (_ for _ in ()).throw(silence()))
+    clock.advance(TIMEOUT_MS + 1)
+    thread.step(3)
+    assert "looked at again later" in caplog.text
+    monkeypatch.undo()
+    cluster.create_topic(IN, 2)
+    feed(cluster, "d", 1)
+    clock.advance(TIMEOUT_MS + 1)
+    thread.until(lambda: seen)
+    assert seen == ["d"]
+
+
+def counting_to_partitioned() -> Any:
+    """Count, and write with a partitioner, which has the producer ask for the topic's partitions."""
+    builder = StreamsBuilder()
+    counted = builder.stream(IN, **TEXT).group_by_key().count(store="counts").to_stream()
+    counted.to(OUT, key_serde=Serdes.string(), value_serde=Serdes.int64(), partitioner=lambda *_: 0)
+    return builder.build()
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+def test_a_record_that_stopped_half_way_is_begun_again(
+    cluster: Cluster, clock: ManualClock, application: Callable[..., Application], guarantee: str
+) -> None:
+    cluster.create_topic(IN, 1)
+    cluster.create_topic(OUT, 1)
+    config = {"processing.guarantee": guarantee, "statestore.cache.max.bytes": 0, "task.timeout.ms": TIMEOUT_MS}
+    thread = application(counting_to_partitioned(), **config).thread().until_running()
+    outage = Outage(thread.producer, "list_topics", silence())
+    feed(cluster, "aa")
+    thread.step(10)
+    assert outage.calls > 1
+    outage.lasts = False
+    thread.step(10).commit()
+    if guarantee == "exactly_once_v2":
+        assert counts(cluster) == {"a": 2}
+    else:  # what the changelog has of the tries that stopped counts too, as after a crash
+        assert counts(cluster)["a"] >= 2
+    outage.lasts = True
+    feed(cluster, "a")
+    assert "The partitions of topic out could not be read" in str(until_error(thread, clock))
+
+
+def test_a_real_failure_is_still_one(cluster: Cluster, application: Callable[..., Application]) -> None:
+    cluster.create_topic(IN, 1)
+    builder = StreamsBuilder()
+    builder.stream(IN, **TEXT).foreach(lambda key, value: 1 // 0)
+    thread = application(builder.build()).thread().until_running()
+    feed(cluster, "a")
+    with pytest.raises(StreamsError, match="ZeroDivisionError"):
+        thread.step(3)
