@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 from confluent_kafka.admin import AdminClient
@@ -17,8 +18,10 @@ from rich.console import Console
 
 from benchmarks.checks import check_topic
 from benchmarks.data import Workload, delete_topics, recreate_topic
+from benchmarks.failover import RECOVERY_SCENARIOS, RecoveryBench
 from benchmarks.measure import BenchmarkError, Measurement, Program, measure
-from benchmarks.report import Results, environment_line, print_table, write_json
+from benchmarks.recovery import RecoveryScenario
+from benchmarks.report import Results, environment_line, print_recovery_table, print_table, write_json
 from benchmarks.scenarios import SCENARIOS, Scenario
 from benchmarks.systems import COMMON_CONFIG, KafkaStreams, Penstock, System
 from penstock.dev_broker import DevBroker
@@ -28,11 +31,15 @@ DEFAULT_RECORDS = 6_000_000
 QUICK_RECORDS = 2_000_000  # the JVM is hardly warm then: only to see that everything runs
 #: Of the records, before the clock starts: a JVM compiles its hot code during the first seconds.
 WARM_UP_SHARE = 1 / 3
+ALL_SCENARIOS: dict[str, Scenario | RecoveryScenario] = {
+    **{scenario.name: scenario for scenario in SCENARIOS},
+    **{scenario.name: scenario for scenario in RECOVERY_SCENARIOS},
+}
 console = Console(stderr=True)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--only", metavar="NAMES", help=f"Some of: {','.join(s.name for s in SCENARIOS)}.")
+@click.option("--only", metavar="NAMES", help=f"Some of: {','.join(ALL_SCENARIOS)}.")
 @click.option("--system", "systems", type=click.Choice(["all", "penstock", "kafka-streams"]), default="all")
 @click.option("--records", type=click.IntRange(min=10_000), help=f"By default {DEFAULT_RECORDS:,}.")
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
@@ -44,27 +51,34 @@ def main(only: str | None, systems: str, records: int | None, rounds: int, quick
     $KAFKA_BOOTSTRAP_SERVERS names the broker; else a dev broker is started for the run. Output of wrong content ends it
     with exit code 1 and without a table.
     """
-    scenarios = _chosen(only)
+    scenarios, recoveries = _chosen(only)
     workload = Workload(records or (QUICK_RECORDS if quick else DEFAULT_RECORDS))
     try:
         with _work_directory() as directory, _broker(directory) as address:
             measured = _systems(systems, directory)
             versions = [system.version for system in measured]
-            results = Bench(address, workload, directory, measured).run(scenarios, 1 if quick else rounds)
+            rounds = 1 if quick else rounds
+            results = Bench(address, workload, directory, measured).run(scenarios, rounds) if scenarios else {}
+            recovered = RecoveryBench(address, workload, directory, measured).run(recoveries, rounds)
     except (BenchmarkError, PenstockError) as error:
         raise click.ClickException(str(error)) from error
-    print_table(results, environment_line(workload.records, versions))
+    environment = environment_line(workload.records, versions)
+    if results:
+        print_table(results, environment)
+    if recovered:
+        print_recovery_table(recovered, environment)
     if json_file:
-        write_json(results, json_file)
+        write_json(dict[Any, Any](results) | dict[Any, Any](recovered), json_file)
 
 
-def _chosen(only: str | None) -> list[Scenario]:
-    known = {scenario.name: scenario for scenario in SCENARIOS}
-    names = only.split(",") if only else list(known)
-    unknown = [name for name in names if name not in known]
+def _chosen(only: str | None) -> tuple[list[Scenario], list[RecoveryScenario]]:
+    names = only.split(",") if only else list(ALL_SCENARIOS)
+    unknown = [name for name in names if name not in ALL_SCENARIOS]
     if unknown:
-        raise click.BadParameter(f"{', '.join(unknown)}: choose from {', '.join(known)}", param_hint="--only")
-    return [known[name] for name in names]
+        raise click.BadParameter(f"{', '.join(unknown)}: choose from {', '.join(ALL_SCENARIOS)}", param_hint="--only")
+    chosen = [ALL_SCENARIOS[name] for name in names]
+    throughput = [scenario for scenario in chosen if isinstance(scenario, Scenario)]
+    return throughput, [scenario for scenario in chosen if isinstance(scenario, RecoveryScenario)]
 
 
 def _systems(choice: str, directory: Path) -> list[System]:
@@ -127,7 +141,11 @@ class Bench:
         properties = home / "application.properties"
         properties.write_text(self._properties(name, scenario, system, home), "utf-8")
         recreate_topic(self._bootstrap_servers, output)
-        topics = {"BENCHMARK_INPUT": self._workload.topic, "BENCHMARK_OUTPUT": output}
+        topics = {
+            "BENCHMARK_INPUT": self._workload.topic,
+            "BENCHMARK_TABLE": self._workload.table,
+            "BENCHMARK_OUTPUT": output,
+        }
         program = Program(system.command(scenario.topology, properties), topics, name, home / "log")
         try:
             warm_up = int(self._workload.records * WARM_UP_SHARE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,11 @@ class Workload:
     def topic(self) -> str:
         """The input topic."""
         return f"benchmark-purchases-{self.records}"
+
+    @property
+    def table(self) -> str:
+        """The topic with the users."""
+        return "benchmark-users"
 
     def users(self) -> Iterator[int]:
         """Yield the user of each purchase, in order."""
@@ -67,29 +72,44 @@ class Workload:
             if row["amount"] % 2:
                 yield key, orjson.dumps({**row, "x": row["amount"] * 2})
 
+    def located_purchases(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield what the join with the users gives: each purchase with its user's ``city``."""
+        for (key, value, _), user in zip(self.purchases(), self.users(), strict=True):
+            yield key, value[:-1] + b',"city":"%b"}' % _city(user)
+
+    def user_rows(self) -> Iterator[tuple[bytes, bytes, int]]:
+        """Yield key, value and timestamp (ms) of each row of the users, which are older than all purchases."""
+        for user in range(KEYS):
+            yield b"k%06d" % user, b'{"name":"n%06d","city":"%b"}' % (user, _city(user)), FIRST_TIMESTAMP_MS - 1
+
     def load(self, bootstrap_servers: str) -> None:
-        """Write all purchases to their topic, unless they are there; raises KafkaException."""
-        if stored_records(bootstrap_servers, self.topic) == self.records:
-            return
-        recreate_topic(bootstrap_servers, self.topic)
-        producer = Producer(
-            {
-                "bootstrap.servers": bootstrap_servers,
-                "enable.idempotence": True,
-                "partitioner": "murmur2_random",
-                "linger.ms": 50,
-                "batch.size": 262_144,
-                "compression.type": "lz4",
-                "queue.buffering.max.messages": 500_000,
-                "log_level": 3,
-            }
-        )
-        what = f"Loading {self.records:,} records"
-        for key, value, timestamp in track(self.purchases(), what, self.records, console=Console(stderr=True)):
-            _produce(producer, self.topic, key, value, timestamp)
-        producer.flush(FLUSH_TIMEOUT_SECONDS)
-        if stored_records(bootstrap_servers, self.topic) != self.records:
-            raise KafkaException(f"not all records could be written to {self.topic}")
+        """Write all purchases and users to their topics, unless they are there; raises KafkaException."""
+        _load(bootstrap_servers, self.table, self.user_rows(), KEYS)
+        _load(bootstrap_servers, self.topic, self.purchases(), self.records)
+
+
+def _load(bootstrap_servers: str, topic: str, rows: Iterable[tuple[bytes, bytes, int]], records: int) -> None:
+    if stored_records(bootstrap_servers, topic) == records:
+        return
+    recreate_topic(bootstrap_servers, topic)
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "enable.idempotence": True,
+            "partitioner": "murmur2_random",
+            "linger.ms": 50,
+            "batch.size": 262_144,
+            "compression.type": "lz4",
+            "queue.buffering.max.messages": 500_000,
+            "log_level": 3,
+        }
+    )
+    what = f"Loading {records:,} records into {topic}"
+    for key, value, timestamp in track(rows, what, records, console=Console(stderr=True)):
+        _produce(producer, topic, key, value, timestamp)
+    producer.flush(FLUSH_TIMEOUT_SECONDS)
+    if stored_records(bootstrap_servers, topic) != records:
+        raise KafkaException(f"not all records could be written to {topic}")
 
 
 def recreate_topic(bootstrap_servers: str, topic: str) -> None:
@@ -117,6 +137,10 @@ def stored_records(bootstrap_servers: str, topic: str) -> int:
         return sum(high - low for low, high in map(consumer.get_watermark_offsets, partitions))
     finally:
         consumer.close()
+
+
+def _city(user: int) -> bytes:
+    return b"c%03d" % (user % 500)
 
 
 def _json(number: int, user: int) -> bytes:

@@ -11,12 +11,15 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from penstock.topology.records import TopicPartition
+from penstock.workers.membership.offsets_reader import GroupOffsetsReader
 
 SAMPLE_SECONDS = 0.05
 PROCESSES_EVERY = 5  # samples: to look through /proc costs more than to ask the broker
@@ -63,9 +66,11 @@ class Sample:
 class Watch:
     """Samples one running program."""
 
-    def __init__(self, process: subprocess.Popen[bytes], consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], offsets: GroupOffsetsReader, partitions: list[TopicPartition]
+    ) -> None:
         self._root = psutil.Process(process.pid)
-        self._consumer = consumer
+        self._offsets = offsets
         self._partitions = partitions
         self._taken = 0
         self._cpu = 0.0
@@ -84,8 +89,8 @@ class Watch:
         return Sample(sample.at, sample.committed, self._cpu)
 
     def _committed(self) -> int:
-        found = self._consumer.committed(self._partitions, REQUEST_TIMEOUT_SECONDS)
-        return sum(max(partition.offset, 0) for partition in found)
+        found = self._offsets.committed(self._partitions)
+        return sum(at.offset for at in found.values() if at is not None)
 
     def _look_at_processes(self) -> None:
         rss, cpu = 0, 0.0
@@ -106,15 +111,15 @@ def _tree(root: psutil.Process) -> list[psutil.Process]:
 
 def measure(program: Program, bootstrap_servers: str, topic: str, records: int, warm_up: int) -> Measurement:
     """Run a program until its group has committed all records of the input topic; raises BenchmarkError."""
-    settings = {"bootstrap.servers": bootstrap_servers, "group.id": program.group, "log_level": 3}
-    consumer = Consumer({**settings, "enable.auto.commit": False})  # never joins the group
-    found = consumer.list_topics(topic, REQUEST_TIMEOUT_SECONDS).topics[topic].partitions
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
+    found = admin.list_topics(topic, REQUEST_TIMEOUT_SECONDS).topics[topic].partitions
     partitions = [TopicPartition(topic, number) for number in found]
-    with closing(consumer), program.log_file.open("wb") as log:
+    reader = GroupOffsetsReader(program.group, {"bootstrap_servers": bootstrap_servers})
+    with reader, program.log_file.open("wb") as log:
         environment = {**os.environ, **program.environment}
         process = subprocess.Popen(program.command, env=environment, stdout=log, stderr=subprocess.STDOUT)
         try:
-            measurement = _watch(process, Watch(process, consumer, partitions), records, warm_up)
+            measurement = _watch(process, Watch(process, reader, partitions), records, warm_up)
         except BenchmarkError as error:
             raise BenchmarkError(f"{error}. Its log: {program.log_file}") from error
         finally:

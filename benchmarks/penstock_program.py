@@ -3,9 +3,38 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
-from penstock import KafkaStreams
+from penstock import KafkaStreams, StandbyUpdateListener, StateRestoreListener, TaskId, TopicPartition
+
+
+class RestoreLines(StateRestoreListener):
+    """Says when restores begin and end, for benchmarks/recovery.py."""
+
+    def on_restore_start(self, partition: TopicPartition, store: str, starting_offset: int, ending_offset: int) -> None:
+        """See StateRestoreListener."""
+        print("RESTORE start", time.time_ns() // 1_000_000, flush=True)
+
+    def on_restore_end(self, partition: TopicPartition, store: str, total_restored: int) -> None:
+        """See StateRestoreListener."""
+        print("RESTORE end", time.time_ns() // 1_000_000, flush=True)
+
+
+class StandbyLines(StandbyUpdateListener):
+    """Says how far standby tasks are."""
+
+    def on_batch_loaded(
+        self,
+        partition: TopicPartition,
+        store: str,
+        task_id: TaskId,
+        batch_end_offset: int,
+        batch_size: int,
+        end_offset: int | None,
+    ) -> None:
+        """See StandbyUpdateListener."""
+        print("STANDBY", partition.partition, batch_end_offset, flush=True)
 
 
 def main(topology: str, properties: Path) -> int:
@@ -13,6 +42,8 @@ def main(topology: str, properties: Path) -> int:
     lines = properties.read_text("utf-8").splitlines()
     config = dict(line.split("=", 1) for line in lines if line)
     with KafkaStreams(f"benchmarks.topologies:{topology}", config) as streams:
+        streams.set_global_state_restore_listener(RestoreLines())
+        streams.set_standby_update_listener(StandbyLines())
         return streams.run()
 
 

@@ -6,10 +6,11 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import psutil
 from rich import box
@@ -17,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import Measurement
+from benchmarks.recovery import Recovered, RecoveryResults
 from benchmarks.scenarios import Scenario
 from benchmarks.systems import THREADS, KafkaStreams, Penstock
 
@@ -24,6 +26,11 @@ PAGE_WIDTH = 120
 CAPTION = (
     "k/s: thousand records a second after the warm-up. ratio: of the medians (and of single rounds). start: from the\n"
     "process's start to the first commit. CPU s/M: of all its processes, for a million records."
+)
+RECOVERY_CAPTION = (
+    "k/s: thousand changelog records a second, from the first store's begin to the last one's end. s: from the\n"
+    "SIGKILL until every task answers again. answer: from the start, or the SIGKILL, to the first answer.\n"
+    "CPU s: of all processes."
 )
 Results = dict[Scenario, dict[str, list[Measurement]]]
 
@@ -60,6 +67,39 @@ def print_table(results: Results, environment: str) -> None:
     console.print(environment, table, CAPTION, sep="\n")
 
 
+def print_recovery_table(results: RecoveryResults, environment: str) -> None:
+    """Print the table of restores and failovers to standard output."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = PAGE_WIDTH
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("scenario", "system"):
+        table.add_column(column)
+    for column in ("unit", "min", "median", "max", "ratio", "answer s", "RSS MB", "CPU s"):
+        table.add_column(column, justify="right")
+    for scenario, by_system in results.items():
+        for system, runs in by_system.items():
+            values = sorted(run.value for run in runs)
+            table.add_row(
+                scenario.title,
+                system,
+                scenario.unit,
+                *(f"{value:,.2f}" for value in (values[0], statistics.median(values), values[-1])),
+                _recovery_ratio(by_system) if system == Penstock.name else "",
+                f"{statistics.median(run.first_answer_seconds for run in runs):.1f}",
+                f"{statistics.median(run.rss_bytes for run in runs) / 1e6:,.0f}",
+                f"{statistics.median(run.cpu_seconds for run in runs):.1f}",
+            )
+    console.print(environment, table, RECOVERY_CAPTION, sep="\n")
+
+
+def _recovery_ratio(by_system: dict[str, list[Recovered]]) -> str:
+    ours, theirs = by_system[Penstock.name], by_system.get(KafkaStreams.name)
+    if not theirs:
+        return ""
+    return f"{statistics.median(r.value for r in ours) / statistics.median(r.value for r in theirs):.2f}"
+
+
 def _median(runs: list[Measurement], value: Callable[[Measurement], float]) -> float:
     return statistics.median(map(value, runs))
 
@@ -74,7 +114,7 @@ def _ratio(by_system: dict[str, list[Measurement]]) -> str:
     return f"{medians:.2f} ({min(rounds):.2f} to {max(rounds):.2f})"
 
 
-def write_json(results: Results, file: Path) -> None:
+def write_json(results: Mapping[Any, Mapping[str, list[Any]]], file: Path) -> None:
     """Write every single run."""
     document = {
         scenario.name: {system: [asdict(run) for run in runs] for system, runs in by_system.items()}

@@ -37,6 +37,11 @@ def _doubled_purchases(workload: Workload) -> Counter[str]:
     return sum_of_rows(workload.doubled_purchases())
 
 
+@cache
+def _located_purchases(workload: Workload) -> Counter[str]:
+    return sum_of_rows(workload.located_purchases())
+
+
 SCENARIOS = (
     Scenario("count", "count by key, cache", "count", lambda workload: CountsCheck(_counts(workload))),
     Scenario(
@@ -47,6 +52,13 @@ SCENARIOS = (
         {"statestore.cache.max.bytes": "0"},
     ),
     Scenario(
+        "exactly-once",
+        "count by key, cache, exactly-once",
+        "count",
+        lambda workload: CountsCheck(_counts(workload)),
+        {"processing.guarantee": "exactly_once_v2"},
+    ),
+    Scenario(
         "windowed-count",
         "count by 10 s window, cache",
         "windowed_count",
@@ -55,4 +67,5 @@ SCENARIOS = (
     Scenario(
         "map-filter", "JSON map and filter", "map_filter", lambda workload: RowsCheck(_doubled_purchases(workload))
     ),
+    Scenario("table-join", "stream-table join", "table_join", lambda workload: RowsCheck(_located_purchases(workload))),
 )

@@ -33,6 +33,8 @@ class System(ABC):
     """One way to run the benchmark's topologies."""
 
     name: str
+    #: Whether each stream thread is a process of its own.
+    threads_are_processes = False
 
     @abstractmethod
     def command(self, topology: str, properties: Path) -> list[str]:
@@ -53,6 +55,7 @@ class Penstock(System):
     """This project."""
 
     name = "Penstock"
+    threads_are_processes = True
 
     def command(self, topology: str, properties: Path) -> list[str]:
         """See System.command."""
@@ -75,19 +78,8 @@ class KafkaStreams(System):
         self._version = next(jar.version for jar in lock if jar.name == "kafka-streams")
         class_path = os.pathsep.join(map(str, fetch_jars(lock)))
         classes = work_directory / "classes"
-        self._compile(class_path, classes)
+        compile_java(self._java, HERE / "kafka_streams" / "KafkaStreamsBenchmark.java", classes, class_path)
         self._class_path = f"{classes}{os.pathsep}{class_path}"
-
-    def _compile(self, class_path: str, classes: Path) -> None:
-        beside = self._java.resolve().with_name("javac")
-        javac = str(beside) if beside.exists() else shutil.which("javac")
-        if javac is None:
-            raise BenchmarkError(f"no javac beside {self._java} or on the PATH: a JDK is needed, not just a JRE")
-        source = HERE / "kafka_streams" / "KafkaStreamsBenchmark.java"
-        command = [javac, "-d", str(classes), "-cp", class_path, str(source)]
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-        if result.returncode:
-            raise BenchmarkError(f"{source.name} does not compile:\n{result.stderr}")
 
     def command(self, topology: str, properties: Path) -> list[str]:
         """See System.command."""
@@ -104,3 +96,15 @@ class KafkaStreams(System):
     def version(self) -> str:
         """See System.version."""
         return f"Kafka Streams {self._version}"
+
+
+def compile_java(java: Path, source: Path, classes: Path, class_path: str) -> None:
+    """Compile one program into the folder classes with the javac of a JDK; raises BenchmarkError without one."""
+    beside = java.resolve().with_name("javac")
+    javac = str(beside) if beside.exists() else shutil.which("javac")
+    if javac is None:
+        raise BenchmarkError(f"no javac beside {java} or on the PATH: a JDK is needed, not just a JRE")
+    command = [javac, "-d", str(classes), "-cp", class_path, str(source)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise BenchmarkError(f"{source.name} does not compile:\n{result.stderr}")

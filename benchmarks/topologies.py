@@ -13,6 +13,7 @@ WINDOW = timedelta(seconds=10)
 #: Both systems' programs learn from their environment which topics a run uses.
 INPUT_VARIABLE = "BENCHMARK_INPUT"
 OUTPUT_VARIABLE = "BENCHMARK_OUTPUT"
+TABLE_VARIABLE = "BENCHMARK_TABLE"
 
 
 def count() -> Topology:
@@ -52,6 +53,23 @@ def map_filter() -> Topology:
         .to(os.environ[OUTPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json())
     )
     return builder.build()
+
+
+def table_join() -> Topology:
+    """Add to each purchase the city of its user."""
+    builder = StreamsBuilder()
+    users = builder.table(os.environ[TABLE_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json())
+    (
+        builder.stream(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json())
+        .join(users, with_city)
+        .to(os.environ[OUTPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json())
+    )
+    return builder.build()
+
+
+def with_city(purchase: dict[str, Any], user: dict[str, Any]) -> dict[str, Any]:
+    """Add the user's city."""
+    return {**purchase, "city": user["city"]}
 
 
 def with_double(purchase: dict[str, Any]) -> dict[str, Any]:

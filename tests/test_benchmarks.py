@@ -66,11 +66,16 @@ def test_equal_numbers_of_records_are_equal_records() -> None:
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_penstocks_topologies_give_what_is_expected(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(topologies.INPUT_VARIABLE, "in")
+    monkeypatch.setenv(topologies.TABLE_VARIABLE, "users")
     monkeypatch.setenv(topologies.OUTPUT_VARIABLE, "out")
     topology = getattr(topologies, scenario.topology)()
     check = scenario.check(WORKLOAD)
     with TopologyTestDriver(topology, {"application.id": "benchmark", **scenario.config}) as driver:
         source = driver.create_input_topic("in", Serdes.bytes(), Serdes.bytes())
+        if scenario.name == "table-join":
+            users = driver.create_input_topic("users", Serdes.bytes(), Serdes.bytes())
+            for key, value, timestamp in WORKLOAD.user_rows():
+                users.pipe_input(key, value, timestamp)
         for key, value, timestamp in WORKLOAD.purchases():
             source.pipe_input(key, value, timestamp)
         for row in driver.create_output_topic("out", Serdes.bytes(), Serdes.bytes()).read_records_to_list():

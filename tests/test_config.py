@@ -37,7 +37,6 @@ from penstock.topology.streams_config import KEYS, StreamsConfig, verify_topolog
         ("upgrade.from", None),
         ("metrics.recording.level", "INFO"),
         ("rack.aware.assignment.strategy", "none"),
-        ("max.poll.records", 1000),
         ("auto.offset.reset", "earliest"),
         ("linger.ms", 100),
         ("deserialization.exception.handler", "fail"),
@@ -47,6 +46,10 @@ def test_the_defaults_are_kafka_streams(key: str, default: Any) -> None:
     config = StreamsConfig()
     assert config[key] == default
     assert config.origin(key).startswith("default")
+
+
+def test_the_size_of_a_batch_is_our_own_default() -> None:
+    assert StreamsConfig()["max.poll.records"] == 5000  # see config_keys.py
 
 
 def test_exactly_once_changes_the_defaults_that_depend_on_it() -> None:

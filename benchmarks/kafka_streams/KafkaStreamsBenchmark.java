@@ -9,16 +9,22 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.Properties;
 import java.util.concurrent.CountDownLatch;
+import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.Serde;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.common.utils.Bytes;
 import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.kstream.Consumed;
+import org.apache.kafka.streams.kstream.Joined;
 import org.apache.kafka.streams.kstream.KStream;
+import org.apache.kafka.streams.kstream.KTable;
 import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.kstream.TimeWindows;
+import org.apache.kafka.streams.processor.StandbyUpdateListener;
+import org.apache.kafka.streams.processor.StateRestoreListener;
+import org.apache.kafka.streams.processor.TaskId;
 import org.apache.kafka.streams.state.KeyValueStore;
 import org.apache.kafka.streams.state.WindowStore;
 
@@ -36,6 +42,12 @@ public class KafkaStreamsBenchmark {
     /** What becomes of it. */
     public record DoubledPurchase(String user, int amount, String page, long ts, int x) {}
 
+    /** A user, as the table's JSON has it. */
+    public record User(String name, String city) {}
+
+    /** A purchase with the user's city. */
+    public record LocatedPurchase(String user, int amount, String page, long ts, String city) {}
+
     private static final ObjectMapper JSON = new ObjectMapper();
 
     public static void main(String[] arguments) throws Exception {
@@ -50,9 +62,12 @@ public class KafkaStreamsBenchmark {
             case "count" -> count(builder, input, output);
             case "windowed_count" -> windowedCount(builder, input, output);
             case "map_filter" -> mapFilter(builder, input, output);
+            case "table_join" -> tableJoin(builder, input, System.getenv("BENCHMARK_TABLE"), output);
             default -> throw new IllegalArgumentException("no such topology: " + arguments[0]);
         }
         KafkaStreams streams = new KafkaStreams(builder.build(), properties);
+        streams.setGlobalStateRestoreListener(new RestoreLines());
+        streams.setStandbyUpdateListener(new StandbyLines());
         CountDownLatch stopped = new CountDownLatch(1);
         Runtime.getRuntime().addShutdownHook(new Thread(() -> {
             streams.close(Duration.ofSeconds(30));
@@ -60,6 +75,38 @@ public class KafkaStreamsBenchmark {
         }));
         streams.start();
         stopped.await();
+    }
+
+    /** Says when restores begin and end, for benchmarks/recovery.py. */
+    private static final class RestoreLines implements StateRestoreListener {
+        @Override
+        public void onRestoreStart(TopicPartition partition, String store, long start, long end) {
+            System.out.println("RESTORE start " + System.currentTimeMillis());
+        }
+
+        @Override
+        public void onBatchRestored(TopicPartition partition, String store, long end, long restored) {}
+
+        @Override
+        public void onRestoreEnd(TopicPartition partition, String store, long total) {
+            System.out.println("RESTORE end " + System.currentTimeMillis());
+        }
+    }
+
+    /** Says how far standby tasks are. */
+    private static final class StandbyLines implements StandbyUpdateListener {
+        @Override
+        public void onUpdateStart(TopicPartition partition, String store, long start) {}
+
+        @Override
+        public void onBatchLoaded(
+            TopicPartition partition, String store, TaskId task, long batchEnd, long batchSize, long end) {
+            System.out.println("STANDBY " + partition.partition() + " " + batchEnd);
+        }
+
+        @Override
+        public void onUpdateSuspended(
+            TopicPartition partition, String store, long offset, long end, SuspendReason reason) {}
     }
 
     private static void count(StreamsBuilder builder, String input, String output) {
@@ -86,6 +133,16 @@ public class KafkaStreamsBenchmark {
             .filter((key, purchase) -> purchase.amount() % 2 != 0)
             .mapValues(p -> new DoubledPurchase(p.user(), p.amount(), p.page(), p.ts(), p.amount() * 2))
             .to(output, Produced.with(Serdes.String(), json(DoubledPurchase.class)));
+    }
+
+    private static void tableJoin(StreamsBuilder builder, String input, String table, String output) {
+        KTable<String, User> users = builder.table(table, Consumed.with(Serdes.String(), json(User.class)));
+        KStream<String, Purchase> purchases =
+            builder.stream(input, Consumed.with(Serdes.String(), json(Purchase.class)));
+        purchases
+            .join(users, (p, user) -> new LocatedPurchase(p.user(), p.amount(), p.page(), p.ts(), user.city()),
+                Joined.with(Serdes.String(), json(Purchase.class), json(User.class)))
+            .to(output, Produced.with(Serdes.String(), json(LocatedPurchase.class)));
     }
 
     private static <T> Serde<T> json(Class<T> type) {

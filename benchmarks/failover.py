@@ -1,0 +1,254 @@
+"""After a SIGKILL: how long until each task processes records again."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from rich.console import Console
+
+from benchmarks.data import FLUSH_TIMEOUT_SECONDS, PARTITIONS, Workload, delete_topics, recreate_topic
+from benchmarks.measure import BenchmarkError
+from benchmarks.recovery import (
+    SESSION_TIMEOUT_MS,
+    Recovered,
+    RecoveryResults,
+    RecoveryScenario,
+    Restore,
+    Run,
+    make_producer,
+    running,
+)
+from benchmarks.systems import System
+
+FEED_SECONDS = 0.01
+#: Records of each task that must be answered before the SIGKILL, twice: to begin with, and at the feeder's pace. And
+#: after it, on top of those that were written until then: more than those of a commit interval, which count twice.
+BEFORE, AFTER = 200, 400
+POLL_SECONDS = 0.05
+console = Console(stderr=True)
+READ_BATCH = 1_000
+
+
+class Feeder:
+    """Writes one record for each task again and again, each task's with its own key."""
+
+    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+        self.written: Counter[bytes] = Counter()
+        self._topic = topic
+        self._producer: Producer = make_producer(bootstrap_servers, linger_ms=0)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="feeder")
+
+    def _run(self) -> None:
+        while not self._stop.wait(FEED_SECONDS):
+            for partition in range(PARTITIONS):
+                key = b"task-%d" % partition
+                self._producer.produce(self._topic, b"x", key, partition)
+                self.written[key] += 1
+            self._producer.poll(0)
+
+    def __enter__(self) -> Feeder:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop, and wait until the broker has everything; raises BenchmarkError if it has not."""
+        self._stop.set()
+        self._thread.join()
+        if self._producer.flush(FLUSH_TIMEOUT_SECONDS):
+            raise BenchmarkError(f"not all records could be written to {self._topic}")
+
+
+class Answers:
+    """What comes out: the newest count of each task, and when each answer came (monotonic seconds)."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.counts: dict[bytes, int] = {}
+        self.times: dict[bytes, list[float]] = {}
+        self._consumer = consumer
+
+    def read(self) -> None:
+        """Take in what has arrived."""
+        for message in self._consumer.consume(READ_BATCH, POLL_SECONDS):
+            key, value = message.key(), message.value()
+            if message.error() is None and key is not None and value is not None:
+                self.counts[key] = int.from_bytes(value)
+                self.times.setdefault(key, []).append(time.monotonic())
+
+    def reach(self, wanted: Mapping[bytes, int]) -> bool:
+        """Read; return whether each task has counted so far."""
+        self.read()
+        return all(self.counts.get(key, 0) >= count for key, count in wanted.items())
+
+    def back_after(self, killed_at: float) -> float:
+        """Return the seconds from then to the end of each task's longest silence; the longest of all tasks."""
+        return max(_end_of_silence(times, killed_at) for times in self.times.values()) - killed_at
+
+
+def _end_of_silence(times: list[float], since: float) -> float:
+    later = [at for at in times if at > since]
+    before = [since, *later]
+    return max(zip(before, later, strict=False), key=lambda pair: pair[1] - pair[0])[1]
+
+
+@contextmanager
+def answers(bootstrap_servers: str, topic: str) -> Iterator[Answers]:
+    """Read a topic from its beginning, as it grows."""
+    settings = {"bootstrap.servers": bootstrap_servers, "group.id": "never-joined", "enable.auto.commit": False}
+    consumer = Consumer({**settings, "fetch.wait.max.ms": 10, "log_level": 3})
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+    try:
+        yield Answers(consumer)
+    finally:
+        consumer.close()
+
+
+class Failover(RecoveryScenario, ABC):
+    """Two processes share four tasks of a count with a large state; one of them is killed."""
+
+    unit, more_is_better = "s", False
+    config: ClassVar[Mapping[str, str]] = {}
+
+    def run(self, run: Run, workload: Workload) -> Recovered:
+        """See RecoveryScenario.run."""
+        run.config = {**self.config, "session.timeout.ms": str(SESSION_TIMEOUT_MS)}
+        recreate_topic(run.bootstrap_servers, run.input)
+        run.write_changelog(workload)
+        with (
+            running(run),
+            Feeder(run.bootstrap_servers, run.input) as feeder,
+            answers(run.bootstrap_servers, run.output) as found,
+        ):
+            self.start(run)
+            keys = [b"task-%d" % partition for partition in range(PARTITIONS)]
+            run.wait_until(lambda: found.reach(dict.fromkeys(keys, BEFORE)), "the first answers of all tasks")
+            run.wait_until(lambda: found.reach({}) or self.is_ready(run, workload), "all tasks and their standbys")
+            steady = {key: count + BEFORE for key, count in feeder.written.items()}
+            run.wait_until(lambda: found.reach(steady), "answers as fast as the records come")
+            written = dict(feeder.written)
+            killed_at = time.monotonic()
+            self.kill(run)
+            wanted = {key: count + AFTER for key, count in written.items()}
+            run.wait_until(lambda: found.reach(wanted), "the answers of all tasks after the SIGKILL")
+            feeder.stop()
+            run.wait_until(lambda: found.reach(feeder.written), "the last answers")
+        seconds = found.back_after(killed_at)
+        rss = max(instance.rss_bytes for instance in run.instances)
+        return Recovered(seconds, seconds, rss, sum(instance.cpu_seconds for instance in run.instances))
+
+    def prepare(self, bootstrap_servers: str) -> str:
+        """See RecoveryScenario.prepare: the input is the run's own."""
+        return ""
+
+    @abstractmethod
+    def start(self, run: Run) -> None:
+        """Start the programs."""
+
+    @abstractmethod
+    def kill(self, run: Run) -> None:
+        """Kill one of the two processes."""
+
+    def is_ready(self, run: Run, workload: Workload) -> bool:
+        """Return whether the standby tasks, if there are any, have everything."""
+        return True
+
+
+class ProcessFailover(Failover):
+    """One process dies and its machine lives. Of Penstock that is one stream thread's, which its supervisor replaces.
+
+    Of Kafka Streams, whose threads cannot die alone, it is one of two programs; the other one takes over.
+    """
+
+    name, title = "failover", "SIGKILL of one of two processes"
+
+    def start(self, run: Run) -> None:
+        """See Failover.start."""
+        if run.system.threads_are_processes:
+            run.start(threads=2)
+        else:
+            run.start(threads=1)
+            run.start(threads=1)
+
+    def kill(self, run: Run) -> None:
+        """See Failover.kill."""
+        if run.system.threads_are_processes:
+            run.instances[0].workers()[-1].kill()
+        else:
+            run.instances.pop().kill()
+
+
+class HostFailover(Failover):
+    """One of two machines dies: the other one, which has standby tasks, takes over after the session timeout."""
+
+    name, title = "failover-standby", f"loss of one of two hosts, standbys, session {SESSION_TIMEOUT_MS // 1000} s"
+    config: ClassVar[Mapping[str, str]] = {"num.standby.replicas": "1"}
+
+    def start(self, run: Run) -> None:
+        """See Failover.start."""
+        run.start(threads=1)
+        run.start(threads=1)
+
+    def kill(self, run: Run) -> None:
+        """See Failover.kill."""
+        run.instances.pop().kill()
+
+    def is_ready(self, run: Run, workload: Workload) -> bool:
+        """See Failover.is_ready. Each partition has a quarter of the records, give or take a little."""
+        offsets = run.log_lines().standby_offsets()
+        return len(offsets) == PARTITIONS and min(offsets.values()) > workload.records / PARTITIONS * 0.98
+
+
+#: What ``python -m benchmarks`` runs beside the scenarios of throughput.
+RECOVERY_SCENARIOS: tuple[RecoveryScenario, ...] = (Restore(), ProcessFailover(), HostFailover())
+
+
+class RecoveryBench:
+    """Runs recovery scenarios in rounds, the systems in turn; see __main__.Bench."""
+
+    def __init__(self, bootstrap_servers: str, workload: Workload, directory: Path, systems: list[System]) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._workload = workload
+        self._directory = directory
+        self._systems = systems
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
+
+    def run(self, scenarios: list[RecoveryScenario], rounds: int) -> RecoveryResults:
+        """Run everything; raises BenchmarkError at the first run that failed or answered wrong."""
+        results: RecoveryResults = {s: {system.name: [] for system in self._systems} for s in scenarios}
+        for number in range(rounds):
+            order = self._systems if number % 2 == 0 else self._systems[::-1]
+            for scenario in scenarios:
+                for system in order:
+                    found = self._run_one(scenario, system)
+                    results[scenario][system.name].append(found)
+                    console.print(
+                        f"round {number + 1}: {scenario.name}, {system.name}: {found.value:,.2f} {scenario.unit}"
+                    )
+        return results
+
+    def _run_one(self, scenario: RecoveryScenario, system: System) -> Recovered:
+        # A token, so that no earlier run's committed offsets are taken up.
+        name = f"benchmark-{uuid.uuid4().hex[:8]}-{scenario.name}-{system.name.lower().replace(' ', '-')}"
+        home = self._directory / name
+        home.mkdir()
+        source = scenario.prepare(self._bootstrap_servers) or f"{name}-input"
+        run = Run(self._bootstrap_servers, system, name, home, source)
+        try:
+            found = scenario.run(run, self._workload)
+        except BenchmarkError as error:
+            raise BenchmarkError(f"{scenario.name}, {system.name}: {error}") from error
+        delete_topics(self._admin, name)
+        return found

@@ -1,0 +1,205 @@
+"""``python -m benchmarks.hot_loop SCENARIO``: where one stream thread's time goes, record by record.
+
+Runs one of the benchmark's topologies in a stream thread of this very process, and interrupts its main thread each two
+milliseconds of its CPU time to note where it is. That costs nothing between two samples, unlike a tracing profiler,
+which would cost more than what it measures. docs/speed.md has such profiles.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import click
+from confluent_kafka.admin import AdminClient
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import topologies
+from benchmarks.data import Workload, delete_topics, recreate_topic
+from benchmarks.scenarios import SCENARIOS
+from benchmarks.systems import COMMON_CONFIG
+from penstock.dev_broker import DevBroker
+from penstock.topology.streams_config import StreamsConfig
+from penstock.workers.control import Command, Failed, Report, Shutdown, Status
+from penstock.workers.stream_thread import StreamThread
+
+SAMPLE_SECONDS = 0.002  # of CPU time
+#: Of the records: before the first and behind the second share nothing is measured.
+FROM, TO = 0.2, 0.95
+
+#: What a sample counts for: the first stage that one of its frames, the innermost first, belongs to.
+STAGES = (
+    ("RocksDB", ("rocksdb_store.py",)),
+    ("produce", ("record_collector.py", "streams_producer.py")),
+    ("evict", ("NamedCache.evict", "NamedCache.grown")),
+    ("flush: order of the changes", ("NamedCache.take_dirty",)),
+    ("flush: changelog, encode", ("._write_entries",)),
+    ("flush: downstream", ("<penstock flush", "._send_downstream")),
+    ("loop: decode, operators, cache", ("<penstock", ".process_batch")),
+    ("poll: consume", ("PartitionConsumer._consume",)),
+    ("poll: by partition", ("PartitionConsumer.poll", "by_partition")),
+    ("commit", ("committer.py",)),
+)
+
+
+@dataclass(frozen=True)
+class ThreadSpec:
+    """Which stream thread this is; see stream_thread_parts.ThreadSpec."""
+
+    config: StreamsConfig
+    slot: int = 1
+    client_id: str = "hot-loop"
+    process_id: str = "8d1dd3a8-9b0b-4f0e-8d1c-3c1f0d6c3d55"
+    num_threads: int = 2  # so that the cache has the size that each of two threads has
+
+
+class Watch:
+    """The thread's supervisor: measures between two shares of the records and ends the thread behind the last one."""
+
+    def __init__(self, records: int) -> None:
+        self._records = records
+        self._marks: list[tuple[int, float, float]] = []
+        self._commands: list[Command] = []
+
+    def poll_commands(self) -> list[Command]:
+        """See ThreadControl."""
+        commands, self._commands = self._commands, []
+        return commands
+
+    def report(self, report: Report) -> None:
+        """See ThreadControl."""
+        if isinstance(report, Failed):
+            click.echo(report.traceback, err=True)
+        if isinstance(report, Status):
+            self._marks.append((report.records_processed, time.thread_time(), time.process_time()))
+            if report.records_processed >= self._records:
+                self._commands = [Shutdown(leave_group=True)]
+
+    def cost(self) -> tuple[float, float]:
+        """Return microseconds of CPU time for each record: of the main thread, and of the whole process."""
+        first = next(mark for mark in self._marks if mark[0] >= self._records * FROM)
+        last = next(mark for mark in self._marks if mark[0] >= self._records * TO)
+        records = last[0] - first[0]
+        return (last[1] - first[1]) / records * 1e6, (last[2] - first[2]) / records * 1e6
+
+
+class Samples:
+    """Where the main thread was."""
+
+    def __init__(self) -> None:
+        self.stages: Counter[str] = Counter()
+        self.places: Counter[str] = Counter()
+
+    def take(self, _signal: int, frame: FrameType | None) -> None:
+        """Note where the main thread is: a signal handler."""
+        places = list(self._places(frame))
+        self.stages[next((stage for place in places if (stage := _stage_of(place))), "everything else")] += 1
+        self.places[places[0]] += 1
+
+    @staticmethod
+    def _places(frame: FrameType | None) -> Iterator[str]:
+        while frame is not None:
+            code = frame.f_code
+            file = "<penstock flush" if " flush of " in code.co_filename else Path(code.co_filename).name.split(" ")[0]
+            yield f"{file}:{code.co_qualname}"
+            frame = frame.f_back
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Take samples meanwhile."""
+        signal.signal(signal.SIGPROF, self.take)
+        signal.setitimer(signal.ITIMER_PROF, SAMPLE_SECONDS, SAMPLE_SECONDS)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _stage_of(place: str) -> str | None:
+    return next((stage for stage, parts in STAGES if any(part in place for part in parts)), None)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("name", metavar="SCENARIO", type=click.Choice([scenario.name for scenario in SCENARIOS]))
+@click.option("--records", type=click.IntRange(min=10_000), default=2_000_000, show_default=True)
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="More configuration.")
+def main(name: str, records: int, settings: tuple[str, ...]) -> None:
+    """Print where one stream thread's time goes while it runs a scenario of the benchmarks.
+
+    $KAFKA_BOOTSTRAP_SERVERS names the broker; else a dev broker is started for the run.
+    """
+    scenario = next(scenario for scenario in SCENARIOS if scenario.name == name)
+    directory = Path(tempfile.mkdtemp(prefix="penstock-hot-loop-"))
+    try:
+        with _broker(directory) as address:
+            more = dict(setting.split("=", 1) for setting in settings)
+            watch, samples = profile(
+                address, scenario.topology, {**scenario.config, **more}, Workload(records), directory
+            )
+    finally:
+        shutil.rmtree(directory)
+    _print(name, watch, samples)
+
+
+@contextmanager
+def _broker(directory: Path) -> Iterator[str]:
+    given = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
+    if given:
+        yield given
+    else:
+        with DevBroker("hot-loop", directory / "broker") as broker:
+            yield broker.bootstrap_servers
+
+
+def profile(
+    address: str, topology: str, config: Mapping[str, str], workload: Workload, directory: Path
+) -> tuple[Watch, Samples]:
+    """Run a topology of benchmarks.topologies over a workload, in this thread."""
+    name = f"hot-loop-{uuid.uuid4().hex[:8]}"
+    workload.load(address)
+    recreate_topic(address, f"{name}-output")
+    os.environ |= {
+        topologies.INPUT_VARIABLE: workload.topic,
+        topologies.TABLE_VARIABLE: workload.table,
+        topologies.OUTPUT_VARIABLE: f"{name}-output",
+    }
+    given = {"application.id": name, "bootstrap.servers": address, "state.dir": str(directory / "state")}
+    spec = ThreadSpec(StreamsConfig({**COMMON_CONFIG, **config, **given}))
+    watch, samples = Watch(workload.records), Samples()
+    thread = StreamThread.create(getattr(topologies, topology)(), spec, watch)
+    with samples.taken():
+        thread.run()
+    delete_topics(AdminClient({"bootstrap.servers": address, "log_level": 3}), name)
+    return watch, samples
+
+
+def _print(name: str, watch: Watch, samples: Samples) -> None:
+    main_thread, process = watch.cost()
+    total = samples.stages.total()
+    table = Table(
+        title=f"{name}: {main_thread:.2f} µs of CPU a record in the main thread, {process:.2f} in the process"
+    )
+    for heading in ("stage", "µs a record", "share"):
+        table.add_column(heading, justify="left" if heading == "stage" else "right")
+    for stage, number in samples.stages.most_common():
+        table.add_row(stage, f"{main_thread * number / total:.2f}", f"{number / total:.0%}")
+    table.add_section()
+    for place, number in samples.places.most_common(12):
+        table.add_row(place, f"{main_thread * number / total:.2f}", f"{number / total:.0%}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,302 @@
+"""How soon an application is back: how fast it restores from nothing, and how long after a SIGKILL it goes on.
+
+Both systems get the same changelog, written here record by record as a count without a cache would have written it, and
+are watched from outside. What they restore, and when, they say themselves in their logs: see LogLines.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from benchmarks.checks import CountsCheck, check_topic
+from benchmarks.data import ADMIN_TIMEOUT_SECONDS, FLUSH_TIMEOUT_SECONDS, PARTITIONS, Workload, recreate_topic
+from benchmarks.measure import CLEAN_EXIT_CODES, STOP_TIMEOUT_SECONDS, BenchmarkError
+from benchmarks.systems import COMMON_CONFIG, System
+from penstock.topology.records import TopicPartition
+from penstock.workers.membership.offsets_reader import GroupOffsetsReader
+
+#: Records that are counted on top of what is restored: they show that all of it is there.
+TAIL_RECORDS = 20_000
+#: How long a program may take for a step before the run counts as failed.
+PATIENCE_SECONDS = 300.0
+LOOK_SECONDS = 0.02
+#: Kafka's shortest session under the broker's defaults: with Kafka Streams' 45 s a failover would measure only that.
+SESSION_TIMEOUT_MS = 6_000
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """One run. value: in the scenario's unit; first_answer_seconds: from the start, or the SIGKILL, to an answer."""
+
+    value: float
+    first_answer_seconds: float
+    rss_bytes: int
+    cpu_seconds: float
+
+
+class LogLines:
+    """What programs say: ``RESTORE <start|end> <ms since 1970>`` and ``STANDBY <partition> <offset>``."""
+
+    def __init__(self, files: list[Path]) -> None:
+        self._files = files
+
+    def _found(self, pattern: str) -> Iterator[tuple[str, ...]]:
+        for file in self._files:
+            for match in re.finditer(pattern, file.read_text("utf-8", errors="replace"), re.MULTILINE):
+                yield match.groups()
+
+    def restore_seconds(self) -> float:
+        """Return the time from the first store's beginning to the last one's end.
+
+        Some begin twice: a task that the first thread had alone moves to the second one when that has joined.
+        """
+        times = [(what, int(at)) for what, at in self._found(r"^RESTORE (start|end) (\d+)\s*$")]
+        starts, ends = ([at for what, at in times if what == wanted] for wanted in ("start", "end"))
+        if len(starts) < PARTITIONS or len(ends) != PARTITIONS:
+            raise BenchmarkError(f"{len(starts)} restores have begun and {len(ends)} ended instead of {PARTITIONS}")
+        return (max(ends) - min(starts)) / 1000
+
+    def standby_offsets(self) -> dict[int, int]:
+        """Return how far the standby task of each partition is, where each has one."""
+        return {int(partition): int(offset) for partition, offset in self._found(r"^STANDBY (\d+) (\d+)\s*$")}
+
+
+@dataclass
+class Instance:
+    """One program that runs, and what it has used."""
+
+    process: subprocess.Popen[bytes]
+    log_file: Path
+    rss_bytes: int = 0
+    cpu_seconds: float = 0.0
+
+    def tree(self) -> list[psutil.Process]:
+        """Return the program's processes."""
+        with suppress(psutil.NoSuchProcess):
+            root = psutil.Process(self.process.pid)
+            return [root, *root.children(recursive=True)]
+        return []
+
+    def look(self) -> None:
+        """Note memory and CPU time; raises BenchmarkError if the program has ended."""
+        if self.process.poll() is not None:
+            raise BenchmarkError(f"it ended with exit code {self.process.returncode}. Its log: {self.log_file}")
+        rss, cpu = 0, 0.0
+        for process in self.tree():
+            with suppress(psutil.NoSuchProcess), process.oneshot():
+                times = process.cpu_times()
+                rss += process.memory_info().rss
+                cpu += times.user + times.system
+        self.rss_bytes, self.cpu_seconds = max(self.rss_bytes, rss), max(self.cpu_seconds, cpu)
+
+    def workers(self) -> list[psutil.Process]:
+        """Return the processes that do the work: of Penstock those of the stream threads, of Java the program."""
+        return [p for p in self.tree() if "spawn_main" in " ".join(p.cmdline())] or self.tree()[:1]
+
+    def kill(self) -> None:
+        """Kill everything at once."""
+        for process in reversed(self.tree()):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        """End the program in good order; raises BenchmarkError if it does not."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(STOP_TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            code = None
+        if code not in CLEAN_EXIT_CODES:
+            raise BenchmarkError(f"exit code {code} after the run. Its log: {self.log_file}")
+
+
+@dataclass
+class Run:
+    """One application of one system: its topics, its directory, its programs."""
+
+    bootstrap_servers: str
+    system: System
+    name: str
+    home: Path
+    input: str
+    config: Mapping[str, str] = field(default_factory=dict)
+    instances: list[Instance] = field(default_factory=list)
+
+    @property
+    def output(self) -> str:
+        """The output topic."""
+        return f"{self.name}-output"
+
+    @property
+    def changelog(self) -> str:
+        """The changelog of the store of counts."""
+        return f"{self.name}-counts-changelog"
+
+    def start(self, threads: int) -> Instance:
+        """Start one more program; each has a state directory of its own, as on a machine of its own."""
+        number = sum(1 for _ in self.home.glob("*.properties"))
+        config = {
+            "application.id": self.name,
+            "bootstrap.servers": self.bootstrap_servers,
+            **COMMON_CONFIG,
+            **self.system.config,
+            "statestore.cache.max.bytes": "0",
+            "num.stream.threads": str(threads),
+            "state.dir": str(self.home / f"state-{number}"),
+            **self.config,
+        }
+        properties = self.home / f"application-{number}.properties"
+        properties.write_text("".join(f"{key}={value}\n" for key, value in config.items()), "utf-8")
+        log_file = self.home / f"log-{number}"
+        environment = {**os.environ, "BENCHMARK_INPUT": self.input, "BENCHMARK_OUTPUT": self.output}
+        with log_file.open("wb") as log:
+            command = self.system.command("count", properties)
+            process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+        self.instances.append(Instance(process, log_file))
+        return self.instances[-1]
+
+    def log_lines(self) -> LogLines:
+        """Return what all programs have said so far."""
+        return LogLines([instance.log_file for instance in self.instances])
+
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait; raises BenchmarkError if it takes too long or a program ends."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not condition():
+            for instance in self.instances:
+                instance.look()
+            if time.monotonic() > deadline:
+                raise BenchmarkError(f"not within {PATIENCE_SECONDS:.0f} s: {what}. Its logs: {self.home}")
+            time.sleep(LOOK_SECONDS)  # from outside there is nothing to wait for but its answers
+
+    def write_changelog(self, workload: Workload) -> Counter[bytes]:
+        """Write what a count of the workload leaves behind; returns the counts by key. Raises KafkaException."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 3})
+        new = NewTopic(self.changelog, PARTITIONS, 1, config={"cleanup.policy": "compact"})
+        admin.create_topics([new])[self.changelog].result(ADMIN_TIMEOUT_SECONDS)
+        producer = make_producer(self.bootstrap_servers)
+        counts: Counter[bytes] = Counter()
+        for number, user in enumerate(workload.users()):
+            key = b"k%06d" % user
+            counts[key] += 1
+            produce(producer, self.changelog, key, counts[key].to_bytes(8), workload.timestamp(number))
+        if producer.flush(FLUSH_TIMEOUT_SECONDS):
+            raise KafkaException(f"not all records could be written to {self.changelog}")
+        return counts
+
+    def end(self) -> None:
+        """Stop what still runs; raises BenchmarkError if that was not in good order."""
+        for instance in self.instances:
+            if instance.process.poll() is None:
+                instance.stop()
+
+
+@contextmanager
+def running(run: Run) -> Iterator[Run]:
+    """Make the output topic, and leave no program behind."""
+    recreate_topic(run.bootstrap_servers, run.output)
+    try:
+        yield run
+        run.end()
+    finally:
+        for instance in run.instances:
+            instance.kill()
+    for state in run.home.glob("state-*"):
+        shutil.rmtree(state, ignore_errors=True)
+
+
+class RecoveryScenario(ABC):
+    """name: for --only; title and unit: in the table; more_is_better: whether a high value is good."""
+
+    name: str
+    title: str
+    unit: str
+    more_is_better: bool
+
+    @abstractmethod
+    def run(self, run: Run, workload: Workload) -> Recovered:
+        """Measure once; raises BenchmarkError for a failed run or wrong answers."""
+
+    def prepare(self, bootstrap_servers: str) -> str:
+        """Return the input topic of a run."""
+        tail = Workload(TAIL_RECORDS)
+        tail.load(bootstrap_servers)
+        return tail.topic
+
+
+class Restore(RecoveryScenario):
+    """From an empty group and an empty disk to the first answers: no session of an earlier member is waited for."""
+
+    name, title, unit, more_is_better = "restore", "restore a count, empty disk", "k/s", True
+
+    def run(self, run: Run, workload: Workload) -> Recovered:
+        """See RecoveryScenario.run."""
+        restored = run.write_changelog(workload)
+        tail = Workload(TAIL_RECORDS)
+        partitions = [TopicPartition(run.input, number) for number in range(PARTITIONS)]
+        with running(run), GroupOffsetsReader(run.name, {"bootstrap_servers": run.bootstrap_servers}) as offsets:
+
+            def committed() -> int:
+                return sum(at.offset for at in offsets.committed(partitions).values() if at is not None)
+
+            begin = time.monotonic()
+            program = run.start(threads=int(COMMON_CONFIG["num.stream.threads"]))
+            run.wait_until(lambda: committed() > 0, "the first answers")
+            first_answer = time.monotonic() - begin
+            run.wait_until(lambda: committed() == TAIL_RECORDS, "all answers")
+            program.look()
+            seconds = run.log_lines().restore_seconds()
+        expected = {key: restored[key] + count for key, count in tail.counts().items()}
+        problem = check_topic(run.bootstrap_servers, run.output, CountsCheck(expected))
+        if problem:
+            raise BenchmarkError(f"wrong output: {problem}")
+        return Recovered(workload.records / seconds / 1000, first_answer, program.rss_bytes, program.cpu_seconds)
+
+
+#: By scenario and system.
+RecoveryResults = dict[RecoveryScenario, dict[str, list[Recovered]]]
+
+
+def make_producer(bootstrap_servers: str, linger_ms: int = 50) -> Producer:
+    """Return a producer with Java's partitioner."""
+    return Producer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "enable.idempotence": True,
+            "partitioner": "murmur2_random",
+            "linger.ms": linger_ms,
+            "batch.size": 262_144,
+            "compression.type": "lz4",
+            "queue.buffering.max.messages": 500_000,
+            "log_level": 3,
+        }
+    )
+
+
+def produce(producer: Producer, topic: str, key: bytes, value: bytes, timestamp: int) -> None:
+    """Write a record by its key; waits while the local queue is full."""
+    while True:
+        try:
+            producer.produce(topic, value, key, timestamp=timestamp)
+        except BufferError:
+            producer.poll(0.05)
+        else:
+            return
