@@ -292,6 +292,7 @@ class _Assembly:
             transactional=transactional,
             handler=production_error_handler(self.config),
             clock=self.clock,
+            transaction_timeout_ms=self.config["transaction.timeout.ms"],
             timeout_ms=self.config["task.timeout.ms"],
         )
 

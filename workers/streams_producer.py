@@ -39,7 +39,7 @@ from .producer_errors import (
 
 #: How long one wait for room in the local queue lasts, in seconds; the send is then tried again.
 QUEUE_FULL_POLL_SECONDS = 0.05
-#: How long one request of a transaction may take, in seconds.
+#: How long one request of a transaction may take, in seconds; less if the broker ends the transaction earlier.
 TRANSACTION_REQUEST_SECONDS = 30.0
 #: How long one try to initialize transactions may take, in seconds: between two of them a warning says what is wrong.
 INITIALIZE_SECONDS = 10.0
@@ -73,7 +73,8 @@ class StreamsProducer:
     """One producer for all tasks of a thread.
 
     transactional: exactly_once_v2. Its transaction then spans all tasks, and is committed with their offsets.
-    timeout_ms: how long the broker may refuse or fail to initialize transactions (``task.timeout.ms``).
+    transaction_timeout_ms: ``transaction.timeout.ms``. timeout_ms: how long the broker may refuse or fail to initialize
+    transactions (``task.timeout.ms``).
 
     Raises ConfigError if the broker refuses the transaction's timeout, BrokerUnavailableError after timeout_ms.
     """
@@ -86,6 +87,7 @@ class StreamsProducer:
         transactional: bool = False,
         handler: ProductionExceptionHandler = fail_on_production_error,
         clock: Clock | None = None,
+        transaction_timeout_ms: int = 60_000,
         timeout_ms: int = 300_000,
     ) -> None:
         #: What librdkafka has reported and nobody has judged yet, or what is to be raised; what sends look at.
@@ -100,6 +102,7 @@ class StreamsProducer:
         self._handler = handler
         self._clock = clock or SystemClock()
         self._timeout_ms = timeout_ms
+        self._request_seconds = min(TRANSACTION_REQUEST_SECONDS, transaction_timeout_ms / 1000)
         self._make_producer = make_producer
         #: Whether the client can only be replaced: it is fenced, or nobody knows what became of its transaction.
         self._unusable = False
@@ -221,7 +224,7 @@ class StreamsProducer:
         if self.in_transaction and not self._unusable:
             self._log.info("Aborting the transaction")
             try:
-                checked(self._producer.abort_transaction, TRANSACTION_REQUEST_SECONDS)
+                checked(self._producer.abort_transaction, self._request_seconds)
             except KafkaException as error:
                 self._log.warning("The transaction could not be aborted: %s", error)
                 self._unusable = True
@@ -282,7 +285,7 @@ class StreamsProducer:
     def _attempt(self, what: str, call: Callable[..., Any], *arguments: Any) -> None:
         """Call once, and translate what goes wrong."""
         try:
-            checked(call, *arguments, TRANSACTION_REQUEST_SECONDS)
+            checked(call, *arguments, self._request_seconds)
         except KafkaException as exception:
             error: KafkaError = exception.args[0]
             self._serve(self._producer.poll, 0)  # the report of the record that is to blame says more

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from .producer_errors import checked
 
 #: How much longer than it was told to a call may take, in seconds, before it is given up.
-GRACE_SECONDS = 5.0
+GRACE_SECONDS = 2.0
 #: The timeout if none is given.
 DEFAULT_SECONDS = 60.0
 

@@ -295,9 +295,10 @@ def test_a_setting_that_the_broker_refuses_is_said_with_the_topic(application: A
 
 
 @pytest.mark.broker
-def test_changelog_offsets_come_from_the_brokers(application: Application, make_topic: MakeTopic) -> None:
+def test_changelog_offsets_come_from_the_brokers(application: Application, bootstrap_servers: str) -> None:
     application.make_ready()
-    reader = KafkaClientSupplier(application.config).get_offsets_reader("offsets", 2_000)
+    supplier = KafkaClientSupplier(config(application.id, bootstrap__servers=bootstrap_servers))
+    reader = supplier.get_offsets_reader("offsets", 2_000)
     offsets = AdminChangelogOffsets(application.admin, reader, 2_000)
     changelog = TopicPartition(f"{application.id}-counts-changelog", 0)
     assert offsets.end_offsets([changelog]) == {changelog: 0}
