@@ -138,7 +138,7 @@ class Chaos:
             "commit.interval.ms": 100 if exact else 500,
             "session.timeout.ms": SESSION_TIMEOUT_MS,
             "heartbeat.interval.ms": 300,
-            "max.poll.interval.ms": 30_000,  # as long the group waits for a member that is gone without a trace
+            "max.poll.interval.ms": 120_000,  # as long the group waits for a member that is gone without a trace
             **({"transaction.timeout.ms": TRANSACTION_TIMEOUT_MS} if exact else {}),
             "penstock.worker.restart.max": 100_000,
             "penstock.worker.restart.backoff.ms": 50,
