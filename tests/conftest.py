@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import re
+import signal
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,7 +30,12 @@ MakeTopic = Callable[..., str]
 
 
 def pytest_configure() -> None:
-    """Become the parent of orphans, so that the leak check sees processes whose own parent a test has killed."""
+    """Become the parent of orphans, so that the leak check sees processes whose own parent a test has killed.
+
+    And take SIGINT back: who starts the tests in the background lets them, and all their children, ignore it.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
 
