@@ -17,11 +17,12 @@ def release(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Set at the end, so that the thread that was left behind ends too."""
     monkeypatch.setattr(transactional_producer, "GRACE_SECONDS", 0.05)
     event = threading.Event()
+    before = set(threading.enumerate())  # tests of real transactions may have left threads behind that never end
     yield event
     event.set()
-    for thread in threading.enumerate():
-        if thread.name == "transaction":
-            thread.join()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 def test_a_call_that_does_not_return_is_given_up_and_can_be_told(release: threading.Event) -> None:
