@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import tempfile
@@ -20,11 +19,11 @@ from benchmarks.checks import check_topic
 from benchmarks.data import Workload, delete_topics, recreate_topic
 from benchmarks.failover import RECOVERY_SCENARIOS, RecoveryBench
 from benchmarks.measure import BenchmarkError, Measurement, Program, measure
+from benchmarks.plot import write_plot
 from benchmarks.recovery import RecoveryScenario
 from benchmarks.report import Results, environment_line, print_recovery_table, print_table, write_json
 from benchmarks.scenarios import SCENARIOS, Scenario
-from benchmarks.systems import COMMON_CONFIG, KafkaStreams, Penstock, System
-from penstock.dev_broker import DevBroker
+from benchmarks.systems import COMMON_CONFIG, KafkaStreams, Penstock, System, broker
 from penstock.topology.errors import PenstockError
 
 DEFAULT_RECORDS = 6_000_000
@@ -45,7 +44,16 @@ console = Console(stderr=True)
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--quick", is_flag=True, help=f"One round of {QUICK_RECORDS:,} records, to see that it runs.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write every run there.")
-def main(only: str | None, systems: str, records: int | None, rounds: int, quick: bool, json_file: Path | None) -> None:
+@click.option("--plot", "plot_file", type=click.Path(dir_okay=False, path_type=Path), help="Draw the rates (SVG).")
+def main(
+    only: str | None,
+    systems: str,
+    records: int | None,
+    rounds: int,
+    quick: bool,
+    json_file: Path | None,
+    plot_file: Path | None,
+) -> None:
     """Measure Penstock against Kafka Streams: k records/s, memory and CPU, with the ratio between the two.
 
     $KAFKA_BOOTSTRAP_SERVERS names the broker; else a dev broker is started for the run. Output of wrong content ends it
@@ -54,7 +62,7 @@ def main(only: str | None, systems: str, records: int | None, rounds: int, quick
     scenarios, recoveries = _chosen(only)
     workload = Workload(records or (QUICK_RECORDS if quick else DEFAULT_RECORDS))
     try:
-        with _work_directory() as directory, _broker(directory) as address:
+        with _work_directory() as directory, broker("benchmark", directory) as address:
             measured = _systems(systems, directory)
             versions = [system.version for system in measured]
             rounds = 1 if quick else rounds
@@ -65,6 +73,8 @@ def main(only: str | None, systems: str, records: int | None, rounds: int, quick
     environment = environment_line(workload.records, versions)
     if results:
         print_table(results, environment)
+        if plot_file:
+            write_plot(results, environment, plot_file)
     if recovered:
         print_recovery_table(recovered, environment)
     if json_file:
@@ -96,16 +106,6 @@ def _work_directory() -> Iterator[Path]:
     directory = Path(tempfile.mkdtemp(prefix="penstock-benchmark-"))
     yield directory
     shutil.rmtree(directory)
-
-
-@contextmanager
-def _broker(directory: Path) -> Iterator[str]:
-    given = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
-    if given:
-        yield given
-    else:
-        with DevBroker("benchmark", directory / "broker") as broker:
-            yield broker.bootstrap_servers
 
 
 class Bench:

@@ -92,24 +92,29 @@ def _load(bootstrap_servers: str, topic: str, rows: Iterable[tuple[bytes, bytes,
     if stored_records(bootstrap_servers, topic) == records:
         return
     recreate_topic(bootstrap_servers, topic)
-    producer = Producer(
+    producer = make_producer(bootstrap_servers)
+    what = f"Loading {records:,} records into {topic}"
+    for key, value, timestamp in track(rows, what, records, console=Console(stderr=True)):
+        produce(producer, topic, key, value, timestamp)
+    producer.flush(FLUSH_TIMEOUT_SECONDS)
+    if stored_records(bootstrap_servers, topic) != records:
+        raise KafkaException(f"not all records could be written to {topic}")
+
+
+def make_producer(bootstrap_servers: str, linger_ms: int = 50) -> Producer:
+    """Return a producer with Java's partitioner."""
+    return Producer(
         {
             "bootstrap.servers": bootstrap_servers,
             "enable.idempotence": True,
             "partitioner": "murmur2_random",
-            "linger.ms": 50,
+            "linger.ms": linger_ms,
             "batch.size": 262_144,
             "compression.type": "lz4",
             "queue.buffering.max.messages": 500_000,
             "log_level": 3,
         }
     )
-    what = f"Loading {records:,} records into {topic}"
-    for key, value, timestamp in track(rows, what, records, console=Console(stderr=True)):
-        _produce(producer, topic, key, value, timestamp)
-    producer.flush(FLUSH_TIMEOUT_SECONDS)
-    if stored_records(bootstrap_servers, topic) != records:
-        raise KafkaException(f"not all records could be written to {topic}")
 
 
 def recreate_topic(bootstrap_servers: str, topic: str) -> None:
@@ -148,11 +153,12 @@ def _json(number: int, user: int) -> bytes:
     return row % (user, number % 1000, number % 97, FIRST_TIMESTAMP_MS + number)
 
 
-def _produce(producer: Producer, topic: str, key: bytes, value: bytes, timestamp: int) -> None:
+def produce(producer: Producer, topic: str, key: bytes, value: bytes, timestamp: int) -> None:
+    """Write a record by its key; waits while the local queue is full."""
     while True:
         try:
             producer.produce(topic, value, key, timestamp=timestamp)
-        except BufferError:  # the local queue is full: wait until some of it is sent
+        except BufferError:
             producer.poll(0.05)
         else:
             return

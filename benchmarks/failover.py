@@ -16,7 +16,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from rich.console import Console
 
-from benchmarks.data import FLUSH_TIMEOUT_SECONDS, PARTITIONS, Workload, delete_topics, recreate_topic
+from benchmarks.data import FLUSH_TIMEOUT_SECONDS, PARTITIONS, Workload, delete_topics, make_producer, recreate_topic
+from benchmarks.latency import LATENCY_SCENARIOS
 from benchmarks.measure import BenchmarkError
 from benchmarks.recovery import (
     SESSION_TIMEOUT_MS,
@@ -25,7 +26,6 @@ from benchmarks.recovery import (
     RecoveryScenario,
     Restore,
     Run,
-    make_producer,
     running,
 )
 from benchmarks.systems import System
@@ -185,7 +185,7 @@ class ProcessFailover(Failover):
     def kill(self, run: Run) -> None:
         """See Failover.kill."""
         if run.system.threads_are_processes:
-            run.instances[0].workers()[-1].kill()
+            run.instances[0].workers()[0].kill()  # the last one is the spare process
         else:
             run.instances.pop().kill()
 
@@ -212,7 +212,7 @@ class HostFailover(Failover):
 
 
 #: What ``python -m benchmarks`` runs beside the scenarios of throughput.
-RECOVERY_SCENARIOS: tuple[RecoveryScenario, ...] = (Restore(), ProcessFailover(), HostFailover())
+RECOVERY_SCENARIOS: tuple[RecoveryScenario, ...] = (Restore(), ProcessFailover(), HostFailover(), *LATENCY_SCENARIOS)
 
 
 class RecoveryBench:

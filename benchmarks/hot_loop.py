@@ -29,8 +29,7 @@ from rich.table import Table
 from benchmarks import topologies
 from benchmarks.data import Workload, delete_topics, recreate_topic
 from benchmarks.scenarios import SCENARIOS
-from benchmarks.systems import COMMON_CONFIG
-from penstock.dev_broker import DevBroker
+from benchmarks.systems import COMMON_CONFIG, broker
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.control import Command, Failed, Report, Shutdown, Status
 from penstock.workers.stream_thread import StreamThread
@@ -62,7 +61,7 @@ class ThreadSpec:
     slot: int = 1
     client_id: str = "hot-loop"
     process_id: str = "8d1dd3a8-9b0b-4f0e-8d1c-3c1f0d6c3d55"
-    num_threads: int = 2  # so that the cache has the size that each of two threads has
+    num_threads: int = 1  # it reads all partitions, so the cache is all there is
 
 
 class Watch:
@@ -143,7 +142,7 @@ def main(name: str, records: int, settings: tuple[str, ...]) -> None:
     scenario = next(scenario for scenario in SCENARIOS if scenario.name == name)
     directory = Path(tempfile.mkdtemp(prefix="penstock-hot-loop-"))
     try:
-        with _broker(directory) as address:
+        with broker("hot-loop", directory) as address:
             more = dict(setting.split("=", 1) for setting in settings)
             watch, samples = profile(
                 address, scenario.topology, {**scenario.config, **more}, Workload(records), directory
@@ -151,16 +150,6 @@ def main(name: str, records: int, settings: tuple[str, ...]) -> None:
     finally:
         shutil.rmtree(directory)
     _print(name, watch, samples)
-
-
-@contextmanager
-def _broker(directory: Path) -> Iterator[str]:
-    given = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
-    if given:
-        yield given
-    else:
-        with DevBroker("hot-loop", directory / "broker") as broker:
-            yield broker.bootstrap_servers
 
 
 def profile(

@@ -20,12 +20,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from benchmarks.checks import CountsCheck, check_topic
-from benchmarks.data import ADMIN_TIMEOUT_SECONDS, FLUSH_TIMEOUT_SECONDS, PARTITIONS, Workload, recreate_topic
+from benchmarks.data import (
+    ADMIN_TIMEOUT_SECONDS,
+    FLUSH_TIMEOUT_SECONDS,
+    PARTITIONS,
+    Workload,
+    make_producer,
+    produce,
+    recreate_topic,
+)
 from benchmarks.measure import CLEAN_EXIT_CODES, STOP_TIMEOUT_SECONDS, BenchmarkError
 from benchmarks.systems import COMMON_CONFIG, System
 from penstock.topology.records import TopicPartition
@@ -273,30 +281,3 @@ class Restore(RecoveryScenario):
 
 #: By scenario and system.
 RecoveryResults = dict[RecoveryScenario, dict[str, list[Recovered]]]
-
-
-def make_producer(bootstrap_servers: str, linger_ms: int = 50) -> Producer:
-    """Return a producer with Java's partitioner."""
-    return Producer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "enable.idempotence": True,
-            "partitioner": "murmur2_random",
-            "linger.ms": linger_ms,
-            "batch.size": 262_144,
-            "compression.type": "lz4",
-            "queue.buffering.max.messages": 500_000,
-            "log_level": 3,
-        }
-    )
-
-
-def produce(producer: Producer, topic: str, key: bytes, value: bytes, timestamp: int) -> None:
-    """Write a record by its key; waits while the local queue is full."""
-    while True:
-        try:
-            producer.produce(topic, value, key, timestamp=timestamp)
-        except BufferError:
-            producer.poll(0.05)
-        else:
-            return

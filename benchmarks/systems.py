@@ -7,10 +7,12 @@ import shutil
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.measure import BenchmarkError
+from penstock.dev_broker import DevBroker
 from penstock.jar_lock import fetch_jars, read_lock
 from penstock.java_runtime import find_java
 
@@ -27,6 +29,17 @@ COMMON_CONFIG = {
 }
 #: Measured, the fastest of what was tried on two cores: G1 and larger heaps take more CPU and up to 3 GB.
 JVM_OPTIONS = ("-XX:+UseParallelGC", "-Xmx1g")
+
+
+@contextmanager
+def broker(name: str, directory: Path) -> Iterator[str]:
+    """Yield the address of the broker in $KAFKA_BOOTSTRAP_SERVERS, else of a dev broker that runs meanwhile."""
+    given = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
+    if given:
+        yield given
+    else:
+        with DevBroker(name, directory / "broker") as started:
+            yield started.bootstrap_servers
 
 
 class System(ABC):

@@ -44,6 +44,9 @@ class CachingStore(StateStore):
     copy: makes a private copy of a value, None where values cannot be changed.
     """
 
+    #: Whether the cache's keys are what a listener gets.
+    _keys_are_objects = False
+
     def __init__(self, cache: ThreadCache, copy: Copy) -> None:
         # StateStore.__init__ has run: the store below is there
         self._cache = cache.named(f"{self.task.task_id}-{self.name}", self._send, self._entry_size)
@@ -51,7 +54,13 @@ class CachingStore(StateStore):
         self._deleting: set[Any] = set()  # keys whose tombstones a flush has taken but perhaps not yet written
         self._make_dirty: Callable[[Cell], None] = self._cache.dirty.append
         self._listener: FlushListener | None = None
+        self._downstream: Callable[[Iterable[Any], Iterable[Any]], None] | None = None
         self._send_old_values = False
+
+    @property
+    def cache_bytes(self) -> float:
+        """Estimated size of what the cache holds of this store."""
+        return self._cache.size_bytes
 
     @abstractmethod
     def _write_entry(self, key: Any, value: Any) -> None:
@@ -174,16 +183,8 @@ class CachingStore(StateStore):
 
     def set_downstream(self, send: Callable[[Iterable[Any], Iterable[Any]], None]) -> None:
         """See StateStore.set_downstream."""
-        object_key = self._object_key
-
-        def send_with_keys(changes: Iterable[Changed], olds: Iterable[Any], listener: FlushListener) -> None:
-            send(changes if self._keys_are_objects else [(object_key(c[0]), *c[1:]) for c in changes], olds)
-
         if self._copy is None:  # else each value goes downstream as a copy
-            vars(self)["_send_downstream"] = send_with_keys
-
-    #: Whether the cache's keys are what a listener gets.
-    _keys_are_objects = False
+            self._downstream = send
 
     def _write_entries(self, changes: Iterable[Changed]) -> None:
         """Write changed entries below and to the changelog."""
@@ -193,6 +194,10 @@ class CachingStore(StateStore):
 
     def _send_downstream(self, changes: Iterable[Changed], olds: Iterable[Any], listener: FlushListener) -> None:
         task, object_key, copy = self.task, self._object_key, self._copy
+        if self._downstream is not None:
+            as_keys = self._keys_are_objects
+            self._downstream(changes if as_keys else [(object_key(c[0]), *c[1:]) for c in changes], olds)
+            return
         for (key, value, timestamp, headers, message), old in zip(changes, olds, strict=False):
             task.timestamp, task.headers, task.message = timestamp, headers, message
             new = value if copy is None or value is None else copy(value)

@@ -53,6 +53,16 @@ class CompiledTopology:
                 except Exception as error:
                     raise StreamsError(f"failed to initialize processor {node.name}: {error}") from error
 
+    def memories(self) -> list[Any]:
+        """Return what the operators know beside their stores, in topology order; see NodeContext.remembers."""
+        return [get() for node in self._nodes for get, _ in node.memories]
+
+    def recall(self, memories: Sequence[Any]) -> None:
+        """Give the operators what memories() of the same sub-topology has returned."""
+        puts = [put for node in self._nodes for _, put in node.memories]
+        for put, value in zip(puts, memories, strict=True):
+            put(value)
+
     def close(self) -> None:
         """Close all the users' processors, in topology order; then raise StreamsError for the first that failed."""
         failed: StreamsError | None = None

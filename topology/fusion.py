@@ -11,10 +11,11 @@ The text of a loop can be read: ``CompiledSource.source_text``, and in every tra
 from __future__ import annotations
 
 import linecache
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from .compiled_sink import fuse_sink
 from .error_handling import ErrorHandling
@@ -82,7 +83,7 @@ class Fusion:
         self, name: str, topic: str, children: Iterable[str], to_key: Callable[..., Any], to_value: Callable[..., Any]
     ) -> FusedLoop:
         """Return the loop of a source node for one of its topics (full name)."""
-        code = LoopCode(self, name)
+        code = SourceCode(self, name)
         code.write_source(tuple(children), inline(to_key), inline(to_value))
         return code.compile(f"<penstock {self.task.task_id} {topic} {next(_loops)}>")
 
@@ -92,28 +93,30 @@ class Fusion:
             if isinstance(node, ProcessorNode):
                 store = node.operator.flushed_store(self.contexts[name])
                 if store is not None:
-                    code = FlushCode(self, name)
+                    code = FlushCode(self)
                     code.write_flush(node)
                     loop = code.compile(f"<penstock {self.task.task_id} flush of {name} {next(_loops)}>")
                     store.set_downstream(loop.process_batch)
 
 
-class LoopCode:
-    """The text of a loop in the making; what an operator's fuse() writes into.
+class LoopCode(ABC):
+    """The text of a loop in the making; what an operator's fuse() writes into. A subclass writes the loop itself.
 
     context: the node being written. emit(line), block(head): append lines; bind(object, hint): the name under which the
     loop has an object; fresh(hint): a new variable; forward(names): the node's children; say_record(): before anything
     is called that may look at the task's record or its stream time.
     """
 
-    def __init__(self, fusion: Fusion, source: str) -> None:
+    #: What the loop is called with.
+    arguments: ClassVar[str]
+
+    def __init__(self, fusion: Fusion) -> None:
         self.keeps_messages = fusion.keeps_messages
         self._fusion = fusion
-        self._source = source
         self._lines: list[str] = []
         self._nodes: list[str | None] = []  # the node that each line belongs to
         self._indent = 0
-        self._bound: dict[str, Any] = {}
+        self._bound: dict[str, Any] = {"task": fusion.task}
         self._variables = count(1)
         self._node: str | None = None
         self._flags: list[str] = []
@@ -164,12 +167,9 @@ class LoopCode:
         names = {part: self.bind(value, part) for part, value in code.names.items()}
         return code.template.format(argument, **names)
 
+    @abstractmethod
     def say_record(self) -> None:
         """Let the task know which record is being processed."""
-        self.emit("task.stream_time_ms = stream_time")
-        self.emit("task.message = message")
-        self.emit("task.timestamp = timestamp")
-        self.emit("task.headers = headers")
 
     def drop(self, reason: str) -> None:
         """Count the record as dropped by the current node."""
@@ -217,11 +217,40 @@ class LoopCode:
         process = self.bind(self._fusion.closures[name], "process")
         self.emit(f"{process}({names.key}, {names.value}, timestamp, headers)")
 
+    def compile(self, file_name: str) -> FusedLoop:
+        """Return the loop; its lines are known to tracebacks and to the error handling."""
+        head = f"def process_batch({self.arguments}, {', '.join(f'{name}={name}' for name in self._bound)}):"
+        lines = [head, *(f"    {name} = False" for name in self._flags), *self._lines]
+        text = "\n".join(lines) + "\n"
+        names = dict(self._bound)
+        exec(compile(text, file_name, "exec"), names)  # the text above, nobody else's
+        process_batch: ProcessBatch = names["process_batch"]
+        linecache.cache[file_name] = (len(text), None, [line + "\n" for line in lines], file_name)
+        self._fusion.errors.register_lines(process_batch, [None, *(None for _ in self._flags), *self._nodes])
+        return FusedLoop(process_batch, text)
+
+
+class SourceCode(LoopCode):
+    """The text of the loop over a batch of messages of one topic."""
+
+    arguments = "messages"
+
+    def __init__(self, fusion: Fusion, source: str) -> None:
+        super().__init__(fusion)
+        self._bound["failed"] = _failed(source, fusion.task, fusion.errors)
+        self._bound["invalid_timestamp"] = fail_on_invalid_timestamp
+
+    def say_record(self) -> None:
+        """See LoopCode.say_record."""
+        self.emit("task.stream_time_ms = stream_time")
+        self.emit("task.message = message")
+        self.emit("task.timestamp = timestamp")
+        self.emit("task.headers = headers")
+
     def write_source(self, children: tuple[str, ...], to_key: Inline, to_value: Inline) -> None:
         """Write the loop around the operators; failed() raises, or the record is dropped and the loop goes on."""
         self._indent = 1
         self.emit("stream_time = task.stream_time_ms")
-        flags = len(self._lines)
         self.emit("key = None")
         self.emit("remaining = iter(messages)")
         with self.block("while True:"):
@@ -233,8 +262,6 @@ class LoopCode:
             with self.block("except Exception as error:"):
                 self.emit("task.stream_time_ms = stream_time")
                 self.emit("failed(message, key, timestamp, headers, error)")
-        self._lines[flags:flags] = [f"    {name} = False" for name in self._flags]
-        self._nodes[flags:flags] = [None for _ in self._flags]
 
     def _write_record(self, children: tuple[str, ...], to_key: Inline, to_value: Inline) -> None:
         self.emit("timestamp = headers = None")  # until the record is deserialized
@@ -252,25 +279,6 @@ class LoopCode:
             self.emit("invalid_timestamp(message, key, value, -1)")
         self.emit("headers = message.headers()")
         self._write_children(children, Names("key", "value"))
-
-    arguments = "messages"
-
-    def compile(self, file_name: str) -> FusedLoop:
-        """Return the loop; its lines are known to tracebacks and to the error handling."""
-        bound = {
-            "task": self._fusion.task,
-            "failed": _failed(self._source, self._fusion.task, self._fusion.errors),
-            "invalid_timestamp": fail_on_invalid_timestamp,
-            **self._bound,
-        }
-        head = f"def process_batch({self.arguments}, {', '.join(f'{name}={name}' for name in bound)}):"
-        lines = [head, *self._lines]
-        text = "\n".join(lines) + "\n"
-        exec(compile(text, file_name, "exec"), bound)  # the text above, nobody else's
-        process_batch: ProcessBatch = bound["process_batch"]
-        linecache.cache[file_name] = (len(text), None, [line + "\n" for line in lines], file_name)
-        self._fusion.errors.register_lines(process_batch, [None, *self._nodes])
-        return FusedLoop(process_batch, text)
 
 
 class FlushCode(LoopCode):

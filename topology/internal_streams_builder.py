@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Iterable, Mapping
+from graphlib import TopologicalSorter
 from typing import Any
 
 from .errors import TopologyError
@@ -97,20 +98,23 @@ class InternalStreamsBuilder:
                 heapq.heappush(waiting, (child.build_priority, next(order), child))
 
     def _enable_versioned_semantics(self) -> None:
+        versioned = self._versioned_nodes()
         for node in self.graph.nodes:
             for parent in node.parents:
-                if self._is_versioned(parent):
+                if parent in versioned:
                     node.enable_versioned_semantics(parent.node_name)
             suppresses = isinstance(node, ProcessorGraphNode) and isinstance(node.operator, KTableSuppressProcessor)
-            if suppresses and self._all_parents_versioned(node):
+            if suppresses and versioned.issuperset(node.parents):
                 raise TopologyError(
                     f"{node.node_name}: suppress() is only supported for non-versioned KTables "
                     "(versioned semantics may be inherited from upstream)"
                 )
 
-    def _is_versioned(self, node: GraphNode) -> bool:
-        """Return whether the table that a node yields keeps versions, by itself or because its parents do."""
-        return self._all_parents_versioned(node) if node.output_versioned is None else node.output_versioned
-
-    def _all_parents_versioned(self, node: GraphNode) -> bool:
-        return node is not self.root and all(self._is_versioned(parent) for parent in node.parents)
+    def _versioned_nodes(self) -> set[GraphNode]:
+        """Return the nodes whose table keeps versions, by themselves or because all of their parents do."""
+        versioned: set[GraphNode] = set()
+        for node in TopologicalSorter({node: node.parents for node in self.graph.nodes}).static_order():
+            inherited = bool(node.parents) and versioned.issuperset(node.parents)
+            if inherited if node.output_versioned is None else node.output_versioned:
+                versioned.add(node)
+        return versioned

@@ -83,9 +83,12 @@ def _in_transaction(producer: StreamsProducer, write: Callable[..., None]) -> Ca
         return write
     begin_transaction = producer.begin_transaction
 
-    def begin_and_write(*arguments: Any, **options: Any) -> None:
-        begin_transaction()
-        write(*arguments, **options)
+    def begin_and_write(
+        topic_or_store: str, key: bytes | None, value: bytes | None, timestamp: int | None, *more: Any
+    ) -> None:
+        if not producer.in_transaction:
+            begin_transaction()
+        write(topic_or_store, key, value, timestamp, *more)
 
     return begin_and_write
 

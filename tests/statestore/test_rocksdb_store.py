@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from .support import StoreTask
 #: Commits for ever: in commit n all keys get the value n, the offset is n; says so after each, and flushes some.
 WRITER = """
 import sys
+import time
 from pathlib import Path
 from penstock.statestore.bytes_store import BytesStore
 from penstock.statestore.memory_store import InMemoryStore
@@ -328,3 +330,22 @@ def test_sorted_keys_split_into_chunks() -> None:
     assert index.between(None, None) == []
     index.add(b"a")
     assert index.between(None, None) == [b"a"]
+
+
+def get_seconds(path: Path, keys: int) -> float:
+    """Return the CPU time of gets of random keys from one compacted file, with a small block cache."""
+    store = RocksDBStore(path, RocksDBResources(RocksDBConfig(block_cache_bytes=4 << 20)))
+    store.restore([(b"k%08d" % key, b"12345678") for key in range(keys)], keys)
+    store.persist()
+    store._db.compact_range(None, None)
+    wanted = [b"k%08d" % (number * 7919 % keys) for number in range(2_000)]
+    begun = time.thread_time()
+    assert all(store.get(key) is not None for key in wanted)
+    seconds = time.thread_time() - begun
+    store.close()
+    return seconds
+
+
+def test_a_get_from_a_large_file_does_not_read_all_of_its_filter(tmp_path: Path) -> None:
+    """As one block, the filter of a large file did not fit into a shard of the cache: a get cost 23 times as much."""
+    assert get_seconds(tmp_path / "large", 600_000) < 8 * get_seconds(tmp_path / "small", 10_000)

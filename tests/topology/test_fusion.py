@@ -123,6 +123,19 @@ def test_a_null_record_is_dropped_with_its_reason() -> None:
         assert sum(driver._task.dropped.values()) == 2
 
 
+def test_a_chain_deeper_than_python_can_nest_runs() -> None:
+    builder = StreamsBuilder()
+    stream = builder.stream("in", **TEXT)
+    for _ in range(150):
+        stream = stream.filter(lambda key, value: value != "x").map_values(lambda value: f"{value}{len(value) % 10}")
+    stream.to("out", **TEXT)
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.create_input_topic("in").pipe_input("k", "v", 1)
+        driver.create_input_topic("in").pipe_input("k", "x", 1)
+        output = driver.create_output_topic("out", Serdes.string(), Serdes.string())
+        assert output.read_values_to_list() == ["v" + "1234567890" * 15]
+
+
 def test_a_tiny_cache_loses_no_update() -> None:
     """The cell that an update has just loaded must outlive the eviction that its own growth causes."""
     builder = StreamsBuilder()

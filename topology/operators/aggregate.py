@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..records import Change, Headers, ValueAndTimestamp
-from ..store_interfaces import Cells, StoreKind
+from ..store_interfaces import StoreKind
 from ..task_context import Process
-from .fused_cells import FusedCell
+from .fused_cells import FusedCell, cached_store
 from .operator import NodeContext, Operator
 from .table_store import (
     IS_LATEST,
@@ -46,15 +47,24 @@ class KStreamAggregator(Operator):
         """Return how the resulting table is read."""
         return KTableMaterializedValueGetterSupplier(self.store_name)
 
-    def cells(self, node: NodeContext) -> Cells | None:
-        """Return the cells of the store; None if it does not cache, so that each update is forwarded at once."""
-        store = node.store(self.store_name)
-        cells: Cells | None = store.cells() if store.builder.kind is StoreKind.TIMESTAMPED_KEY_VALUE else None
-        return cells
-
     def flushed_store(self, node: NodeContext) -> Any:
         """See Operator.flushed_store."""
-        return None if self.cells(node) is None else node.store(self.store_name)
+        return cached_store(node, self.store_name, StoreKind.TIMESTAMPED_KEY_VALUE)
+
+    def fuse(self, code: LoopCode, names: Names) -> bool:
+        """See Operator.fuse: over a cached store."""
+        store = self.flushed_store(code.context)
+        if store is None:
+            return False
+        with code.block(f"if {names.key} is None or {names.value} is None:"):
+            code.drop("null key or value")
+        with code.block("else:"):
+            self.write_update(FusedCell(code, store.cells(), names.key), names)
+        return True
+
+    @abstractmethod
+    def write_update(self, cell: FusedCell, names: Names) -> None:
+        """Write how a record changes the row of its key."""
 
 
 class KStreamAggregate(KStreamAggregator):
@@ -105,17 +115,9 @@ class KStreamAggregate(KStreamAggregator):
 
         return aggregate
 
-    def fuse(self, code: LoopCode, names: Names) -> bool:
-        """See Operator.fuse."""
-        cells = self.cells(code.context)
-        if cells is None:
-            return False
-        key, value = names
-        with code.block(f"if {key} is None or {value} is None:"):
-            code.drop("null key or value")
-        with code.block("else:"):
-            FusedCell(code, cells, key).aggregate(self.initializer, self.aggregator, key, value)
-        return True
+    def write_update(self, cell: FusedCell, names: Names) -> None:
+        """See KStreamAggregator.write_update."""
+        cell.aggregate(self.initializer, self.aggregator, names)
 
 
 class KStreamReduce(KStreamAggregator):
@@ -162,14 +164,6 @@ class KStreamReduce(KStreamAggregator):
 
         return reduce
 
-    def fuse(self, code: LoopCode, names: Names) -> bool:
-        """See Operator.fuse."""
-        cells = self.cells(code.context)
-        if cells is None:
-            return False
-        key, value = names
-        with code.block(f"if {key} is None or {value} is None:"):
-            code.drop("null key or value")
-        with code.block("else:"):
-            FusedCell(code, cells, key).reduce(self.reducer, value)
-        return True
+    def write_update(self, cell: FusedCell, names: Names) -> None:
+        """See KStreamAggregator.write_update."""
+        cell.reduce(self.reducer, names)

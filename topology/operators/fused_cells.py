@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..store_interfaces import HEADERS, MESSAGE, STAMP, TIMESTAMP, USED, VALUE, Cells
+from ..store_interfaces import HEADERS, MESSAGE, STAMP, TIMESTAMP, USED, VALUE, Cells, StoreKind
 from .counting import count_aggregator, count_initializer
+from .operator import NodeContext
 from .table_store import private_copy
 
 if TYPE_CHECKING:
-    from ..fusion import LoopCode
+    from ..fusion import LoopCode, Names
+
+
+def cached_store(node: NodeContext, name: str, kind: StoreKind) -> Any:
+    """Return a store of this kind that has cells; None if it does not cache: each update is forwarded then."""
+    store = node.store(name)
+    return store if store.builder.kind is kind and store.cells() is not None else None
 
 
 class FusedCell:
@@ -27,8 +34,8 @@ class FusedCell:
         self._new, self._newest = code.fresh("new"), code.fresh("newest")
         self._grew = code.flag("grew")
 
-    def aggregate(self, initializer: Callable[[], Any], aggregator: Callable[..., Any], key: str, value: str) -> None:
-        """Write new = aggregator(key, value, old), where old is initializer() for a new key. key, value: variables."""
+    def aggregate(self, initializer: Callable[[], Any], aggregator: Callable[..., Any], names: Names) -> None:
+        """Write new = aggregator(key, value, old), where old is initializer() for a new key."""
         code = self._code
         counts = aggregator is count_aggregator and initializer is count_initializer
         self._find()
@@ -41,12 +48,12 @@ class FusedCell:
             code.emit(f"{self._new} = {self._old} + 1")
             self._put(f"({self._new}, {self._newest})")
             return
-        code.emit(f"{self._new} = {code.bind(aggregator, 'aggregator')}({key}, {value}, {self._old})")
-        self._put_private(value)
+        code.emit(f"{self._new} = {code.bind(aggregator, 'aggregator')}({names.key}, {names.value}, {self._old})")
+        self._put_private(names.value)
 
-    def reduce(self, reducer: Callable[[Any, Any], Any], value: str) -> None:
+    def reduce(self, reducer: Callable[[Any, Any], Any], names: Names) -> None:
         """Write new = reducer(old, value), or the value itself for a new key."""
-        code = self._code
+        code, value = self._code, names.value
         self._find()
         with code.block(f"if {self._row} is None:"):
             code.emit(f"{self._new} = {value}")
@@ -60,7 +67,6 @@ class FusedCell:
         code, cell = self._code, self._cell
         code.emit(f"{cell} = {code.bind(self._cells.get, 'get_cell')}({self._key})")
         with code.block(f"if {cell} is None:"):
-            code.say_record()
             code.emit(f"{cell} = {code.bind(self._cells.load, 'load')}({self._key})")
             code.emit(f"{self._grew} = True")
         code.emit(f"{self._row} = {cell}[{VALUE}]")

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: What an operator knows beside its stores: a function that reads it and one that sets it.
+Memory = tuple[Callable[[], Any], Callable[[Any], None]]
+
 
 class NodeContext:
     """Where an operator is compiled: its node in one task.
@@ -35,6 +38,7 @@ class NodeContext:
         "closures",
         "forward",
         "init_callbacks",
+        "memories",
         "name",
         "punctuated",
         "shared",
@@ -62,6 +66,7 @@ class NodeContext:
         self.closures: list[Callable[..., Any]] = []
         self.init_callbacks: list[Callable[[], None]] = []
         self.close_callbacks: list[Callable[[], None]] = []
+        self.memories: list[Memory] = []
 
     def store(self, name: str) -> Any:
         """Return the task's store of this name."""
@@ -81,6 +86,14 @@ class NodeContext:
     def owns(self, closure: Callable[..., Any]) -> None:
         """Name this node when an exception comes out of closure, which is not called through compile()'s result."""
         self.closures.append(closure)
+
+    def remembers(self, get: Callable[[], Any], put: Callable[[Any], None]) -> None:
+        """Say what the operator knows beside its stores: ints, or tuples of them, such as its own stream time.
+
+        A stream thread keeps its tasks in memory and never asks. On Spark a task may wake up in another process for
+        each micro-batch: what get() returned at the end of one, put(value) gives back before the next.
+        """
+        self.memories.append((get, put))
 
     def on_init(self, callback: Callable[[], None]) -> None:
         """Call this once all nodes are compiled, in topology order (Processor.init, punctuators)."""

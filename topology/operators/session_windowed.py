@@ -84,6 +84,11 @@ class KStreamSessionWindowAggregate(WindowedAggregator):
             if emitter is not None:
                 emitter.emit(close_time, headers)
 
+        def recall(value: int) -> None:
+            nonlocal stream_time
+            stream_time = value
+
+        node.remembers(lambda: stream_time, recall)
         return aggregate
 
     def _compile_update(self, node: NodeContext) -> Any:

@@ -108,6 +108,7 @@ class _SlidingWindowProcessor:
         self.forwards = emitter is None and forwards_itself(node, self.store, operator.send_old_values)
         self.send_old_values = operator.send_old_values and self.forwards
         self.stream_time = -1
+        node.remembers(lambda: self.stream_time, lambda value: setattr(self, "stream_time", value))
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         """Aggregate one record into all windows that hold it."""

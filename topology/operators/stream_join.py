@@ -68,13 +68,23 @@ class TimeTracker:
         self.min_time = NO_RECORD
         self.next_time_to_emit = 0
 
+    def times(self) -> tuple[int, int, int]:
+        """Return all three times; see NodeContext.remembers."""
+        return self.stream_time, self.min_time, self.next_time_to_emit
+
+    def recall(self, times: tuple[int, int, int]) -> None:
+        """Take over what times() has returned."""
+        self.stream_time, self.min_time, self.next_time_to_emit = times
+
 
 class TimeTrackerSupplier:
     """Makes both sides of a join share one TimeTracker in each task: give the same object to both."""
 
     def compile(self, node: NodeContext) -> TimeTracker:
         """Return the tracker of a task."""
-        return node.share(self, TimeTracker)
+        tracker = node.share(self, TimeTracker)
+        node.remembers(tracker.times, tracker.recall)
+        return tracker
 
 
 class KStreamJoinWindow(Operator):
@@ -323,4 +333,9 @@ class KStreamKStreamSelfJoin(Operator):
             if joins_itself:
                 forward(key, with_itself, timestamp, headers)
 
+        def recall(value: int) -> None:
+            nonlocal stream_time
+            stream_time = value
+
+        node.remembers(lambda: stream_time, recall)
         return self_join

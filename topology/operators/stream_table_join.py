@@ -179,4 +179,9 @@ class KStreamKTableJoin(Operator):
             else:
                 join(key, value, timestamp, headers)
 
+        def recall(value: int) -> None:
+            nonlocal stream_time
+            stream_time = value
+
+        node.remembers(lambda: stream_time, recall)
         return buffered_table_join

@@ -63,6 +63,11 @@ class KTableSuppressProcessor(Operator):
             evict_while(expired, emit)
             make_room(emit)
 
+        def recall(value: int) -> None:
+            nonlocal stream_time
+            stream_time = value
+
+        node.remembers(lambda: stream_time, recall)
         return suppress
 
     def _make_room(self, node: NodeContext, buffer: Any) -> Any:

@@ -35,6 +35,7 @@ class EmitThrottle:
         self.wall_clock_ms = node.task.wall_clock_ms
         self.interval_ms: int = node.task.config.get(EMIT_INTERVAL_KEY, EMIT_INTERVAL_MS)
         self.next_time_to_emit = 0
+        node.remembers(lambda: self.next_time_to_emit, lambda value: setattr(self, "next_time_to_emit", value))
 
     def due(self) -> bool:
         """Return whether the interval has passed; if so, the next one begins."""

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import TopologyError
 from ..records import Change, Headers, ValueAndTimestamp, Window, Windowed
-from ..store_interfaces import Cells, StoreKind
+from ..store_interfaces import StoreKind
 from ..task_context import Process
 from .aggregate import Aggregator, Initializer, new_row
-from .fused_cells import FusedCell
+from .fused_cells import FusedCell, cached_store
 from .operator import NodeContext, Operator
 from .table_store import forwards_itself, private_copy
 from .value_getters import KTableValueGetter, KTableValueGetterSupplier
@@ -100,6 +100,7 @@ class KStreamWindowAggregate(WindowedAggregator):
         size_ms = windows.size_ms
         windows_for = windows.windows_for
         observed = self.observed(node)
+        node.remembers(lambda: observed[0], lambda value: observed.__setitem__(0, value))
 
         def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             if key is None:
@@ -137,23 +138,20 @@ class KStreamWindowAggregate(WindowedAggregator):
         observed: list[int] = node.share((self, "observed stream time"), lambda: [-1])
         return observed
 
-    def cells(self, node: NodeContext) -> Cells | None:
-        """Return the cells of the store; None if it does not cache, so that each update is forwarded at once."""
-        store = node.store(self.store_name)
-        timestamped = store.builder.kind is StoreKind.TIMESTAMPED_WINDOW
-        cells: Cells | None = store.cells() if timestamped and not self.on_close else None
-        return cells
-
     def flushed_store(self, node: NodeContext) -> Any:
         """See Operator.flushed_store."""
-        return None if self.cells(node) is None else node.store(self.store_name)
+        return None if self.on_close else cached_store(node, self.store_name, StoreKind.TIMESTAMPED_WINDOW)
 
     def fuse(self, code: LoopCode, names: Names) -> bool:
         """See Operator.fuse: tumbling windows over a cached store."""
-        size_ms, cells = self.windows.size_ms, self.cells(code.context)
-        if cells is None or getattr(self.windows, "advance_ms", None) != size_ms:
+        size_ms, store = self.windows.size_ms, self.flushed_store(code.context)
+        if store is None or getattr(self.windows, "advance_ms", None) != size_ms:
             return False
-        observed, start, cache_key = code.bind(self.observed(code.context), "observed"), "start", code.fresh("key")
+        observed, start, cache_key = (
+            code.bind(self.observed(code.context), "observed"),
+            code.fresh("start"),
+            code.fresh("key"),
+        )
         with code.block(f"if {names.key} is None:"):
             code.drop("null key")
         with code.block("else:"):
@@ -162,7 +160,7 @@ class KStreamWindowAggregate(WindowedAggregator):
             code.emit(f"{start} = timestamp - timestamp % {size_ms}")
             with code.block(f"if {start} > {observed}[0] - {self.windows.grace_ms + size_ms}:"):
                 code.emit(f"{cache_key} = ({names.key}, {start})")
-                FusedCell(code, cells, cache_key).aggregate(self.initializer, self.aggregator, names.key, names.value)
+                FusedCell(code, store.cells(), cache_key).aggregate(self.initializer, self.aggregator, names)
             with code.block("else:"):
                 code.drop("expired window")
         return True

@@ -1,0 +1,274 @@
+"""``python -m benchmarks.growth``: what a record costs as an application grows, in one table.
+
+Operators, keys and windows are measured in one task without a broker, processes and tasks against a real one. What
+counts is CPU time: nothing may grow faster than what grows. Wrong answers end it with exit code 1.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.checks import CountsCheck, check_topic
+from benchmarks.data import (
+    ADMIN_TIMEOUT_SECONDS,
+    FLUSH_TIMEOUT_SECONDS,
+    Workload,
+    delete_topics,
+    make_producer,
+    produce,
+    recreate_topic,
+)
+from benchmarks.driver import BATCH, CACHE_BYTES, INPUT, OUTPUT
+from benchmarks.measure import BenchmarkError, Program, measure
+from benchmarks.systems import COMMON_CONFIG, Penstock, broker
+from penstock import Serdes, StreamsBuilder, StreamsConfig, TimeWindows, Topology
+from penstock._driver_task import Clock, DriverTask
+from penstock.statestore.thread_cache import ThreadCache
+from penstock.topology.errors import PenstockError
+from penstock.topology.records import RawRecord
+from penstock.topology.subtopologies import build_whole_topology
+
+#: Each axis grows by these steps.
+OPERATORS = (1, 3, 10, 30)
+KEYS = (10, 1_000, 100_000, 10_000_000)
+WINDOWS = (timedelta(hours=1), timedelta(hours=24), timedelta(days=7), timedelta(days=30))
+PROCESSES = (1, 2, 4, 8)
+TASKS = (1, 4, 16, 64, 256)
+#: How long any start may take, in seconds.
+START_LIMIT_SECONDS = 10.0
+SEED = 11
+console = Console(stderr=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """How large, and what a record cost: microseconds of CPU time; start: seconds until the first commit."""
+
+    size: float
+    shown: str
+    microseconds: float
+    start_seconds: float | None = None
+
+
+def operators(records: int) -> Iterator[Step]:
+    """A chain of mappers."""
+    given = [RawRecord(INPUT, 0, n, n, b"k", b"%d" % n) for n in range(records)]
+    for number in OPERATORS:
+        seconds, produced = _through(_chain(number), given)
+        if produced != records:
+            raise BenchmarkError(f"{number} operators gave {produced} results for {records} records")
+        yield Step(number, f"{number}", seconds / records * 1e6)
+
+
+def _chain(number: int) -> Topology:
+    builder = StreamsBuilder()
+    stream = builder.stream(INPUT, key_serde=Serdes.string(), value_serde=Serdes.string())
+    for _ in range(number):
+        stream = stream.map_values(lambda value: value)
+    stream.to(OUTPUT, key_serde=Serdes.string(), value_serde=Serdes.string())
+    return builder.build()
+
+
+def keys(records: int) -> Iterator[Step]:
+    """A count over a store that already has so many keys, read and updated in random order."""
+    for number in KEYS:
+        draw = random.Random(SEED).randrange
+        given = [RawRecord(INPUT, 0, n, n, b"k%08d" % draw(number), b"") for n in range(records)]
+        seconds, _ = _through(_count(), given, partial(_fill, number=number))
+        yield Step(number, f"{number:,}", seconds / records * 1e6)
+
+
+def _count() -> Topology:
+    builder = StreamsBuilder()
+    stream = builder.stream(INPUT, key_serde=Serdes.string(), value_serde=Serdes.bytes())
+    stream.group_by_key().count(store="counts").to_stream().to(OUTPUT, value_serde=Serdes.long())
+    return builder.build()
+
+
+def _fill(task: DriverTask, number: int) -> None:
+    """Restore a count of one for each key, as from a changelog, and write it to files."""
+    store, batch = task.stores["counts"], 100_000
+    for begin in range(0, number, batch):
+        rows = range(begin, min(begin + batch, number))
+        store.restore([RawRecord("changelog", 0, n, 0, b"k%08d" % n, (1).to_bytes(8)) for n in rows], rows.stop)
+    store.persist()
+
+
+def windows(records: int) -> Iterator[Step]:
+    """A count by key and tumbling window; the records are spread over three windows."""
+    for size in WINDOWS:
+        step = 3 * int(size.total_seconds() * 1000) / records
+        given = [RawRecord(INPUT, 0, n, int(n * step), b"k%06d" % (n % 1000), b"") for n in range(records)]
+        seconds, _ = _through(_windowed(size), given)
+        hours = size.total_seconds() / 3600
+        yield Step(hours, f"{hours:,.0f} h", seconds / records * 1e6)
+
+
+def _windowed(size: timedelta) -> Topology:
+    builder = StreamsBuilder()
+    stream = builder.stream(INPUT, key_serde=Serdes.string(), value_serde=Serdes.bytes())
+    counts = stream.group_by_key().windowed_by(TimeWindows.of_size_with_no_grace(size)).count(store="counts")
+    counts.to_stream().to(OUTPUT, value_serde=Serdes.long())
+    return builder.build()
+
+
+def _through(
+    topology: Topology, given: list[RawRecord], prepare: Callable[[DriverTask], None] = lambda task: None
+) -> tuple[float, int]:
+    """Return the CPU seconds of a task that commits after each batch, and how many results it gave."""
+    config = StreamsConfig({"application.id": "growth", "bootstrap.servers": "localhost:0"})
+    with tempfile.TemporaryDirectory(prefix="penstock-growth-") as directory:
+        built = build_whole_topology(topology.internal_builder, config)
+        task = DriverTask(built, config, Clock(0), Path(directory), ThreadCache(CACHE_BYTES))
+        prepare(task)
+        source = task.compiled.source_of(INPUT)
+        assert source is not None
+        produced, begun = 0, time.process_time()
+        for begin in range(0, len(given), BATCH):
+            source.process_batch(given[begin : begin + BATCH])
+            task.commit()
+            produced += sum(record.topic == OUTPUT for record in task.take_produced())
+        seconds = time.process_time() - begun
+        task.close()
+    return seconds, produced
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where applications of several sizes run."""
+
+    address: str
+    directory: Path
+    records: int
+
+    def processes(self) -> Iterator[Step]:
+        """Stream threads over 16 tasks: more of them than there are cores, in the end."""
+        for number in PROCESSES:
+            yield self._run(tasks=16, threads=number, size=number)
+
+    def tasks(self) -> Iterator[Step]:
+        """Tasks on two stream threads."""
+        for number in TASKS:
+            yield self._run(tasks=number, threads=2, size=number)
+
+    def _run(self, tasks: int, threads: int, size: int) -> Step:
+        name = f"growth-{uuid.uuid4().hex[:8]}"
+        workload = Workload(self.records)
+        self._load(f"{name}-input", tasks, workload)
+        recreate_topic(self.address, f"{name}-output")
+        properties = self.directory / f"{name}.properties"
+        config = {"application.id": name, "bootstrap.servers": self.address, **COMMON_CONFIG}
+        config |= {"state.dir": str(self.directory / name), "num.stream.threads": str(threads)}
+        properties.write_text("".join(f"{key}={value}\n" for key, value in config.items()), "utf-8")
+        topics = {"BENCHMARK_INPUT": f"{name}-input", "BENCHMARK_OUTPUT": f"{name}-output"}
+        program = Program(Penstock().command("count", properties), topics, name, self.directory / f"{name}.log")
+        found = measure(program, self.address, f"{name}-input", self.records, self.records // 5)
+        problem = check_topic(self.address, f"{name}-output", CountsCheck(workload.counts()))
+        if problem:
+            raise BenchmarkError(f"{tasks} tasks on {threads} stream threads: wrong output: {problem}")
+        delete_topics(AdminClient({"bootstrap.servers": self.address, "log_level": 3}), name)
+        shutil.rmtree(self.directory / name)
+        return Step(size, f"{size}", found.cpu_seconds_per_million, found.start_seconds)
+
+    def _load(self, topic: str, partitions: int, workload: Workload) -> None:
+        admin = AdminClient({"bootstrap.servers": self.address, "log_level": 3})
+        new = NewTopic(topic, partitions, 1, config={"retention.ms": "-1"})
+        admin.create_topics([new])[topic].result(ADMIN_TIMEOUT_SECONDS)
+        producer = make_producer(self.address)
+        for key, value, timestamp in workload.purchases():
+            produce(producer, topic, key, value, timestamp)
+        if producer.flush(FLUSH_TIMEOUT_SECONDS):
+            raise BenchmarkError(f"not all records could be written to {topic}")
+
+
+def table(found: dict[str, list[Step]]) -> Table:
+    """Return what is printed; the last columns compare with the first line of their axis."""
+    shown = Table(title="cost of a record as an application grows")
+    for heading in ("what grows", "to", "µs of CPU a record", "start s", "cost grew", "size grew"):
+        shown.add_column(heading, justify="left" if heading == "what grows" else "right")
+    for axis, steps in found.items():
+        first = steps[0]
+        for step in steps:
+            start = "" if step.start_seconds is None else f"{step.start_seconds:.1f}"
+            growth = f"{step.microseconds / first.microseconds:.2f}", f"{step.size / first.size:,.0f}"
+            shown.add_row(axis if step is first else "", step.shown, f"{step.microseconds:.2f}", start, *growth)
+        shown.add_section()
+    return shown
+
+
+def grows_faster(steps: list[Step]) -> bool:
+    """Return whether the cost of a record grew faster than what grew, from the first step to any other one."""
+    first = steps[0]
+    return any(s.microseconds / first.microseconds > s.size / first.size for s in steps[1:])
+
+
+AXES: dict[str, Callable[[int], Iterator[Step]]] = {"operators": operators, "keys": keys, "windows": windows}
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--only", metavar="NAMES", help="Some of: operators,keys,windows,processes,tasks.")
+@click.option("--records", type=click.IntRange(min=1_000), default=400_000, show_default=True)
+def main(only: str | None, records: int) -> None:
+    """Print what a record costs from 1 to 30 operators, 10 to 10 million keys, 1 hour to 30 days of windows, 1 to 8
+    processes and 1 to 256 tasks.
+    """
+    chosen = only.split(",") if only else [*AXES, "processes", "tasks"]
+    unknown = set(chosen) - {*AXES, "processes", "tasks"}
+    if unknown:
+        raise click.BadParameter(f"{', '.join(sorted(unknown))}: unknown", param_hint="--only")
+    found: dict[str, list[Step]] = {}
+    try:
+        for axis in chosen:
+            if axis in AXES:
+                found[axis] = _said(axis, AXES[axis](records))
+        real = [axis for axis in chosen if axis not in AXES]
+        if real:
+            found |= _with_broker(real, records)
+    except (BenchmarkError, PenstockError) as error:
+        raise click.ClickException(str(error)) from error
+    Console().print(table(found))
+    problems = [
+        f"the cost of a record grows faster than {axis}" for axis, steps in found.items() if grows_faster(steps)
+    ]
+    for axis, steps in found.items():
+        late = [step.shown for step in steps if (step.start_seconds or 0) > START_LIMIT_SECONDS]
+        problems += [f"the start with {size} {axis} took over {START_LIMIT_SECONDS:.0f} s" for size in late]
+    if problems:
+        raise click.ClickException("; ".join(problems))
+
+
+def _with_broker(axes: list[str], records: int) -> dict[str, list[Step]]:
+    with tempfile.TemporaryDirectory(prefix="penstock-growth-") as work, broker("growth", Path(work)) as address:
+        cluster = Cluster(address, Path(work), records)
+        ways: dict[str, Any] = {"processes": cluster.processes, "tasks": cluster.tasks}
+        return {axis: _said(axis, ways[axis]()) for axis in axes}
+
+
+def _said(axis: str, steps: Iterator[Step]) -> list[Step]:
+    """Return the steps; say each when it is done."""
+    found = []
+    for step in steps:
+        console.print(f"{axis} {step.shown}: {step.microseconds:.2f} µs a record")
+        found.append(step)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
