@@ -23,7 +23,7 @@ from benchmarks.plot import write_plot
 from benchmarks.recovery import RecoveryScenario
 from benchmarks.report import Results, environment_line, print_recovery_table, print_table, write_json
 from benchmarks.scenarios import SCENARIOS, Scenario
-from benchmarks.systems import COMMON_CONFIG, KafkaStreams, Penstock, System, broker
+from benchmarks.systems import COMMON_CONFIG, KafkaStreams, Penstock, System, broker, peers
 from penstock.topology.errors import PenstockError
 
 DEFAULT_RECORDS = 6_000_000
@@ -40,6 +40,7 @@ console = Console(stderr=True)
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--only", metavar="NAMES", help=f"Some of: {','.join(ALL_SCENARIOS)}.")
 @click.option("--system", "systems", type=click.Choice(["all", "penstock", "kafka-streams"]), default="all")
+@click.option("--peers", "with_peers", is_flag=True, help="Quix Streams and Faust too, with fewer records.")
 @click.option("--records", type=click.IntRange(min=10_000), help=f"By default {DEFAULT_RECORDS:,}.")
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--quick", is_flag=True, help=f"One round of {QUICK_RECORDS:,} records, to see that it runs.")
@@ -48,6 +49,7 @@ console = Console(stderr=True)
 def main(
     only: str | None,
     systems: str,
+    with_peers: bool,
     records: int | None,
     rounds: int,
     quick: bool,
@@ -63,7 +65,7 @@ def main(
     workload = Workload(records or (QUICK_RECORDS if quick else DEFAULT_RECORDS))
     try:
         with _work_directory() as directory, broker("benchmark", directory) as address:
-            measured = _systems(systems, directory)
+            measured = _systems(systems, directory) + (peers(directory) if with_peers else [])
             versions = [system.version for system in measured]
             rounds = 1 if quick else rounds
             results = Bench(address, workload, directory, measured).run(scenarios, rounds) if scenarios else {}
@@ -108,6 +110,10 @@ def _work_directory() -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
+def _can(system: System, scenario: Scenario) -> bool:
+    return system.scenarios is None or scenario.name in system.scenarios
+
+
 class Bench:
     """Runs scenarios in rounds, the systems in turn."""
 
@@ -120,39 +126,43 @@ class Bench:
 
     def run(self, scenarios: list[Scenario], rounds: int) -> Results:
         """Run everything; raises BenchmarkError at the first run that failed or answered wrong."""
-        self._workload.load(self._bootstrap_servers)
-        results: Results = {scenario: {system.name: [] for system in self._systems} for scenario in scenarios}
+        for records in {self._workload_of(system).records for system in self._systems}:
+            Workload(records).load(self._bootstrap_servers)
+        results: Results = {s: {system.name: [] for system in self._systems if _can(system, s)} for s in scenarios}
         for number in range(rounds):
             # Who is first changes from round to round: what the broker still does for the one before is shared out.
             order = self._systems if number % 2 == 0 else self._systems[::-1]
             for scenario in scenarios:
-                for system in order:
+                for system in (system for system in order if _can(system, scenario)):
                     result = self._run_one(scenario, system, number)
                     results[scenario][system.name].append(result)
                     console.print(f"round {number + 1}: {scenario.name}, {system.name}: {result.rate / 1000:,.0f} k/s")
         return results
 
+    def _workload_of(self, system: System) -> Workload:
+        return Workload(int(self._workload.records * system.share_of_records))
+
     def _run_one(self, scenario: Scenario, system: System, number: int) -> Measurement:
         # A token, so that no earlier run's committed offsets are taken up.
         name = f"benchmark-{uuid.uuid4().hex[:8]}-{scenario.name}-{system.name.lower().replace(' ', '-')}-{number}"
         output = f"{name}-output"
-        home = self._directory / name
+        workload, home = self._workload_of(system), self._directory / name
         home.mkdir()
         properties = home / "application.properties"
         properties.write_text(self._properties(name, scenario, system, home), "utf-8")
         recreate_topic(self._bootstrap_servers, output)
         topics = {
-            "BENCHMARK_INPUT": self._workload.topic,
-            "BENCHMARK_TABLE": self._workload.table,
+            "BENCHMARK_INPUT": workload.topic,
+            "BENCHMARK_TABLE": workload.table,
             "BENCHMARK_OUTPUT": output,
         }
         program = Program(system.command(scenario.topology, properties), topics, name, home / "log")
         try:
-            warm_up = int(self._workload.records * WARM_UP_SHARE)
-            result = measure(program, self._bootstrap_servers, self._workload.topic, self._workload.records, warm_up)
+            warm_up = int(workload.records * WARM_UP_SHARE)
+            result = measure(program, self._bootstrap_servers, workload.topic, workload.records, warm_up)
         except BenchmarkError as error:
             raise BenchmarkError(f"{scenario.name}, {system.name}: {error}") from error
-        problem = check_topic(self._bootstrap_servers, output, scenario.check(self._workload))
+        problem = check_topic(self._bootstrap_servers, output, scenario.check(workload))
         if problem:
             raise BenchmarkError(f"{scenario.name}, {system.name}: wrong output: {problem}")
         delete_topics(self._admin, name)

@@ -24,8 +24,9 @@ from benchmarks.systems import THREADS, KafkaStreams, Penstock
 
 PAGE_WIDTH = 120
 CAPTION = (
-    "k/s: thousand records a second after the warm-up. ratio: of the medians (and of single rounds). start: from the\n"
-    "process's start to the first commit. CPU s/M: of all its processes, for a million records."
+    "k/s: thousand records a second after the warm-up. Penstock: its rate as a multiple of this system's, by the\n"
+    "medians (and in single rounds). start: from the process's start to the first commit. CPU s/M: of all processes\n"
+    "of the system, for a million records."
 )
 RECOVERY_CAPTION = (
     "k/s: thousand changelog records a second, from the first store's begin to the last one's end. s: from the\n"
@@ -50,7 +51,7 @@ def print_table(results: Results, environment: str) -> None:
     table = Table(box=box.SIMPLE_HEAD)
     for column in ("scenario", "system"):
         table.add_column(column)
-    for column in ("min k/s", "median", "max", "ratio", "start s", "RSS MB", "CPU s/M"):
+    for column in ("min k/s", "median", "max", "Penstock", "start s", "RSS MB", "CPU s/M"):
         table.add_column(column, justify="right")
     for scenario, by_system in results.items():
         for system, runs in by_system.items():
@@ -59,7 +60,7 @@ def print_table(results: Results, environment: str) -> None:
                 scenario.title,
                 system,
                 *(f"{rate:,.0f}" for rate in (rates[0], statistics.median(rates), rates[-1])),
-                _ratio(by_system) if system == Penstock.name else "",
+                _ratio(by_system, system),
                 f"{_median(runs, lambda run: run.start_seconds):.1f}",
                 f"{_median(runs, lambda run: run.rss_bytes) / 1e6:,.0f}",
                 f"{_median(runs, lambda run: run.cpu_seconds_per_million):.2f}",
@@ -104,10 +105,10 @@ def _median(runs: list[Measurement], value: Callable[[Measurement], float]) -> f
     return statistics.median(map(value, runs))
 
 
-def _ratio(by_system: dict[str, list[Measurement]]) -> str:
-    """Return Penstock's rate as a multiple of Kafka Streams': of the medians, and the range over the rounds."""
-    ours, theirs = by_system[Penstock.name], by_system.get(KafkaStreams.name)
-    if not theirs:
+def _ratio(by_system: dict[str, list[Measurement]], system: str) -> str:
+    """Return Penstock's rate as a multiple of another system's: of the medians, and the range over the rounds."""
+    ours, theirs = by_system.get(Penstock.name), by_system[system]
+    if not ours or system == Penstock.name:
         return ""
     rounds = [mine.rate / other.rate for mine, other in zip(ours, theirs, strict=True)]
     medians = _median(ours, lambda run: run.rate) / _median(theirs, lambda run: run.rate)

@@ -1,11 +1,13 @@
-"""The systems that are measured, each as its own users would run it: Penstock and Kafka Streams."""
+"""The systems that are measured, each as its own users would run it: Penstock, Kafka Streams, and Python libraries."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import venv
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -48,6 +50,9 @@ class System(ABC):
     name: str
     #: Whether each stream thread is a process of its own.
     threads_are_processes = False
+    #: The scenarios that it can do, None for all; and which share of the records it gets, so that all take as long.
+    scenarios: tuple[str, ...] | None = None
+    share_of_records = 1.0
 
     @abstractmethod
     def command(self, topology: str, properties: Path) -> list[str]:
@@ -109,6 +114,45 @@ class KafkaStreams(System):
     def version(self) -> str:
         """See System.version."""
         return f"Kafka Streams {self._version}"
+
+
+class Peer(System):
+    """Another Python library, from the pins in its lock file, in an environment that is made here. It counts."""
+
+    scenarios = ("count",)
+    share_of_records = 0.05
+
+    def __init__(self, name: str, package: str, program: str, lock: str, work_directory: Path) -> None:
+        self.name = name
+        pins = HERE / "peers" / lock
+        environment = work_directory / lock
+        venv.create(environment, with_pip=True)
+        self._python = environment / "bin" / "python"
+        install = [str(self._python), "-m", "pip", "install", "--quiet", "--no-deps", "-r", str(pins)]
+        if subprocess.run(install, check=False).returncode:
+            raise BenchmarkError(f"{name} cannot be installed: see above")
+        self._program = HERE / "peers" / program
+        found = re.search(rf"^{package}==(.*)$", pins.read_text("utf-8"), re.MULTILINE)
+        assert found is not None
+        self._version = f"{name} {found[1]}"
+
+    def command(self, topology: str, properties: Path) -> list[str]:
+        """See System.command."""
+        launcher = HERE / "peers" / "two_processes.py"
+        return [str(self._python), str(launcher), str(self._program), str(properties)]
+
+    @property
+    def version(self) -> str:
+        """See System.version."""
+        return self._version
+
+
+def peers(work_directory: Path) -> list[System]:
+    """Return the other Python libraries; raises BenchmarkError if one cannot be installed."""
+    return [
+        Peer("Quix Streams", "quixstreams", "quix_streams.py", "quix_streams.lock", work_directory),
+        Peer("Faust", "faust-streaming", "faust_streaming.py", "faust.lock", work_directory),
+    ]
 
 
 def compile_java(java: Path, source: Path, classes: Path, class_path: str) -> None:

@@ -2,49 +2,92 @@
 
 from __future__ import annotations
 
-import logging
+import importlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import click
 
+from penstock.command_options import configuration, examples
+from penstock.running_application import EXIT_NOT_RUNNING, NotRunningError
 from penstock.supervisor.config_loader import load_config
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.kafka_streams import KafkaStreams
+from penstock.supervisor.logs import say_at_the_end, set_up_logging
 from penstock.supervisor.topology_source import TopologySource
 from penstock.topology.config_def import is_secret
 from penstock.topology.errors import ConfigError, LockError, PenstockError, TopologyError
 from penstock.topology.streams_config import KEYS, StreamsConfig
 
-LOG_FORMAT = "%(asctime)s %(levelname)-7s %(message)s (%(name)s)"
 #: The first class that fits says how the command ends.
-EXIT_CODES: tuple[tuple[type[PenstockError], ExitCode], ...] = (
+EXIT_CODES: tuple[tuple[type[PenstockError], int], ...] = (
+    (NotRunningError, EXIT_NOT_RUNNING),
     (ConfigError, ExitCode.USAGE),
     (TopologyError, ExitCode.TOPOLOGY),
     (LockError, ExitCode.LOCKED),
     (PenstockError, ExitCode.FAILED),
 )
 
+#: Commands in modules of their own: some bring a Kafka client or RocksDB, which the supervisor must not hold. With what
+#: `penstock --help` says of each, so that it need not load them all.
+LAZY_COMMANDS: Mapping[str, tuple[str, str]] = {
+    "bench": ("penstock.bench_command:bench", "Measure Penstock against Kafka Streams; only from the source tree."),
+    "broker": ("penstock.broker_command:broker", "Run a real Kafka broker for development, in the background."),
+    "completion": (
+        "penstock.completion_command:completion",
+        "Print what makes a shell complete commands and options of penstock.",
+    ),
+    "dlq": ("penstock.dlq_command:dlq", "Look at dead letters, and put them back once the code is mended."),
+    "lag": ("penstock.status_command:lag", "Show which input partitions are behind, the farthest first."),
+    "pause": ("penstock.threads_command:pause", "Stop processing; the application stays in its group (KIP-834)."),
+    "plan": (
+        "penstock.plan_command:plan",
+        "Compare a topology with the one that the application's state is from; nothing is changed.",
+    ),
+    "reset": (
+        "penstock.reset_command:reset",
+        "Start an application over: input offsets, internal topics, the state on this host.",
+    ),
+    "resume": ("penstock.threads_command:resume", "Process again after a pause."),
+    "service": ("penstock.service_command:service", "Run an application as a systemd service."),
+    "snapshot": ("penstock.snapshot_command:snapshot", "Copy the state stores, and start another machine from them."),
+    "state": (
+        "penstock.state_command:state",
+        "Look into state stores, of a running application or of a closed one.",
+    ),
+    "status": ("penstock.status_command:status", "Show what a running application does, and its last errors."),
+    "threads": ("penstock.threads_command:threads", "Add, remove and restart stream threads."),
+    "top": ("penstock.status_command:top", "Show the status anew each second, until Ctrl-C."),
+}
+
 
 class PenstockGroup(click.Group):
-    """Turns what Penstock raises on purpose into a message; loads ``broker`` only when it is asked for."""
+    """Turns what Penstock raises on purpose into a message; loads LAZY_COMMANDS only when they are asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return all commands."""
-        return sorted([*super().list_commands(ctx), "broker"])
+        return sorted([*super().list_commands(ctx), *LAZY_COMMANDS])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command; the broker's brings a Kafka client, which the supervisor must not hold."""
-        if cmd_name == "broker":
-            from penstock.broker_command import broker
-
-            return broker
+        """Return a command, imported if it is one of LAZY_COMMANDS."""
+        if cmd_name in LAZY_COMMANDS:
+            module, _, name = LAZY_COMMANDS[cmd_name][0].partition(":")
+            command: click.Command = getattr(importlib.import_module(module), name)
+            return command
         return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands into the help text."""
+        names = self.list_commands(ctx)
+        help_texts = {name: text for name, (_, text) in LAZY_COMMANDS.items()}
+        help_texts |= {name: command.get_short_help_str(100) for name, command in self.commands.items()}
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help_texts[name]) for name in names])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
@@ -55,31 +98,6 @@ class PenstockGroup(click.Group):
             return ctx.exit(next(code for kind, code in EXIT_CODES if isinstance(error, kind)))
 
 
-def examples(*lines: str) -> str:
-    """Return the end of a help text: one example a line, not re-wrapped."""
-    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
-
-
-def configuration(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say what the configuration is; they become config_file and assignments."""
-    file = click.Path(dir_okay=False, path_type=Path)
-    command = click.option(
-        "-c",
-        "assignments",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="Set one key; may be repeated, wins over the file.",
-    )(command)
-    return click.option(
-        "--config",
-        "config_file",
-        type=file,
-        envvar="PENSTOCK_CONFIG",
-        show_envvar=True,
-        help="Configuration file (TOML).",
-    )(command)
-
-
 @click.group(
     cls=PenstockGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
@@ -88,6 +106,7 @@ def configuration(command: Callable[..., None]) -> Callable[..., None]:
         "penstock describe my_app:topology              what a topology consists of",
         "penstock run my_app:topology --config penstock.toml --threads 4",
         "penstock config --config penstock.toml         what is configured, and where it comes from",
+        "penstock status                                what the application that runs here does",
     ),
 )
 @click.version_option(version("penstock"), message="%(prog)s %(version)s")
@@ -114,8 +133,20 @@ def cli() -> None:
     show_default=True,
     help="What runs the topology.",
 )
+@click.option("--master", help="Spark's master, with --engine spark: local[4], spark://host:7077, yarn …")
+@click.option("--checkpoint", metavar="DIR", help="Spark's checkpoint directory, with --engine spark.")
+@click.option(
+    "--accept-changes", is_flag=True, help="Run what `penstock plan` refuses (penstock.topology.changes=accept)."
+)
 def run(
-    topology: str, config_file: Path | None, assignments: tuple[str, ...], threads: int | None, engine: str
+    topology: str,
+    config_file: Path | None,
+    assignments: tuple[str, ...],
+    threads: int | None,
+    engine: str,
+    master: str | None,
+    checkpoint: str | None,
+    accept_changes: bool,
 ) -> None:
     """Run a topology until a signal ends it.
 
@@ -128,25 +159,50 @@ def run(
       SIGTTIN, SIGTTOU   add, remove a stream thread
       SIGUSR1            write a description of what runs to the log
     """
-    if engine == "spark":
-        raise ConfigError("--engine spark is not part of this version: run the topology with --engine local.")
-    options = {} if threads is None else {"num.stream.threads": ("--threads", threads)}
+    if engine == "local" and (master or checkpoint):
+        raise ConfigError("--master and --checkpoint are for --engine spark.")
+    if engine == "spark" and threads is not None:
+        raise ConfigError("--threads is for --engine local: Spark has as many as its master says, e.g. local[4].")
+    options: dict[str, tuple[str, Any]] = {}
+    if threads is not None:
+        options["num.stream.threads"] = "--threads", threads
+    if accept_changes:
+        options["penstock.topology.changes"] = "--accept-changes", "accept"
     config = load_config(config_file, os.environ, assignments, options)
-    logging.basicConfig(level=config["penstock.log.level"], format=LOG_FORMAT)
-    logging.captureWarnings(True)
+    set_up_logging(config)
+    if engine == "spark":
+        from penstock.spark import run_on_spark
+
+        run_on_spark(topology, config, master, checkpoint)
+        return
     streams = KafkaStreams(topology, config)
     code = streams.run()
     if streams.failure_reason:  # the log may be long, and its last lines are of the shutdown
-        click.echo(f"Error: {streams.failure_reason}", err=True)
+        say_at_the_end(streams.failure_reason)
     raise SystemExit(code)
 
 
-@cli.command(epilog=examples("penstock describe my_app:topology"))
+@cli.command(epilog=examples("penstock describe my_app:topology", "penstock describe my_app:topology --engine spark"))
 @click.argument("topology", metavar="MODULE:TOPOLOGY")
 @configuration
-def describe(topology: str, config_file: Path | None, assignments: tuple[str, ...]) -> None:
-    """Print a topology's sub-topologies, processors, stores and topics, as Kafka Streams does."""
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "spark"]),
+    default="local",
+    show_default=True,
+    help="With spark: what each operator does on Spark.",
+)
+def describe(topology: str, config_file: Path | None, assignments: tuple[str, ...], engine: str) -> None:
+    """Print a topology's sub-topologies, processors, stores and topics, as Kafka Streams does.
+
+    With --engine spark: whether each operator's results there are identical, coarser (and how) or refused (and why).
+    """
     config = load_config(config_file, os.environ, assignments)
+    if engine == "spark":
+        from penstock.pipeline.capabilities import report_capabilities
+
+        click.echo(str(report_capabilities(TopologySource.of(topology).load(config), config)))
+        return
     click.echo(str(TopologySource.of(topology).load(config).describe()).rstrip("\n"))
 
 

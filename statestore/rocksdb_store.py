@@ -121,10 +121,21 @@ class RocksDBResources:
         return options
 
 
+_process_config = RocksDBConfig()
+
+
+def set_process_config(config: RocksDBConfig) -> None:
+    """Say how much memory all stores of this process share; raises RuntimeError if one was opened before."""
+    global _process_config  # of the process, as the resources are
+    if process_resources.cache_info().currsize:
+        raise RuntimeError("stores were opened before their share of the memory was known")
+    _process_config = config
+
+
 @cache
 def process_resources() -> RocksDBResources:
     """Return the resources that all stores of this process share unless they are given others."""
-    return RocksDBResources(RocksDBConfig())
+    return RocksDBResources(_process_config)
 
 
 class RocksDBStore(BytesStore):

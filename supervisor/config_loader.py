@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from penstock.topology.config_def import is_secret
 from penstock.topology.errors import ConfigError
 from penstock.topology.streams_config import (
     COMMON_CLIENT_PREFIXES,
@@ -19,6 +20,8 @@ from penstock.topology.streams_config import (
 )
 
 VARIABLE_PREFIX = "PENSTOCK_"
+#: Behind a secret key: the value is in this file (Docker's and Kubernetes' secrets, systemd's credentials).
+SECRET_FILE = ".file"
 #: Variables of the command itself, not configuration keys.
 RESERVED_VARIABLES = frozenset({"PENSTOCK_CONFIG", "PENSTOCK_MAVEN_URL"})
 _KEY_OF_VARIABLE = {environment_name(key): key for key in KEYS}
@@ -34,13 +37,14 @@ def load_config(
     """Return the configuration with the origin of each value. Raises ConfigError.
 
     file: TOML; nested tables stand for dotted keys. environment: PENSTOCK_COMMIT_INTERVAL_MS sets commit.interval.ms.
-    assignments: ``key=value`` of -c. options: key -> (name of a command-line option, value), the strongest.
+    assignments: ``key=value`` of -c. options: key -> (name of a command-line option, value), the strongest. From each
+    of them ``<secret key>.file`` names a file that holds the value.
     """
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     sources = (_from_file(file), _from_environment(environment or {}), _from_assignments(assignments))
     for source in sources:
-        for key, value, origin in source:
+        for key, value, origin in map(_from_secret_file, source):
             check_key(key, origin)
             values[key], origins[key] = value, origin
     for key, (option, value) in (options or {}).items():
@@ -49,6 +53,22 @@ def load_config(
 
 
 Setting = tuple[str, Any, str]
+
+
+def _from_secret_file(setting: Setting) -> Setting:
+    """Return a setting; one of ``<secret key>.file`` is that key's, its value the file's text without its line end."""
+    key, path, origin = setting
+    secret = key.removesuffix(SECRET_FILE)
+    if secret == key or not is_secret(secret):
+        return setting
+    try:
+        text = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError, TypeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ConfigError(f"The file {path} of {key} ({origin}) cannot be read: {reason}.") from error
+    if not text:
+        raise ConfigError(f"The file {path} of {key} ({origin}) is empty.")
+    return secret, text, f"{origin}: {path}"
 
 
 def _from_file(file: Path | None) -> Iterator[Setting]:
@@ -86,6 +106,9 @@ def _key_of(variable: str) -> str:
     """Return the key that an environment variable sets."""
     if variable in _KEY_OF_VARIABLE:
         return _KEY_OF_VARIABLE[variable]
+    stem = variable.removesuffix("_FILE")
+    if stem in _KEY_OF_VARIABLE and is_secret(_KEY_OF_VARIABLE[stem]):
+        return _KEY_OF_VARIABLE[stem] + SECRET_FILE
     for start, prefix in _PREFIX_OF_VARIABLE.items():
         if variable.startswith(start) and variable != start:
             return prefix + variable.removeprefix(start).lower().replace("_", ".")

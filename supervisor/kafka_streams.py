@@ -23,11 +23,16 @@ from penstock.workers.standby_update_listener import StandbyUpdateListener
 from penstock.workers.state_restore_listener import StateRestoreListener
 from penstock.workers.streams_metadata import KeyQueryMetadata, Partitioner, StreamsMetadata
 
+from .administration import Administration
 from .application_state import ApplicationState, StateListener
+from .control_actions import actions
+from .control_socket import ControlSocket
 from .exit_codes import ExitCode
+from .http_server import HttpServer
+from .metric import Metric, metrics
 from .queryable_store import QueryableStore
 from .state_cleaner import StateCleaner
-from .stream_thread_process import run_stream_thread
+from .stream_thread_process import prepare_stream_thread, run_stream_thread
 from .supervisor import Supervisor
 from .topology_source import TopologySource
 from .uncaught_exception import UncaughtExceptionHandler
@@ -72,7 +77,12 @@ class KafkaStreams:
             client_id=self._config["client.id"] or f"{application_id}-{process_id}",
             process_id=process_id,
             at_end=self._at_end,
+            prepare=prepare_stream_thread if self._config["penstock.worker.spare"] else None,
         )
+        #: For the control socket and HTTP.
+        self._administration = Administration(self._supervisor, self._config)
+        self._control_socket = ControlSocket(self._state_directory.path, actions(self._administration))
+        self._http = HttpServer(self._supervisor, self._administration, self._config)
         self._cleaner = StateCleaner(
             self._state_directory, self._config, lambda: self.state is ApplicationState.RUNNING
         )
@@ -86,6 +96,11 @@ class KafkaStreams:
     def state(self) -> ApplicationState:
         """The application's state now."""
         return self._supervisor.states.state
+
+    @property
+    def http_port(self) -> int | None:
+        """The port at which HTTP is served, None if it is not: see penstock.http.port."""
+        return self._http.port
 
     @property
     def exit_code(self) -> ExitCode:
@@ -149,11 +164,19 @@ class KafkaStreams:
                 'Put `if __name__ == "__main__":` around what starts it.'
             )
         self._state_directory.lock_application()
+        try:
+            self._http.start()
+        except ConfigError:
+            self._state_directory.close()
+            raise
         self._cleaner.start()
         atexit.register(self.close)
+        self._control_socket.start()
         self._supervisor.start()
 
     def _at_end(self) -> None:
+        self._http.stop()
+        self._control_socket.stop()
         self._cleaner.stop()
         self._state_directory.close()
 
@@ -238,15 +261,12 @@ class KafkaStreams:
         """Return what each stream thread and its process does now."""
         return self._supervisor.thread_status()
 
-    def metrics(self) -> dict[str, dict[str, Any]]:
-        """Return the metrics of the client (Kafka Streams' names) and of each stream thread by its name."""
-        client = {
-            "state": self.state.name,
-            "application-id": self._config["application.id"],
-            "alive-stream-threads": len(self.status()),
-            "failed-stream-threads": self._supervisor.failed_stream_threads,
-        }
-        return {"stream-metrics": client} | self._supervisor.metrics()
+    def metrics(self) -> list[Metric]:
+        """Return all metrics now, with Kafka Streams' names, groups and tags: see docs/metrics.md.
+
+        A stream thread that is busy for more than two seconds shows what it reported with its last beat.
+        """
+        return metrics(self._supervisor, self._config)
 
     def store(
         self, name: str, *, timestamped: bool = False, timeout: timedelta | int = QUERY_TIMEOUT

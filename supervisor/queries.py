@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
 
-from penstock.workers.control import HostsChanged, Query, QueryResult
+from penstock.workers.control import Command, HostsChanged, QueryResult
 from penstock.workers.streams_metadata import StreamsMetadataState
 
 from .worker import Worker
 
+#: Makes a command of the id that its answers must have.
+Question = Callable[[int], Command]
+
+
+@dataclass(slots=True)
+class Answers:
+    """What is answered to one question. results grows as answers come; done is set when all have answered or ended.
+
+    enough(result): True for an answer behind which no other is waited for.
+    """
+
+    enough: Callable[[QueryResult], bool] = lambda _: False
+    results: list[QueryResult] = field(default_factory=list)
+    done: Future[list[QueryResult]] = field(default_factory=Future)
+
 
 @dataclass(slots=True)
 class _Pending:
-    answers: Future[list[QueryResult]]
+    answers: Answers
     waiting: set[int]  # slots that have not answered
-    results: list[QueryResult] = field(default_factory=list)
 
 
 class Queries:
@@ -31,20 +44,13 @@ class Queries:
         self._pending: dict[int, _Pending] = {}
         self._next_id = 0
 
-    def ask(
-        self,
-        workers: Iterable[Worker],
-        store: str,
-        method: str,
-        arguments: tuple[Any, ...],
-        answers: Future[list[QueryResult]],
-    ) -> None:
-        """Send a question to all; the future gets the results when all have answered or ended."""
+    def ask(self, workers: Iterable[Worker], question: Question, answers: Answers) -> None:
+        """Send a question to all; see Answers."""
         self._next_id += 1
-        query = Query(self._next_id, store, method, arguments)
-        asked = {worker.spec.slot for worker in workers if worker.send(query)}
-        self._pending[query.id] = _Pending(answers, asked)
-        self._settle(query.id)
+        command = question(self._next_id)
+        asked = {worker.spec.slot for worker in workers if worker.send(command)}
+        self._pending[self._next_id] = _Pending(answers, asked)
+        self._settle(self._next_id)
 
     def on_report(self, worker: Worker, report: QueryResult | HostsChanged) -> None:
         """Take one stream thread's answer, or what its group has assigned."""
@@ -56,8 +62,10 @@ class Queries:
     def _on_result(self, worker: Worker, result: QueryResult) -> None:
         pending = self._pending.get(result.id)
         if pending is not None:
-            pending.results.append(result)
+            pending.answers.results.append(result)
             pending.waiting.discard(worker.spec.slot)
+            if pending.answers.enough(result):
+                pending.waiting.clear()
             self._settle(result.id)
 
     def on_gone(self, worker: Worker) -> None:
@@ -68,7 +76,7 @@ class Queries:
 
     def _settle(self, query_id: int) -> None:
         pending = self._pending[query_id]
-        if not pending.waiting:
+        if not pending.waiting or pending.answers.done.cancelled():  # cancelled: the asker has given up
             del self._pending[query_id]
-            if pending.answers.set_running_or_notify_cancel():  # False: the asker has given up
-                pending.answers.set_result(pending.results)
+            if pending.answers.done.set_running_or_notify_cancel():
+                pending.answers.done.set_result(pending.answers.results)

@@ -26,7 +26,8 @@ class Slot:
     """The place of StreamThread-<number>. Its process may be replaced; number and group.instance.id stay.
 
     start_at: when to start a process while there is none; stopped_at: when it was told to close, None if it was not
-    (both monotonic ms). gone: set with the thread's name when the slot is given up.
+    (both monotonic ms). gone: set with the thread's name when the slot is given up. again: the answer to who asked for
+    a restart, set when the old process has ended.
     """
 
     number: int
@@ -35,6 +36,23 @@ class Slot:
     restarts: int = 0
     stopped_at: int | None = None
     gone: Future[str | None] = field(default_factory=Future)
+    again: Future[str | None] | None = None
+
+    @property
+    def is_restarting(self) -> bool:
+        """True from the order to restart until the old process has ended."""
+        return self.again is not None and not self.again.done()
+
+    def restart(self, name: str, now: int) -> None:
+        """Have a new process start: the old one has closed, as a restart wants it."""
+        self.stopped_at, self.start_at = None, now
+        if self.again is not None:
+            self.again.set_result(name)
+
+    def give_up_restart(self) -> None:
+        """Have nothing follow the process that closes."""
+        if self.again is not None and not self.again.done():
+            self.again.set_result(None)
 
     @property
     def state(self) -> StreamThreadState:

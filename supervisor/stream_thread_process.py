@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from penstock.workers.control import ThreadControl
 
+from .topology_gate import admit
 from .worker_process import WorkerSpec
 
 
 def run_stream_thread(spec: WorkerSpec, control: ThreadControl) -> None:
     """Build the topology and run a StreamThread until it is told to shut down."""
+    from penstock.statestore.rocksdb_store import set_process_config
+    from penstock.workers.memory_budget import host_bytes, stores_config
     from penstock.workers.reporting_listeners import ReportingRestoreListener, ReportingStandbyListener
     from penstock.workers.stream_thread import StreamThread  # Kafka clients and RocksDB: only in this process
 
     topology = spec.topology.load(spec.config)
+    admit(topology, spec.config)
+    set_process_config(stores_config(spec.config, spec.num_threads, host_bytes()))
     restore = ReportingRestoreListener(control) if "restore" in spec.listeners else None
     standby = ReportingStandbyListener(control) if "standby" in spec.listeners else None
     StreamThread.create(topology, spec, control, state_restore_listener=restore, standby_update_listener=standby).run()
+
+
+def prepare_stream_thread(spec: WorkerSpec) -> None:
+    """Import what run_stream_thread needs, the user's module too, without making anything of it yet."""
+    from penstock.workers import reporting_listeners, stream_thread  # noqa: F401  as above
+
+    spec.topology.prepare()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -20,13 +19,13 @@ from penstock.workers.control import (
     ListenerCall,
     PartitionStalled,
     Pause,
+    Query,
     QueryResult,
     Resume,
     Shutdown,
     ShutDownApplication,
     StateChanged,
 )
-from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.stream_thread_state import StreamThreadState
 
 from .application_state import ApplicationState, ApplicationStates, state_after
@@ -34,10 +33,13 @@ from .description import description, summary
 from .endings import cannot_start, explanation, reason
 from .exit_codes import ExitCode, WorkerExitCode
 from .inbox import Inbox, set_answer
-from .queries import Queries
+from .queries import Answers, Queries, Question
+from .recent_errors import NotingLogger, RecentErrors
 from .restart_policy import RestartLimits, RestartPolicy
 from .restore_listeners import RestoreListeners
 from .slot import WITHOUT_WORK, HangGuard, Slot
+from .spare_process import NO_SLOT
+from .stream_threads import StreamThreads
 from .systemd import SystemdNotifier
 from .topology_source import TopologySource
 from .uncaught_exception import (
@@ -48,7 +50,8 @@ from .uncaught_exception import (
     shut_down_client,
 )
 from .worker import ThreadStatus, Worker
-from .worker_process import HANDLED_SIGNALS, WorkerSpec, WorkerTarget
+from .worker_process import HANDLED_SIGNALS, Prepare, WorkerSpec, WorkerTarget
+from .worker_starter import WorkerStarter
 
 #: Longest wait of the loop: how late a status line may be.
 TURN_MS = 1_000
@@ -74,6 +77,7 @@ class Supervisor:
         clock: Clock | None = None,
         notifier: SystemdNotifier | None = None,
         at_end: Callable[[], None] = lambda: None,
+        prepare: Prepare | None = None,
     ) -> None:
         self.exit_code = ExitCode.OK
         self.exception_handler: UncaughtExceptionHandler = shut_down_client
@@ -82,20 +86,23 @@ class Supervisor:
         self.reason = ""
         self.paused = False
         self._config = config
-        self._topology = topology
-        self._target = target
-        self._client_id = client_id
-        self._process_id = process_id
+        self.client_id = client_id
         self._clock = clock or SystemClock()
         self._notifier = notifier or SystemdNotifier()
         self._at_end = at_end
-        self._log = PrefixedLogger(__name__, f"stream-client [{client_id}] ")
+        #: What the supervisor and the stream threads have logged as errors.
+        self.errors = RecentErrors()
+        self._log = NotingLogger(__name__, f"stream-client [{client_id}] ", self.errors, self._clock)
         self.states = ApplicationStates(self._log)
         self._slots: dict[int, Slot] = {}
         self._policy = RestartPolicy(RestartLimits.of(config))
         self._guard = HangGuard(config, self._log)
+        self._threads = StreamThreads(self._slots, client_id, self.states, self._stop, self._now, self._log)
         self.queries = Queries(config["application.server"])
         self.restore_listeners = RestoreListeners(self._log)
+        spec = WorkerSpec(NO_SLOT, client_id, process_id, config["num.stream.threads"], config, topology)
+        note, listeners = self.errors.note_record, self.restore_listeners
+        self._starter = WorkerStarter(spec, target, prepare, listeners, note, self._now, self._log)
         self._inbox = Inbox()
         self._stopping = False
         self._stop_signals = 0
@@ -126,15 +133,18 @@ class Supervisor:
         """Have the loop act on a signal."""
         self._inbox.put(partial(self._on_signal, number))
 
-    def call(self, function: Callable[[], Any]) -> Any:
-        """Run a function in the loop's thread and return its result; None if the loop does not run or ends before."""
+    def call(self, function: Callable[[], Any], timeout: float | None = None) -> Any:
+        """Run a function in the loop's thread and return its result; None if the loop does not run or ends before.
+
+        Raises TimeoutError after timeout (s).
+        """
         if self._thread.ident is None:
             return None
         if threading.current_thread() is self._thread:
             return function()
         answer: Future[Any] = Future()
         self._inbox.put(lambda: set_answer(answer, function))
-        return self.wait_for(answer)
+        return self.wait_for(answer, timeout)
 
     def wait_for(self, answer: Future[Any], timeout: float | None = None) -> Any:
         """Return the result of a future that the loop sets; None if the loop ends before. Raises TimeoutError."""
@@ -151,17 +161,26 @@ class Supervisor:
 
     def add_thread(self) -> str | None:
         """Add a stream thread; returns its name, None if the application does not run."""
-        name: str | None = self.call(self._add_thread)
+        name: str | None = self.call(self._threads.add)
         return name
 
-    def remove_thread(self, timeout: float | None = None) -> str | None:
-        """Remove the stream thread with the highest number and wait for its end.
+    def remove_thread(self, timeout: float | None = None, name: str | None = None) -> str | None:
+        """Remove a stream thread, the one with the highest number if none is named, and wait for its end.
 
         Returns its name, None if there is none or the application does not run. Raises TimeoutError after timeout
         (seconds); it is removed nevertheless.
         """
-        gone = self.call(self._remove_thread)
-        name: str | None = self.wait_for(gone, timeout) if gone is not None else None
+        return self._wait_for_thread(self.call(lambda: self._threads.remove(name)), timeout)
+
+    def restart_thread(self, name: str, timeout: float | None = None) -> str | None:
+        """Have a stream thread close in good order and a new process take its place; wait for the old one's end.
+
+        Returns and raises as remove_thread does.
+        """
+        return self._wait_for_thread(self.call(lambda: self._threads.restart(name)), timeout)
+
+    def _wait_for_thread(self, answer: Future[str | None] | None, timeout: float | None) -> str | None:
+        name: str | None = self.wait_for(answer, timeout) if answer is not None else None
         return name
 
     def pause(self) -> None:
@@ -176,7 +195,7 @@ class Supervisor:
 
     def thread_status(self) -> list[ThreadStatus]:
         """Return what is known of each stream thread now, by number."""
-        status: list[ThreadStatus] | None = self.call(self._thread_status)
+        status: list[ThreadStatus] | None = self.call(self._threads.status)
         return status or []
 
     def metrics(self) -> dict[str, dict[str, Any]]:
@@ -186,12 +205,15 @@ class Supervisor:
 
     def query(self, store: str, method: str, arguments: tuple[Any, ...], timeout: float | None) -> list[QueryResult]:
         """Ask all stream threads; returns the answers of those that gave one. Raises TimeoutError after timeout (s)."""
-        answers: Future[list[QueryResult]] = Future()
-        self._inbox.put(lambda: self.queries.ask(self._workers(), store, method, arguments, answers))
+        return self.ask(lambda number: Query(number, store, method, arguments), Answers(), timeout)
+
+    def ask(self, question: Question, answers: Answers, timeout: float | None) -> list[QueryResult]:
+        """Ask all stream threads and return what they answer; see Answers. Raises TimeoutError after timeout (s)."""
+        self._inbox.put(lambda: self.queries.ask(self._workers(), question, answers))
         try:
-            return self.wait_for(answers, timeout) or []
+            return self.wait_for(answers.done, timeout) or []
         finally:
-            answers.cancel()
+            answers.done.cancel()
 
     # -- the loop
 
@@ -211,6 +233,7 @@ class Supervisor:
                 worker.kill()
                 worker.close()
         finally:
+            self._starter.spare.end()
             self._at_end()
             ok = self.states.state is ApplicationState.PENDING_SHUTDOWN
             self.states.transition_to(ApplicationState.NOT_RUNNING if ok else ApplicationState.ERROR)
@@ -218,6 +241,8 @@ class Supervisor:
 
     def _turn(self) -> None:
         self._start_due(self._now())
+        quiet = self.states.state is ApplicationState.RUNNING and not self._stopping
+        self._starter.look(quiet, len(self._slots))
         sources = dict(self._sources())
         ready = set(connection.wait(list(sources), self._timeout_ms(self._now()) / 1000))
         for source, act in sources.items():
@@ -240,6 +265,7 @@ class Supervisor:
                 yield worker.control, partial(self._read_reports, worker)
         for slot, worker in slots:
             yield worker.sentinel, partial(self._on_end, slot, worker)
+        yield from self._starter.spare.sources()
 
     def _timeout_ms(self, now: int) -> int:
         """Return how long the loop may wait."""
@@ -272,23 +298,12 @@ class Supervisor:
                 self._start(slot, now)
 
     def _start(self, slot: Slot, now: int) -> None:
-        spec = WorkerSpec(
-            slot=slot.number,
-            client_id=self._client_id,
-            process_id=self._process_id,
-            num_threads=len(self._slots),
-            config=self._config,
-            topology=self._topology,
-            listeners=self.restore_listeners.wanted,
-        )
-        context = multiprocessing.get_context("spawn")  # a forked librdkafka handle hangs
         try:
-            slot.worker = Worker.spawn(context, spec, self._target, now)
+            slot.worker = self._starter.start(slot.number, len(self._slots))
         except OSError as error:
-            self._log.error("The process of %s cannot be started: %s", spec.name, error)
+            self._log.error("The process of %s cannot be started: %s", self._threads.name(slot), error)
             self._replace(slot, now)
             return
-        self._log.info("Started %s as process %d", spec.name, slot.worker.pid)
         if self.paused:
             self._send(slot.worker, Pause())
         if self._closing_application:
@@ -355,10 +370,14 @@ class Supervisor:
             self._log.error("%s, process %d, died while it closed: %s%s", worker.name, worker.pid, cause, text)
             if self._stopping and self.exit_code is ExitCode.OK:
                 self.exit_code = ExitCode.FAILED
-        self._forget(slot, worker.name)
+        if slot.is_restarting and not self._stopping:
+            slot.restart(worker.name, self._now())
+        else:
+            self._forget(slot, worker.name)
 
     def _forget(self, slot: Slot, name: str) -> None:
         del self._slots[slot.number]
+        slot.give_up_restart()
         slot.gone.set_result(name)
 
     def _on_uncaught(self, slot: Slot, error: StreamThreadError, why: str, now: int) -> None:
@@ -387,7 +406,7 @@ class Supervisor:
             self._give_up_at = now + int(self._config["penstock.shutdown.timeout.ms"])
         if self._workers():
             self._send_to_all(ShutDownApplication())
-            self._forget(slot, f"{self._client_id}-StreamThread-{slot.number}")
+            self._forget(slot, self._threads.name(slot))
         else:
             self._log.warning("Starting a process to tell the application's other hosts to shut down")
             slot.start_at = now
@@ -431,11 +450,11 @@ class Supervisor:
                 self.exit_code = ExitCode.FORCED
                 self._kill_all()
         elif number == signal.SIGTTIN:
-            self._add_thread()
+            self._threads.add()
         elif number == signal.SIGTTOU:
-            self._remove_thread()
+            self._threads.remove()
         elif number == signal.SIGUSR1:
-            for line in (summary(self.states.state, self._workers()), *description(self._thread_status())):
+            for line in (summary(self.states.state, self._workers()), *description(self._threads.status())):
                 self._log.info("%s", line)
 
     def _shut_down(self, code: ExitCode, why: str = "", leave_group: bool = False) -> None:
@@ -452,7 +471,7 @@ class Supervisor:
 
     def _stop(self, slot: Slot, command: Shutdown) -> None:
         if slot.worker is None:
-            self._forget(slot, f"{self._client_id}-StreamThread-{slot.number}")
+            self._forget(slot, self._threads.name(slot))
         elif slot.stopped_at is None:
             slot.stopped_at = self._now()
             self._send(slot.worker, command)
@@ -460,32 +479,6 @@ class Supervisor:
     def _kill_all(self) -> None:
         for worker in self._workers():
             worker.kill()
-
-    def _add_thread(self) -> str | None:
-        """Kafka Streams: KafkaStreams.addStreamThread."""
-        if not self.states.state.is_running_or_rebalancing:
-            self._log.warning("Cannot add a stream thread when the client is in state %s", self.states.state.name)
-            return None
-        number = next(n for n in range(1, len(self._slots) + 2) if n not in self._slots)
-        self._slots[number] = Slot(number, start_at=self._now())
-        self._log.info("Adding StreamThread-%d, there will now be %d live threads", number, len(self._slots))
-        return f"{self._client_id}-StreamThread-{number}"
-
-    def _remove_thread(self) -> Future[str | None] | None:
-        """Kafka Streams: KafkaStreams.removeStreamThread. The thread leaves the group: nobody replaces it."""
-        staying = [slot for slot in self._slots.values() if slot.stopped_at is None]
-        if not staying or not self.states.state.is_running_or_rebalancing:
-            self._log.warning("Cannot remove a stream thread: there is none, or the client does not run")
-            return None
-        slot = max(staying, key=lambda slot: slot.number)
-        self._log.info("Removing StreamThread-%d", slot.number)
-        self._stop(slot, Shutdown(leave_group=True))
-        return slot.gone
-
-    def _thread_status(self) -> list[ThreadStatus]:
-        now = self._now()
-        slots = sorted(self._slots.values(), key=lambda slot: slot.number)
-        return [slot.worker.thread_status(now, slot.restarts) for slot in slots if slot.worker is not None]
 
     # -- telling
 

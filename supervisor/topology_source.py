@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import cloudpickle  # type: ignore[import-untyped]
 
@@ -20,6 +20,7 @@ from penstock.topology.topology import Topology
 
 #: The folder with all of Penstock, as tracebacks name it.
 _OURS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+T = TypeVar("T")
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
@@ -74,22 +75,29 @@ class TopologySource:
         config: what a StreamsBuilder is built with (topology.optimization). Raises TopologyLoadError, with the cause,
         for everything that goes wrong on the way.
         """
+        return self._guarded(lambda: build(self._find(), config))
+
+    def prepare(self) -> None:
+        """Import what ``load`` will need: the user's module, or all that a pickled topology refers to.
+
+        No function is called, so that a topology is built once in a process. Raises as ``load`` does.
+        """
+        self._guarded(self._find)
+
+    def _find(self) -> Any:
         if self.pickled is not None:
-            return self._guarded(lambda: pickle.loads(self.pickled or b""), config)  # noqa: S301  from our supervisor
+            return pickle.loads(self.pickled)  # noqa: S301  from our supervisor
         if os.getcwd() not in sys.path and "" not in sys.path:
             sys.path.insert(0, os.getcwd())
-        return self._guarded(self._import, config)
-
-    def _import(self) -> Any:
         module, _, attribute = (self.reference or "").partition(":")
         found: Any = importlib.import_module(module)
         for name in attribute.split("."):
             found = getattr(found, name)
         return found
 
-    def _guarded(self, get: Callable[[], Any], config: Mapping[str, Any] | None) -> Topology:
+    def _guarded(self, get: Callable[[], T]) -> T:
         try:
-            return build(get(), config)
+            return get()
         except TopologyLoadError:
             raise
         except PenstockError as error:

@@ -29,8 +29,8 @@ from penstock.workers.stream_thread_state import StreamThreadState
 from . import worker_process
 from .channel import Channel
 from .exit_codes import WorkerExitCode
-from .worker_output import WorkerOutput
-from .worker_process import ProcessEnds, ProcessStarted, WorkerSpec, WorkerTarget
+from .worker_output import Note, WorkerOutput, ignore
+from .worker_process import ProcessEnds, ProcessStarted, SpareReady, TakeOver, WorkerSpec, WorkerTarget
 
 #: For how long the figures of a process's memory and CPU are good, in ms.
 USAGE_MS = 1_000
@@ -98,8 +98,13 @@ class Worker:
         self._measured = 0, 0.0
 
     @classmethod
-    def spawn(cls, context: SpawnContext, spec: WorkerSpec, target: WorkerTarget, now: int) -> Worker:
-        """Start the process. The calling thread must live as long as the process: Linux ends it with its thread."""
+    def spawn(
+        cls, context: SpawnContext, spec: WorkerSpec, target: WorkerTarget, now: int, note: Note = ignore
+    ) -> Worker:
+        """Start the process. The calling thread must live as long as the process: Linux ends it with its thread.
+
+        note: is called with each log record of the process.
+        """
         control, log, stdout, stderr = (context.Pipe(duplex=duplex) for duplex in (True, False, False, False))
         ends = ProcessEnds(control[1], log[1], stdout[1], stderr[1])
         arguments = (target, cloudpickle.dumps(spec), ends, os.getpid())
@@ -107,8 +112,14 @@ class Worker:
         process.start()
         for end in ends:
             end.close()
-        output = WorkerOutput(spec.name, log[0], stdout[0], stderr[0])
+        output = WorkerOutput(spec.name, log[0], stdout[0], stderr[0], note)
         return cls(spec, process, Channel(control[0], blocking=False), output, now)
+
+    def take_over(self, spec: WorkerSpec, now: int) -> bool:
+        """Make a spare process the stream thread's of a spec. False if it does not take the order."""
+        self.spec, self.output.name = spec, spec.name
+        self._started_at = self.last_sign = now
+        return self.control.offer(TakeOver(spec.slot, spec.num_threads, spec.listeners))
 
     @property
     def name(self) -> str:
@@ -133,9 +144,9 @@ class Worker:
         """Send a command; False if the process does not read its pipe, or has ended."""
         return self.control.offer(command)
 
-    def receive(self, now: int) -> list[Report | ProcessStarted]:
+    def receive(self, now: int) -> list[Report | ProcessStarted | SpareReady]:
         """Return the reports that have arrived, having noted what they say."""
-        reports: list[Report | ProcessStarted] = []
+        reports: list[Report | ProcessStarted | SpareReady] = []
         try:
             reports = self.control.receive()
         except EOFError:
@@ -146,7 +157,7 @@ class Worker:
             self._note(report, now)
         return reports
 
-    def _note(self, report: Report | ProcessStarted, now: int) -> None:
+    def _note(self, report: Report | ProcessStarted | SpareReady, now: int) -> None:
         match report:
             case StateChanged():
                 self.state = StreamThreadState[report.new]
@@ -162,6 +173,8 @@ class Worker:
                 self.has_started = True
             case QueryResult() | ListenerCall() | PartitionStalled() | HostsChanged() | ApplicationShutdownRequested():
                 pass  # the supervisor's business
+            case SpareReady():
+                pass  # SpareProcess's
 
     def abort(self, now: int) -> None:
         """Send SIGABRT, which leaves the process's stacks in the log; a stopped process gets it when it goes on."""

@@ -11,6 +11,20 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from .channel import READ_BYTES, Channel
+from .log_floods import FloodGate
+from .text_blocks import TextBlocks
+
+#: A line that does not end is written in pieces of this size: it must not fill the memory.
+LINE_BYTES_MAX = 64 << 10
+#: For all processes: the same line of several is one line.
+_FLOODS = FloodGate()
+
+#: Is called with each log record of a process before it is logged here.
+Note = Callable[[logging.LogRecord], None]
+
+
+def ignore(record: logging.LogRecord) -> None:
+    """Note nothing."""
 
 
 class LineReader:
@@ -33,21 +47,54 @@ class LineReader:
         except BlockingIOError:
             return True
         *lines, self._rest = (self._rest + data).split(b"\n")
-        if not data and self._rest:
-            lines, self._rest = [self._rest], b""
+        if self._rest and (not data or len(self._rest) > LINE_BYTES_MAX):
+            lines, self._rest = [*lines, self._rest], b""
         for line in lines:
             self._write(line.decode(errors="backslashreplace"))
         return bool(data)
+
+    def flush(self) -> None:
+        """Write what is held back, because nothing may follow; a line without its end stays."""
 
     def close(self) -> None:
         """Close the pipe's end."""
         self._connection.close()
 
 
+class BlockReader(LineReader):
+    """Takes text out of a pipe as LineReader does, but writes lines that belong together as one text."""
+
+    def __init__(self, connection: Connection[Any, Any], write: Callable[[str], None]) -> None:
+        super().__init__(connection, self._add)
+        self._blocks = TextBlocks()
+        self._write_block = write
+
+    def read(self) -> bool:
+        """Write the blocks that are complete; False at the end of the pipe."""
+        more = super().read()
+        if not more:
+            self.flush()
+        elif not _has_data(self):
+            self._put(self._blocks.pause())
+        return more
+
+    def flush(self) -> None:
+        """Write the block that has begun, complete or not."""
+        self._put(self._blocks.take())
+
+    def _add(self, line: str) -> None:
+        self._put(self._blocks.add(line))
+
+    def _put(self, block: str | None) -> None:
+        if block is not None:
+            self._write_block(block)
+
+
 class RecordReader:
     """Takes log records out of a pipe and hands them to this process's logging; never waits."""
 
-    def __init__(self, connection: Connection[Any, Any]) -> None:
+    def __init__(self, connection: Connection[Any, Any], note: Note = ignore) -> None:
+        self._note = note
         self._channel = Channel(connection, blocking=False)
 
     def fileno(self) -> int:
@@ -61,10 +108,16 @@ class RecordReader:
         except EOFError:
             return False
         for record in records:
+            if not _FLOODS.admits(record):
+                continue
+            self._note(record)
             target = logging.getLogger(record.name)
             if target.isEnabledFor(record.levelno):
                 target.handle(record)
         return True
+
+    def flush(self) -> None:
+        """Do nothing: no record is held back."""
 
     def close(self) -> None:
         """Close the pipe's end."""
@@ -82,13 +135,20 @@ class WorkerOutput:
     """
 
     def __init__(
-        self, name: str, log: Connection[Any, Any], stdout: Connection[Any, Any], stderr: Connection[Any, Any]
+        self,
+        name: str,
+        log: Connection[Any, Any],
+        stdout: Connection[Any, Any],
+        stderr: Connection[Any, Any],
+        note: Note = ignore,
     ) -> None:
         logger = logging.getLogger(f"{__package__}.stderr")
+        #: The stream thread's; a spare process gets its name later.
+        self.name = name
         self.readers: list[Reader] = [
-            RecordReader(log),
+            RecordReader(log, note),
             LineReader(stdout, _print),
-            LineReader(stderr, lambda line: logger.warning("stream-thread [%s] stderr: %s", name, line)),
+            BlockReader(stderr, lambda text: logger.warning("stream-thread [%s] stderr: %s", self.name, text)),
         ]
 
     def read(self, reader: Reader) -> None:
@@ -102,6 +162,7 @@ class WorkerOutput:
         for reader in list(self.readers):
             while reader in self.readers and _has_data(reader):
                 self.read(reader)
+            reader.flush()
 
     def close(self) -> None:
         """Close all pipes; what is still in them is lost."""

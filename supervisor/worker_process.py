@@ -12,7 +12,6 @@ import signal
 import sys
 import threading
 import traceback
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -25,6 +24,7 @@ from penstock.workers.control import Command, Failed, Report, Shutdown, ThreadCo
 
 from .channel import Channel
 from .exit_codes import WorkerExitCode
+from .logs import EXCEPTION, MESSAGE
 from .topology_source import TopologyLoadError, TopologySource
 
 #: prctl(2): the signal that a process gets when the thread that made it ends.
@@ -47,7 +47,7 @@ class WorkerSpec:
     """What a stream thread's process is told. slot: N in StreamThread-N; it stays when the process is replaced.
 
     process_id: the application's on this host (a UUID that the state directory keeps). num_threads: how many there are.
-    listeners: of which calls to report, "restore" and "standby".
+    listeners: of which calls to report, "restore" and "standby". slot 0: it waits for one, see spare_process.
     """
 
     slot: int
@@ -61,16 +61,32 @@ class WorkerSpec:
     @property
     def name(self) -> str:
         """The thread's name, which is also its client's id: ``<client id>-StreamThread-<slot>``."""
-        return f"{self.client_id}-StreamThread-{self.slot}"
+        return f"{self.client_id}-StreamThread-{self.slot}" if self.slot else f"{self.client_id}-spare"
 
 
 #: What runs in the process: the stream thread, or in tests something smaller. Returns when it was told to shut down.
 WorkerTarget = Callable[[WorkerSpec, ThreadControl], None]
+#: What a spare process does before it has a slot; it must not open anything that only a slot's process may hold.
+Prepare = Callable[[WorkerSpec], None]
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessStarted:
     """The first message of a process: the interpreter is up, and what goes wrong from now on is reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpareReady:
+    """A spare process has prepared and waits for TakeOver."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOver:
+    """To a spare process: be this stream thread from now on. The fields are WorkerSpec's."""
+
+    slot: int
+    num_threads: int
+    listeners: tuple[str, ...]
 
 
 class ProcessEnds(NamedTuple):
@@ -88,8 +104,8 @@ class PipeControl:
     def __init__(self, channel: Channel) -> None:
         self.failed = False
         self._channel = channel
-        self._commands: deque[Command] = deque()
-        self._reports: SimpleQueue[Report | None] = SimpleQueue()
+        self._commands: SimpleQueue[Command | TakeOver] = SimpleQueue()  # its put may interrupt its get: see SIGTERM
+        self._reports: SimpleQueue[Report | SpareReady | None] = SimpleQueue()
         self._writer = threading.Thread(target=self._write, name="supervisor-writer", daemon=True)
         self._reader = threading.Thread(target=self._read, name="supervisor-reader", daemon=True)
         self._writer.start()
@@ -97,16 +113,25 @@ class PipeControl:
 
     def poll_commands(self) -> list[Command]:
         """Return the commands that have arrived since the last call."""
-        return [self._commands.popleft() for _ in range(len(self._commands))]
+        found = [self._commands.get() for _ in range(self._commands.qsize())]
+        return [command for command in found if not isinstance(command, TakeOver)]
+
+    def wait_for_command(self) -> Command | TakeOver:
+        """Wait for a command and return it."""
+        return self._commands.get()
 
     def report(self, report: Report) -> None:
         """Send a report; it leaves as soon as the pipe takes it."""
         self.failed = self.failed or isinstance(report, Failed)
-        self._reports.put(report)
+        self.send(report)
+
+    def send(self, message: Report | SpareReady) -> None:
+        """Send anything; it leaves as soon as the pipe takes it."""
+        self._reports.put(message)
 
     def shut_down(self) -> None:
         """Act as if the supervisor had sent Shutdown: what SIGTERM does to this process alone."""
-        self._commands.append(Shutdown())
+        self._commands.put(Shutdown())
 
     def close(self) -> None:
         """Send what is still waiting."""
@@ -123,13 +148,22 @@ class PipeControl:
     def _read(self) -> None:
         while True:
             try:
-                self._commands.extend(self._channel.receive())
+                for command in self._channel.receive():
+                    self._commands.put(command)
             except (EOFError, OSError):
                 os._exit(WorkerExitCode.ORPHANED)
 
 
 class PipeLogHandler(logging.handlers.QueueHandler):
     """Sends each log record to the supervisor, whose thread writes it: lines of two processes never mix."""
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        """Make a record picklable; message and traceback, which become one text, are kept apart for JSON too."""
+        message = record.getMessage()
+        prepared: logging.LogRecord = super().prepare(record)
+        setattr(prepared, MESSAGE, message)
+        setattr(prepared, EXCEPTION, prepared.message.removeprefix(message).lstrip("\n"))
+        return prepared
 
     def enqueue(self, record: logging.LogRecord) -> None:
         """Send a record that QueueHandler has made picklable."""

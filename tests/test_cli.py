@@ -88,7 +88,7 @@ def test_describe_prints_the_topology(folder: Path) -> None:
         (["config", "-c", "comit.interval.ms=1"], ExitCode.USAGE, "Did you mean commit.interval.ms?"),
         (["config", "--config", "no.toml"], ExitCode.USAGE, "no.toml cannot be read"),
         (["run", "cli_app:topology"], ExitCode.USAGE, "missing: application.id, bootstrap.servers"),
-        (["run", "cli_app:topology", "--engine", "spark"], ExitCode.USAGE, "--engine local"),
+        (["run", "cli_app:topology", "--engine", "spark", "--threads", "2"], ExitCode.USAGE, "--engine local"),
         (["run", "cli_app:topology", "--threads", "0"], ExitCode.USAGE, "x>=1"),
         (["run"], ExitCode.USAGE, "Missing argument"),
         (["nonsense"], ExitCode.USAGE, "No such command"),

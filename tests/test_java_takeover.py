@@ -199,8 +199,8 @@ class Handover:
         with KafkaStreams(topology(self.topics), config) as streams:
             streams.start()
             self._round(self.feed)
-            threads = [values for values in streams.metrics().values() if "restore-total" in values]
-            self.restored = int(sum(values["restore-total"] for values in threads))
+            restored = [m for m in streams.metrics() if (m.group, m.name) == ("stream-thread-metrics", "restore-total")]
+            self.restored = int(sum(float(metric.value) for metric in restored))
         assert streams.exit_code is ExitCode.OK
 
     def _round(self, feed: Callable[[], None]) -> None:

@@ -42,6 +42,11 @@ def at_least(lowest: int) -> Valid:
     return Valid(f"{lowest} or more", lambda value: value >= lowest)
 
 
+def between(lowest: int, highest: int) -> Valid:
+    """Return the check that a number is in a range, both ends included."""
+    return Valid(f"from {lowest} to {highest}", lambda value: lowest <= value <= highest)
+
+
 def one_of(*words: str) -> Valid:
     """Return the check that a text is one of these words."""
     return Valid("one of " + ", ".join(words), lambda value: value in words)
@@ -122,7 +127,8 @@ class ConfigKey:
 
     def _wrong(self, given: Any, name: str | None, origin: str | None) -> ConfigError:
         where = f" ({origin})" if origin else ""
-        return ConfigError(f"{name or self.name}={given!r}{where} is not valid: expected {self.expected}.")
+        shown = "***" if is_secret(self.name) else repr(given)
+        return ConfigError(f"{name or self.name}={shown}{where} is not valid: expected {self.expected}.")
 
 
 def is_secret(name: str) -> bool:

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .config_def import ConfigKey, ConfigType, DerivedDefault, at_least, matches, one_of
+from .config_def import ConfigKey, ConfigType, DerivedDefault, at_least, between, matches, one_of
+from .durations import ISO_8601_DURATION
 
 AT_LEAST_ONCE = "at_least_once"
 EXACTLY_ONCE_V2 = "exactly_once_v2"
@@ -70,6 +71,9 @@ _SERVERS = matches(r"[^\s,]+:\d+(\s*,\s*[^\s,]+:\d+)*", "host:port, with commas 
 _ANY_OPTIMIZATION = "|".join(OPTIMIZATIONS).replace(".", r"\.")
 _OPTIMIZATION_LIST = matches(
     rf"none|all|({_ANY_OPTIMIZATION})(\s*,\s*({_ANY_OPTIMIZATION}))*", "none, all, or a list of optimizations"
+)
+_RESET = matches(
+    rf"earliest|latest|none|by_duration:{ISO_8601_DURATION}", "earliest, latest, none, or by_duration:P1DT12H"
 )
 _UPGRADES = one_of(*(f"{major}.{minor}" for major, last in ((2, 8), (3, 9), (4, 2)) for minor in range(last + 1)))
 _STALL_TIMEOUT = DerivedDefault("max.poll.interval.ms", lambda config: config["max.poll.interval.ms"] + 60_000)
@@ -225,7 +229,8 @@ _TABLE = (
     ConfigKey("max.poll.records", INT, 5000,
               "Records taken from the consumer at once (Kafka Streams: 1000).", at_least(1), client="consumer"),
     ConfigKey("auto.offset.reset", STRING, "earliest",
-              "Where to start without a committed offset.", one_of("earliest", "latest", "none"), client="consumer"),
+              "Where to start without a committed offset; by_duration:P1DT12H: behind records older than that.",
+              _RESET, client="consumer"),
     ConfigKey("max.poll.interval.ms", MS, 300_000,
               "Longest time between two polls before the thread loses its tasks.", at_least(1), client="consumer"),
     ConfigKey("session.timeout.ms", MS, 45_000,
@@ -275,10 +280,28 @@ _TABLE = (
     ConfigKey("penstock.worker.restart.backoff.ms", MS, 500,
               "Wait before the second replacement in a row; doubles. The first one is immediate.", at_least(0)),
     ConfigKey("penstock.worker.restart.backoff.max.ms", MS, 30_000, "Longest wait before a replacement.", at_least(0)),
+    ConfigKey("penstock.worker.spare", BOOLEAN, True,
+              "Keep one more process ready, with everything imported, which takes the place of one that dies at once."),
     ConfigKey("penstock.shutdown.timeout.ms", MS, 60_000,
               "How long stream threads may take to commit and close before they are killed.", at_least(0)),
+    ConfigKey("penstock.topology.changes", STRING, "refuse",
+              "A topology that does not fit the state there is; accept: run it nevertheless.",
+              words=_words("refuse", "accept")),
+    ConfigKey("penstock.http.port", INT, None,
+              "Serve health, metrics, stores and the dashboard over HTTP; none: do not, 0: any free port.",
+              between(0, 65_535)),
+    ConfigKey("penstock.http.host", STRING, "127.0.0.1",
+              "Address to serve at; any but the host's own loopback needs penstock.http.token."),
+    ConfigKey("penstock.http.token", STRING, None,
+              "Bearer token that HTTP requests must carry; without one nothing can be changed over HTTP."),
+    ConfigKey("penstock.memory.bytes", INT, None,
+              "Memory for all stream threads together, shared out to their stores; none: at most half of the host's.",
+              at_least(1)),
     ConfigKey("penstock.log.level", STRING, "INFO",
               "What is logged.", words=_words("DEBUG", "INFO", "WARNING", "ERROR")),
+    ConfigKey("penstock.log.format", STRING, "auto",
+              "How it is logged; auto: for the journal under systemd, else plain.",
+              words=_words("auto", "plain", "json", "journal")),
 )
 # fmt: on
 

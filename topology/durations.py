@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 from .errors import TopologyError
 
 #: A duration: ``timedelta``, or an int of milliseconds.
 Duration = timedelta | int
+
+#: A duration in a configuration, as Java's Duration.parse takes it: days, hours, minutes, seconds; without signs.
+ISO_8601_DURATION = r"P(?=\d|T\d)(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{1,9})?)S)?)?"
 
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -34,3 +38,12 @@ def non_negative_millis(duration: Duration, what: str) -> int:
     if millis < 0:
         raise TopologyError(f"{what} must not be negative, got {millis} ms")
     return millis
+
+
+def iso_8601_millis(text: str) -> int:
+    """Return the milliseconds of a duration such as ``P1DT12H`` or ``PT0.5S``; raises ValueError for any other text."""
+    found = re.fullmatch(ISO_8601_DURATION, text)
+    if found is None:
+        raise ValueError(f"{text!r} is no duration: write it as P1DT12H, PT30M or PT0.5S")
+    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds) // _MILLISECOND

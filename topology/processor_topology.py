@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from .durations import Duration, non_negative_millis
+from .durations import Duration, iso_8601_millis, non_negative_millis
 from .operators.operator import Operator
 from .store_interfaces import StoreBuilder
 
@@ -31,6 +31,15 @@ class AutoOffsetReset(Enum):
         Where no record is that young, it begins at the end. Raises TopologyError for a negative duration.
         """
         return ResetByDuration(non_negative_millis(duration, "The duration of AutoOffsetReset.by_duration()"))
+
+    @staticmethod
+    def of(text: str) -> OffsetResetPolicy:
+        """Return the policy that a configuration names: earliest, latest, none, by_duration:P1DT12H (KIP-1106).
+
+        Raises ValueError for any other text.
+        """
+        kind, _, duration = text.partition(":")
+        return ResetByDuration(iso_8601_millis(duration)) if kind == "by_duration" else AutoOffsetReset(text)
 
 
 @dataclass(frozen=True, slots=True)

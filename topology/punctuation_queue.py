@@ -50,6 +50,11 @@ class PunctuationQueue:
         self._push(schedule)
         return schedule
 
+    def reschedule(self, schedule: PunctuationSchedule, due_ms: int) -> None:
+        """Take in a schedule that close() has dropped, with another due time: a task goes on where it was (Spark)."""
+        schedule.due_ms = due_ms
+        self._push(schedule)
+
     def maybe_punctuate(self, now_ms: int) -> int:
         """Fire what is due at now_ms, each schedule once. Returns how many have fired."""
         heap = self._heap

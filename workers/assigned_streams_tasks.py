@@ -26,6 +26,10 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
         self.restoring_by_partition: dict[TopicPartition, StreamTask] = {}
         self.restored_partitions: set[TopicPartition] = set()
 
+    def on_unavailable(self, task: StreamTask, error: BrokerUnavailableError) -> None:
+        """Have the task opened later; raises TaskTimeoutError when it has had to wait for task.timeout.ms."""
+        self.timeouts.failed([task.task_id], "opening the stores", error)
+
     def add_to_restoring(self, task: StreamTask) -> None:
         """Register a task whose changelogs are to be read before it runs."""
         self.restoring[task.task_id] = task

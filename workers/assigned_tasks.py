@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Generic, TypeVar
 
-from penstock.topology.errors import LockError, TaskMigratedError
+from penstock.topology.errors import BrokerUnavailableError, LockError, TaskMigratedError
 from penstock.topology.records import TaskId, TopicPartition
 
 from .log_context import PrefixedLogger, listed
@@ -69,6 +69,12 @@ class AssignedTasks(Generic[T]):
                 del self.created[task.task_id]
             except LockError as error:
                 self.log.trace("Could not create %s %s due to %s; will retry", self.task_type_name, task.task_id, error)
+            except BrokerUnavailableError as error:
+                self.on_unavailable(task, error)
+
+    def on_unavailable(self, task: T, error: BrokerUnavailableError) -> None:
+        """Act on brokers that do not tell what a task needs before it is opened; without a raise it is tried again."""
+        raise error
 
     def add_to_restoring(self, task: T) -> None:
         """Register a task whose stores have to catch up first. Standby tasks never do: catching up is their work."""

@@ -29,6 +29,13 @@ REQUEST_TIMEOUT_SECONDS = 10.0
 #: Between a failed question and the next one, in ms.
 RETRY_BACKOFF_MS = 100
 
+#: What follows when a changelog was deleted, and what can be done.
+CHANGELOG_DELETED = (
+    "A restart makes it anew, but empty, and what was counted so far is lost with it. To count from the beginning stop "
+    "the application on all hosts, delete its state directories, reset its offsets (kafka-consumer-groups "
+    "--reset-offsets --to-earliest) and start it again."
+)
+
 
 class Bounds(NamedTuple):
     """Offsets of a partition: of its first record, and behind its last one."""
@@ -122,7 +129,5 @@ def missing_changelog(partition: TopicPartition, reason: str) -> StreamsError:
     """Return the error for a changelog that is not there, with what mends it."""
     return StreamsError(
         f"The changelog topic {partition.topic} was deleted, or has no partition {partition.partition}: {reason}. "
-        "A restart makes it anew, but empty, and what was counted so far is lost with it. To count from the beginning "
-        "stop the application on all hosts, delete its state directories, reset its offsets (kafka-consumer-groups "
-        "--reset-offsets --to-earliest) and start it again."
+        + CHANGELOG_DELETED
     )

@@ -34,6 +34,8 @@ Client = TypeVar("Client")
 #: librdkafka writes its log lines here; they come out when the client is polled.
 CLIENT_LOGGER = logging.getLogger("penstock.librdkafka")
 
+#: How long a stream thread waits for committed offsets before it goes on with its other work, in ms.
+COMMITTED_WAIT_MS = 500
 #: Kafka's names of settings that librdkafka calls otherwise.
 _RENAMED: Mapping[str, str] = {
     "request.timeout.ms": "socket.timeout.ms",
@@ -181,6 +183,7 @@ class KafkaClientSupplier:
             retry_backoff_ms=config["retry.backoff.ms"],
             request_timeout_ms=config["request.timeout.ms"],
             unavailable_timeout_ms=max(config["task.timeout.ms"], config["session.timeout.ms"]),
+            committed_wait_ms=COMMITTED_WAIT_MS,
         )
         connection = {ours: settings[name] for name, ours in _FOR_MEMBER.items() if name in settings}
         return member_config, connection | kafka_python_security(settings)

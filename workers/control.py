@@ -45,7 +45,60 @@ class Query:
     arguments: tuple[Any, ...] = ()
 
 
-Command = Shutdown | Pause | Resume | ShutDownApplication | Query
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Command: read all metrics; the answer is a QueryResult with the same id, its value a tuple of MetricGroups."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeTopology:
+    """Command: say what runs here; the answer is a QueryResult, its value JSON: see topology_json.py."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadStore:
+    """Command: read a state store for somebody who knows keys as text; the answer is a QueryResult: see store_reads.py.
+
+    key: one key; without it a range of keys from key_from to key_to, or those that begin with prefix. time_from,
+    time_to: ms, of windows' starts, of sessions, or (time_to) as of when a versioned store is read. partition: where
+    the key is, if not where Kafka's partitioner puts it. max_lag: a standby task may answer for a key, or a partition,
+    if it is no more records behind. everywhere: look for the key in all tasks, because whoever wrote it may not have
+    used Kafka's partitioner.
+    """
+
+    id: int
+    store: str
+    key: str | None = None
+    key_from: str | None = None
+    key_to: str | None = None
+    prefix: str | None = None
+    time_from: int | None = None
+    time_to: int | None = None
+    limit: int = 100
+    reverse: bool = False
+    partition: int | None = None
+    max_lag: int | None = None
+    everywhere: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSnapshot:
+    """Command: copy all stores on disk into a directory; the answer is a QueryResult: see store_snapshots.py."""
+
+    id: int
+    directory: str
+
+
+#: The method of a Query for summaries of all stores, whatever its store.
+LIST_STORES = "view_stores"
+
+Command = (
+    Shutdown | Pause | Resume | ShutDownApplication | Query | Measure | DescribeTopology | ReadStore | TakeSnapshot
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +111,11 @@ class StateChanged:
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """What a status line shows of one task."""
+    """What a status line shows of one task.
+
+    lags: of its input partitions, in records that are still on the broker; None as long as that is not known. buffered:
+    records that were fetched and wait in the task.
+    """
 
     task_id: str
     kind: str  # "active" or "standby"
@@ -66,6 +123,8 @@ class TaskStatus:
     restore_remaining: int = 0
     restore_total: int = 0
     restore_rate: float = 0.0  # records per second, of the last seconds; a standby task's updates
+    lags: Mapping[TopicPartition, int | None] = field(default_factory=dict)
+    buffered: int = 0
 
     @property
     def restore_eta_seconds(self) -> float | None:
@@ -90,7 +149,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """Report: the answer to a Query; error is None or what went wrong."""
+    """Report: the answer to a command that has an id; error is None or what went wrong."""
 
     id: int
     value: Any = None

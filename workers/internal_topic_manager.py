@@ -125,6 +125,7 @@ class InternalTopicManager:
         self._with_racks: bool = config["rack.aware.assignment.strategy"] != "none"
         self._racks: dict[TopicPartition, frozenset[str]] = {}
         self._retry_timeout_ms: int = config["max.poll.interval.ms"] // 2  # as Kafka Streams: a member must poll again
+        self._patience_ms: int | None = None
 
     def topic_names(self) -> frozenset[str]:
         """Return all topics of the cluster, for source patterns; raises BrokerUnavailableError."""
@@ -141,13 +142,15 @@ class InternalTopicManager:
         """
         return self._racks
 
-    def make_ready(self, topics: Mapping[int, TopicsInfo]) -> dict[str, int]:
+    def make_ready(self, topics: Mapping[int, TopicsInfo], patience_ms: int | None = None) -> dict[str, int]:
         """Create the internal topics that are missing; return the partition counts of all topics.
 
-        All source, internal and sink topics; sinks that do not exist are left out. Raises MissingSourceTopicError,
-        TopologyError for joined topics that are not co-partitioned, StreamsError for an internal topic with a wrong
-        number of partitions, BrokerUnavailableError.
+        All source, internal and sink topics; sinks that do not exist are left out. patience_ms: how long to wait for
+        the brokers until BrokerUnavailableError asks for another call; None: half of ``max.poll.interval.ms``, and then
+        there is no hope. Raises MissingSourceTopicError, TopologyError for joined topics that are not co-partitioned,
+        StreamsError for an internal topic with a wrong number of partitions, BrokerUnavailableError.
         """
+        self._patience_ms = patience_ms
         counts = self._until_ready(lambda waited_ms: self._describe_user_topics(topics, waited_ms))
         needed = self._needed(topics, counts)
         internal = self._until_ready(lambda waited_ms: self._make(needed))
@@ -219,10 +222,14 @@ class InternalTopicManager:
             self._racks = {**self._racks, **_racks(known)}
         return {name: len(described.partitions) for name, described in known.items()}
 
+    @property
+    def _wait_seconds(self) -> float:
+        return _REQUEST_SECONDS if self._patience_ms is None else min(_REQUEST_SECONDS, self._patience_ms / 1000)
+
     def _result(self, future: Future[Any], what: str) -> tuple[bool, Any]:
         """Return (True, result), result None for a missing topic; (False, None) if asking again may help."""
         try:
-            return True, future.result(_REQUEST_SECONDS)
+            return True, future.result(self._wait_seconds)
         except FutureTimeoutError:
             return False, None
         except KafkaException as error:
@@ -244,6 +251,8 @@ class InternalTopicManager:
         started = last_logged = now = self._clock.monotonic_ms()
         while (result := attempt(now - started)) is None:
             now = self._clock.monotonic_ms()
+            if self._patience_ms is not None and now - started >= self._patience_ms:
+                raise BrokerUnavailableError(f"Topics could not be made ready yet: {self._obstacle}.")
             if now - started >= self._retry_timeout_ms:
                 raise BrokerUnavailableError(
                     f"Topics could not be made ready within {self._retry_timeout_ms} ms, half of max.poll.interval.ms: "

@@ -19,3 +19,7 @@ class LoopTime:
         self.now_ms = self._clock.monotonic_ms()
         self.wall_clock_ms = self._clock.wall_clock_ms()
         return max(self.now_ms - before, 0)
+
+    def read_ms(self) -> int:
+        """Return the monotonic clock as it is now, for latencies within an iteration."""
+        return self._clock.monotonic_ms()

@@ -1,4 +1,4 @@
-"""What a stream thread measures, under Kafka Streams' names (ThreadMetrics, TaskMetrics; KIP-444).
+"""Sensors, and what a stream thread measures, under Kafka Streams' names (ThreadMetrics; KIP-444).
 
 A rate or average looks back over ``metrics.num.samples`` windows of ``metrics.sample.window.ms``, as Kafka's do.
 """
@@ -6,21 +6,32 @@ A rate or average looks back over ``metrics.num.samples`` windows of ``metrics.s
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 #: Kafka's defaults of metrics.sample.window.ms and metrics.num.samples.
 SAMPLE_WINDOW_MS = 30_000
 NUM_SAMPLES = 2
 
 
+@dataclass(frozen=True, slots=True)
+class MetricGroup:
+    """Metrics of one thing, a task or a store: values by name. group and tags are Kafka Streams'."""
+
+    group: str
+    tags: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, float] = field(default_factory=dict)
+
+
 class _Sample:
-    __slots__ = ("count", "highest", "start_ms", "sum")
+    __slots__ = ("count", "highest", "lowest", "start_ms", "sum")
 
     def __init__(self, start_ms: int) -> None:
         self.start_ms = start_ms
         self.count = 0
         self.sum = 0.0
         self.highest = float("-inf")
+        self.lowest = float("inf")
 
 
 class Sensor:
@@ -40,6 +51,7 @@ class Sensor:
         sample.count += count
         sample.sum += value * count
         sample.highest = max(sample.highest, value)
+        sample.lowest = min(sample.lowest, value)
         self.total += count
 
     def average(self, now_ms: int) -> float:
@@ -51,6 +63,10 @@ class Sensor:
     def highest(self, now_ms: int) -> float:
         """Return the highest value, 0.0 without any."""
         return max((sample.highest for sample in self._live(now_ms)), default=0.0)
+
+    def lowest(self, now_ms: int) -> float:
+        """Return the lowest value, 0.0 without any."""
+        return min((sample.lowest for sample in self._live(now_ms)), default=0.0)
 
     def rate(self, now_ms: int) -> float:
         """Return events per second."""
@@ -73,6 +89,8 @@ class ThreadMetrics:
         def sensor() -> Sensor:
             return Sensor(window_ms, samples)
 
+        #: Makes sensors with the configured windows, for what else the thread measures.
+        self.sensor = sensor
         self.commit, self.poll, self.process, self.punctuate = sensor(), sensor(), sensor(), sensor()
         self.poll_records, self.process_records = sensor(), sensor()
         self.task_created, self.task_closed = sensor(), sensor()
@@ -103,7 +121,7 @@ class ThreadMetrics:
         for name, sensor in latencies.items():
             yield f"{name}-latency-avg", sensor.average(now_ms)
             yield f"{name}-latency-max", sensor.highest(now_ms)
-            yield from _rate_and_total(name, sensor, now_ms)
+            yield from rate_and_total(name, sensor, now_ms)
         for name, sensor in {"poll-records": self.poll_records, "process-records": self.process_records}.items():
             yield f"{name}-avg", sensor.average(now_ms)
             yield f"{name}-max", sensor.highest(now_ms)
@@ -117,7 +135,7 @@ class ThreadMetrics:
             "partition-stall": self.partition_stall,
         }
         for name, sensor in counted.items():
-            yield from _rate_and_total(name, sensor, now_ms)
+            yield from rate_and_total(name, sensor, now_ms)
         for name, sensor in self._ratios.items():
             yield f"{name}-ratio", sensor.average(now_ms)
         yield "restore-remaining-records-total", float(self.restore_remaining)
@@ -126,6 +144,7 @@ class ThreadMetrics:
         yield "blocked-time-ns-total", float(self.blocked_time_ns_total)
 
 
-def _rate_and_total(name: str, sensor: Sensor, now_ms: int) -> Iterator[tuple[str, float]]:
+def rate_and_total(name: str, sensor: Sensor, now_ms: int) -> Iterator[tuple[str, float]]:
+    """Yield <name>-rate (per second) and <name>-total."""
     yield f"{name}-rate", sensor.rate(now_ms)
     yield f"{name}-total", float(sensor.total)

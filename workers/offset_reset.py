@@ -38,7 +38,7 @@ class OffsetReset:
     ) -> None:
         self._topologies = topologies
         self._topics = topics
-        self._original_reset = AutoOffsetReset(original_reset)
+        self._original_reset = AutoOffsetReset.of(original_reset)
         self._offset_at = offset_at
         self._wall_clock_ms = wall_clock_ms
         self._log = log

@@ -7,6 +7,7 @@ explicit, because the group's committed offsets are read through the membership.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from itertools import groupby
 from operator import methodcaller
 from typing import Any
@@ -80,7 +81,14 @@ class PartitionConsumer:
             known = {p: offset if offset >= 0 else self._resolve(p, offset) for p, offset in offsets.items()}
             self._consumer.incremental_assign([_one(partition, offset) for partition, offset in known.items()])
             self._positions |= known
-            self._topics.update(partition.topic for partition in known)
+            self._hear_of({partition.topic for partition in known})
+
+    def _hear_of(self, topics: Collection[str]) -> None:
+        """Have librdkafka ask at once where new topics are; by itself a client that is connected waits up to 1 s."""
+        for topic in set(topics) - self._topics:
+            with suppress(KafkaException):  # the question is asked; the answer, which is not waited for, goes to itself
+                self._consumer.list_topics(topic, 0)
+        self._topics.update(topics)
 
     def _resolve(self, partition: TopicPartition, offset: int) -> int:
         low, high = self.watermarks(partition)
@@ -243,10 +251,6 @@ class PartitionConsumer:
     def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Ask the broker for the end offset of each partition; see watermarks."""
         return {partition: self.watermarks(partition)[1] for partition in partitions}
-
-    def total_lag(self) -> int:
-        """Return the known lags together: a local look-up for each partition."""
-        return sum(self.lag(partition) or 0 for partition in self._positions)
 
     def close(self) -> None:
         """Close the client."""

@@ -53,7 +53,7 @@ class RecordQueue:
     processed.
     """
 
-    __slots__ = ("_alone", "_next", "_records", "_source", "_stamped", "_time", "_timestamps", "partition")
+    __slots__ = ("_alone", "_next", "_records", "_source", "_stamped", "_time", "_timestamps", "added", "partition")
 
     def __init__(self, partition: TopicPartition, source: Source, alone: bool) -> None:
         self.partition = partition
@@ -64,6 +64,8 @@ class RecordQueue:
         self._timestamps: list[int] = []
         self._next = 0
         self._time = UNKNOWN
+        #: How many records were buffered so far; what is no longer in the queue was processed.
+        self.added = 0
 
     def __len__(self) -> int:
         return len(self._records) - self._next
@@ -78,6 +80,7 @@ class RecordQueue:
             self._timestamps = [*self._timestamps[self._next :], *added]
         self._records = [*self._records[self._next :], *records]
         self._next = 0
+        self.added += len(records)
 
     @property
     def head_timestamp(self) -> int:
@@ -92,6 +95,13 @@ class RecordQueue:
         head = self._records[self._next]
         offset: int = head.message.offset() if self._stamped else head.offset()
         return offset
+
+    @property
+    def head_time(self) -> int:
+        """Timestamp (ms) of the next record, which there must be, whether or not it is the only partition."""
+        head = self._records[self._next]
+        time_ms: int = head.timestamp if self._stamped else head.timestamp()[1]
+        return time_ms
 
     @property
     def partition_time(self) -> int:
@@ -179,6 +189,18 @@ class PartitionGroup:
     def head_offset(self, partition: TopicPartition) -> int | None:
         """Return the offset of the next record of a partition, None if nothing of it is buffered."""
         return self._queues[partition].head_offset
+
+    def head(self) -> tuple[TopicPartition, int] | None:
+        """Return the partition and the timestamp (ms) of the record that comes next, None if nothing is buffered."""
+        if not self._non_empty:
+            return None
+        queue = self._non_empty[0][2]
+        return queue.partition, queue.head_time
+
+    def processed(self, partition: TopicPartition) -> int:
+        """Return how many records of a partition have left its queue."""
+        queue = self._queues[partition]
+        return queue.added - len(queue)
 
     def partition_time(self, partition: TopicPartition) -> int:
         """Return the highest timestamp (ms) processed of a partition, UNKNOWN before the first.

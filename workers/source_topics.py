@@ -67,7 +67,7 @@ class SourceTopics:
         self,
         topologies: BuiltTopologies,
         topic_counts: TopicCounts,
-        make_ready: Callable[[Mapping[int, TopicsInfo]], Mapping[str, int]],
+        make_ready: Callable[[Mapping[int, TopicsInfo], int | None], Mapping[str, int]],
         update: Callable[[Mapping[int, TopicsInfo], Mapping[str, int]], None],
         clock: Clock,
         interval_ms: int,
@@ -85,11 +85,11 @@ class SourceTopics:
         self._read: dict[str, int] = {}
         self._looked_ms = clock.monotonic_ms()
 
-    def prepare(self) -> None:
+    def prepare(self, patience_ms: int | None = None) -> None:
         """Bring the topics up to date before a join: internal ones are made, counts are read. Raises as make_ready."""
         self._topologies.refresh()
         infos = self._topologies.infos()
-        counts = self._make_ready(infos)
+        counts = self._make_ready(infos, patience_ms)
         self._update(infos, counts)
         self.counts = counts
         self._read = self._topologies.read_topics(counts)

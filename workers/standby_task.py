@@ -58,7 +58,7 @@ class StandbyTask(Task):
 
     def record_dropped(self, node: str, reason: str) -> None:
         """Count a row that a store did not take, e.g. because it has expired."""
-        self.environment.metrics.dropped_records.record(1, self.environment.time.now_ms)
+        self.metrics.drop(self.environment.time.now_ms)
 
     def _does_not(self, what: str, to: str) -> StreamsError:
         return StreamsError(f"{self.log.prefix}a standby task does not {what} {to}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from penstock.topology.errors import TaskCorruptedError
+from penstock.topology.errors import BrokerUnavailableError, TaskCorruptedError
 from penstock.topology.records import Message, TaskId, TopicPartition
 
 from .changelog import Changelog, ChangelogState
@@ -22,6 +22,7 @@ from .restore_progress import RestoreProgress
 from .standby_update_listener import StandbyUpdateListener, SuspendReason
 from .state_restore_listener import StateRestoreListener
 from .task import Task
+from .task_timeouts import TaskTimeouts
 
 #: Records taken from the restore consumer at once: a large batch makes one large write.
 RESTORE_BATCH_RECORDS = 10_000
@@ -29,7 +30,10 @@ RESTORE_BATCH_RECORDS = 10_000
 RESTORED_AT_ONCE = 4
 
 #: Reads the group's committed offsets: GroupMembership.committed.
-Committed = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, OffsetAndMetadata | None]]
+Offsets = Mapping[TopicPartition, OffsetAndMetadata | None]
+Committed = Callable[[Collection[TopicPartition]], Offsets]
+#: The operation, in messages.
+READING_COMMITTED = "reading what is committed of a source topic that serves as changelog"
 _S = ChangelogState
 
 
@@ -49,6 +53,7 @@ class StoreChangelogReader:
         standby_listener: StandbyUpdateListener,
         clock: Clock,
         limit_interval_ms: int,
+        timeouts: TaskTimeouts,
         log: PrefixedLogger,
     ) -> None:
         #: Records applied so far, to active and to standby tasks.
@@ -61,6 +66,7 @@ class StoreChangelogReader:
         self._standby_listener = standby_listener
         self._clock = clock
         self._limit_interval_ms = limit_interval_ms
+        self._timeouts = timeouts
         self._log = log
         self._changelogs: dict[TopicPartition, Changelog] = {}
         self._progress = RestoreProgress(clock, log)
@@ -102,6 +108,17 @@ class StoreChangelogReader:
         """Return how many offsets of a task remain to be restored, and how many there were."""
         mine = self._changelogs_of(task)
         return sum(c.remaining for c in mine), sum(c.total for c in mine)
+
+    def lag(self, task: Task) -> int | None:
+        """Return how many offsets a standby task's stores are behind their changelogs; None as long as not known."""
+        mine = self._changelogs_of(task)
+        ends = [self._consumer.end(changelog.partition) for changelog in mine]
+        known = [max(end - c.position, 0) for end, c in zip(ends, mine, strict=True) if end is not None]
+        return sum(known) if len(known) == len(mine) else None
+
+    def restored(self, task: Task) -> dict[str, int]:
+        """Return by store how many records of their changelogs were applied to a task's stores since it was opened."""
+        return {c.store: c.total_restored for c in self._changelogs_of(task)}
 
     def rate(self, task: Task) -> float:
         """Return how many records a second are being applied to a task's stores, 0.0 if none are."""
@@ -202,7 +219,10 @@ class StoreChangelogReader:
             return
         bounds = self._bounds.poll([changelog.partition for changelog in registered])
         sources = [p for p in bounds if self._changelogs[p].is_source]
-        committed = self._committed(sources) if sources else {}
+        committed = self._committed_now(sources)
+        if committed is None:  # these are asked for again
+            committed = {}
+            bounds = {partition: found for partition, found in bounds.items() if partition not in sources}
         for partition, found in bounds.items():
             at = committed.get(partition)
             self._initialize(self._changelogs[partition], found, 0 if at is None else at.offset)
@@ -271,12 +291,26 @@ class StoreChangelogReader:
         if not limited or now_ms - self._last_limits_ms < self._limit_interval_ms:
             return
         self._last_limits_ms = now_ms
-        committed = self._committed([c.partition for c in limited])
+        committed = self._committed_now([c.partition for c in limited]) or {}
         for changelog in limited:
-            at = committed[changelog.partition]
+            at = committed.get(changelog.partition)
             if at is not None and at.offset > (changelog.limit or 0):
                 changelog.limit = at.offset
                 self._consumer.resume([changelog.partition])
+
+    def _committed_now(self, partitions: list[TopicPartition]) -> Offsets | None:
+        """Return the committed offsets, None if the brokers do not tell them now.
+
+        Raises TaskTimeoutError when they have not for task.timeout.ms.
+        """
+        task_ids = [self._changelogs[partition].task_id for partition in partitions]
+        try:
+            found = self._committed(partitions) if partitions else {}
+        except BrokerUnavailableError as error:
+            self._timeouts.failed(task_ids, READING_COMMITTED, error)
+            return None
+        self._timeouts.succeeded(task_ids, READING_COMMITTED)
+        return found
 
     def _in_state(self, state: ChangelogState) -> list[Changelog]:
         return [changelog for changelog in self._changelogs.values() if changelog.state is state]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from penstock.statestore.store_view import lookup, page, summary
 from penstock.topology.errors import InvalidStateStoreError
 
-from .control import Query, QueryResult
+from .control import LIST_STORES, Query, QueryResult
 from .task_manager import TaskManager
 
 #: The methods that read; docs/architecture.md, "Stores", says what they do.
@@ -19,6 +20,9 @@ READ_METHODS = frozenset(
         "backward_find_sessions",
     )
 )
+
+#: For people: rows as plain values. The first argument is a task id, None for all tasks.
+VIEWS: Mapping[str, Callable[..., Any]] = {"view_get": lookup, "view_page": page}
 
 
 def answer(query: Query, task_manager: TaskManager) -> QueryResult:
@@ -33,7 +37,9 @@ def answer(query: Query, task_manager: TaskManager) -> QueryResult:
 
 
 def _results(query: Query, task_manager: TaskManager) -> dict[str, Any]:
-    if query.method not in READ_METHODS:
+    if query.method == LIST_STORES:
+        return _all_stores(task_manager)
+    if query.method not in READ_METHODS and query.method not in VIEWS:
         raise InvalidStateStoreError(
             f"{query.method} does not read a store; use one of {', '.join(sorted(READ_METHODS))}"
         )
@@ -50,7 +56,28 @@ def _results(query: Query, task_manager: TaskManager) -> dict[str, Any]:
         for i, t in active.running.items()
         if query.store in t.state_manager.stores
     }
+    if query.method in VIEWS:
+        task, *arguments = query.arguments
+        view = VIEWS[query.method]
+        return {str(i): view(store, *arguments) for i, store in stores.items() if task in (None, str(i))}
     return {str(task_id): _plain(getattr(store, query.method)(*query.arguments)) for task_id, store in stores.items()}
+
+
+def _all_stores(task_manager: TaskManager) -> dict[str, Any]:
+    """Return summaries of the stores of each task here; of one that is not open yet the name only."""
+    return {
+        f"{kind}:{task_id}": [
+            {
+                **(summary(opened[name]) if (opened := task.state_manager.stores).get(name) else {"store": name}),
+                "task_id": str(task_id),
+                "task_state": task.state.name,
+                "task_kind": kind,
+            }
+            for name in sorted(task.topology.stores)
+        ]
+        for kind, tasks in (("active", task_manager.active), ("standby", task_manager.standby))
+        for task_id, task in tasks.all_tasks().items()
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.statestore.stores import build_store
 from penstock.topology.compiled import CompiledTopology, compile_topology
-from penstock.topology.errors import BrokerUnavailableError, LockError, StreamsError
+from penstock.topology.errors import StreamsError
 from penstock.topology.processor_api import Punctuation
 from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.punctuation_queue import PunctuationQueue
@@ -85,7 +85,7 @@ class StreamTask(Task):
         was about to commit must be in the changelogs, or be gone, before their ends are asked for.
         """
         if self._clients.producer.transactional:
-            self._await_stable_offsets()
+            self._clients.membership.committed(self.input_partitions)
         cache = self.environment.cache
         self.state_manager.open(
             lambda builder, directory, recycled: build_store(
@@ -97,16 +97,6 @@ class StreamTask(Task):
         self.log.info("Initialized")
         return not self.changelog_partitions
 
-    def _await_stable_offsets(self) -> None:
-        try:
-            self._clients.membership.committed(self.input_partitions)
-        except BrokerUnavailableError as error:
-            text = (
-                f"The input's offsets cannot be read yet, perhaps a transaction that holds them is still open: {error}"
-            )
-            self.log.warning("%s Trying again.", text)
-            raise LockError(f"{self.log.prefix}{text}") from error
-
     def initialize_topology(self) -> None:
         """Compile the sub-topology, start its processors, and begin to read the input at the committed offsets."""
         committed = self._clients.membership.committed(self.input_partitions)
@@ -117,7 +107,7 @@ class StreamTask(Task):
             self.input_partitions,
             self._compiled.sources,
             self._clients.consumer.lag,
-            lambda: self.environment.metrics.enforced_processing.record(1, self.environment.time.now_ms),
+            lambda: self.metrics.enforce(self.environment.time.now_ms),
             self.config["max.task.idle.ms"],
             self.log,
         )
@@ -156,6 +146,8 @@ class StreamTask(Task):
             self.log.info("Skip suspending since state is %s", self.state.name)
             return
         before = self.state
+        if self._group is not None:
+            self.metrics.leave(self._group, self.environment.time.now_ms)
         try:
             self._clients.consumer.unassign(self.input_partitions)
             if self._compiled is not None:
@@ -189,17 +181,25 @@ class StreamTask(Task):
 
         Raises StreamsError naming operator, topic, partition and offset of the record that failed.
         """
-        group = self._partition_group
-        now_ms = self.environment.time.now_ms
+        group, time = self._partition_group, self.environment.time
+        now_ms = time.now_ms
+        head = group.head()
+        began_ms = time.read_ms() if head is not None else now_ms
         left = max_records
         while left > 0 and group.ready_to_process(now_ms):
             processed = group.process_next(left)
             if processed is None:
                 break
             left -= processed.records
-        if left < max_records:
+        if left < max_records and head is not None:
             self._commit_needed = True
+            ended_ms = time.read_ms()
+            self.metrics.batch(head, time.wall_clock_ms, max_records - left, ended_ms - began_ms, ended_ms)
         return max_records - left
+
+    def look(self, restored: int) -> None:
+        """See Task.look; the queues have counted too."""
+        self.metrics.look(self._group, restored, self.environment.time.now_ms)
 
     def num_buffered(self) -> int:
         """Return how many records wait to be processed."""
@@ -228,9 +228,12 @@ class StreamTask(Task):
         return self._punctuate(self._system_time_queue, self.wall_clock_ms())
 
     def _punctuate(self, queue: PunctuationQueue, now_ms: int) -> int:
+        began_ms = self.environment.time.read_ms()
         fired = queue.maybe_punctuate(now_ms)
         if fired:
             self._commit_needed = True
+            ended_ms = self.environment.time.read_ms()
+            self.metrics.punctuate.record((ended_ms - began_ms) / fired, ended_ms, fired)
         return fired
 
     # -- commit: see committer.py for the order
@@ -280,6 +283,7 @@ class StreamTask(Task):
             partition: at.offset for partition, at in offsets.items() if partition in self.input_partitions
         }
         self._commit_needed = self._commit_requested = False
+        self.metrics.commit.record(1, self.environment.time.now_ms)
 
     def source_changelog_offsets(self) -> dict[TopicPartition, int]:
         """Return how far input partitions that serve as changelogs were processed."""
@@ -307,7 +311,7 @@ class StreamTask(Task):
 
     def record_dropped(self, node: str, reason: str) -> None:
         """Count a dropped record; the first one of its kind is logged with where it came from."""
-        self.environment.metrics.dropped_records.record(1, self.environment.time.now_ms)
+        self.metrics.drop(self.environment.time.now_ms)
         if (node, reason) in self._dropped_reasons:
             return
         self._dropped_reasons.add((node, reason))

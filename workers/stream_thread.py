@@ -15,12 +15,16 @@ from .batch_sizer import BatchSizer
 from .control import Failed, StateChanged, ThreadControl
 from .garbage_collection import tuned_garbage_collection
 from .log_context import listed
+from .measurement import measure
+from .metrics import MetricGroup
 from .partition_consumer import InvalidOffsetError, Records
+from .store_reads import StoreReader
 from .stream_thread_parts import StreamThreadParts, ThreadSpec, create_parts
 from .stream_thread_state import StreamThreadState
 from .task_manager import NOT_COMMITTED
 from .thread_commands import ThreadCommands
 from .thread_status import StatusReporter
+from .topology_json import topology_json
 
 _S = StreamThreadState
 
@@ -59,6 +63,8 @@ class StreamThread:
         self._group = parts.group
         self._changelog_reader = parts.changelog_reader
         self._commands = ThreadCommands(parts.control, self)
+        #: Answers those who know keys as text, e.g. over HTTP.
+        self.store_reader = StoreReader(parts)
         self._status = StatusReporter(self, parts)
         self._batches = BatchSizer()
         config = parts.config
@@ -430,6 +436,14 @@ class StreamThread:
     def advance_now_and_compute_latency(self) -> int:
         """Read the clock; returns how many ms have passed since it was read last."""
         return self._time.advance()
+
+    def measure(self) -> tuple[MetricGroup, ...]:
+        """Return all metrics of the thread, its tasks and their stores."""
+        return measure(self.name, self._parts)
+
+    def describe_topology(self) -> bytes:
+        """Return sub-topologies, nodes and stores as JSON."""
+        return topology_json(self._parts.topology, self._parts.topologies, self._parts.topics)
 
     def enforce_rebalance(self, reason: str) -> None:
         """Make the group rebalance."""

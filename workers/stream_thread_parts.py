@@ -87,8 +87,9 @@ class ThreadSpec(Protocol):
 
 #: How long the leader of the group asks for the offsets that it plans with, in ms.
 OFFSETS_TIMEOUT_MS = 10_000
-#: How long a commit asks where the changelogs end, in ms (Kafka: default.api.timeout.ms).
-COMMIT_OFFSETS_TIMEOUT_MS = 60_000
+#: How long a commit asks where the changelogs end, in ms; then it is tried again in the loop, until task.timeout.ms.
+#: librdkafka's question may be lost with a broker that restarts, and is then answered only by this timeout.
+COMMIT_OFFSETS_TIMEOUT_MS = 5_000
 #: How long the broker may take to list its topics, in seconds.
 METADATA_TIMEOUT_SECONDS = 60.0
 
@@ -98,6 +99,9 @@ class StreamThreadParts:
     """What a stream thread is made of. close_clients: what else is to be closed at the end, by its name in the log."""
 
     thread_client_id: str
+    topology: Any
+    topologies: BuiltTopologies
+    topics: TopicNames
     config: Mapping[str, Any]
     clock: Clock
     time: LoopTime
@@ -166,6 +170,7 @@ class _Assembly:
         standby_listener: StandbyUpdateListener,
         open_rows: OpenRows | None,
     ) -> None:
+        self.topology = topology
         self.spec, self.control, self.supplier = spec, control, supplier
         self.clock, self.sleep = clock, sleep
         self.restore_listener, self.standby_listener = restore_listener, standby_listener
@@ -190,10 +195,11 @@ class _Assembly:
             self.config["allow.os.group.write.access"],
         )
 
-    def _topic_counts(self) -> dict[str, int]:
-        """Return the partition counts of all topics of the cluster."""
+    def _topic_counts(self, patience_ms: int | None = None) -> dict[str, int]:
+        """Return the partition counts of all topics of the cluster. patience_ms: how long the brokers may take."""
+        timeout = METADATA_TIMEOUT_SECONDS if patience_ms is None else patience_ms / 1000
         try:
-            topics = self.admin.list_topics(timeout=METADATA_TIMEOUT_SECONDS).topics
+            topics = self.admin.list_topics(timeout=timeout).topics
         except KafkaException as error:
             raise BrokerUnavailableError(f"The topics of the cluster could not be listed: {error}") from error
         return {name: len(topic.partitions) for name, topic in topics.items()}
@@ -206,6 +212,7 @@ class _Assembly:
         restore_consumer = self._partition_consumer(self.supplier.get_restore_consumer, "restore-consumer")
         assignor = self._assignor()
         membership = self._membership(assignor)
+        timeouts = TaskTimeouts(self.config["task.timeout.ms"], self.clock, self._log("task_timeouts"))
         changelog_reader = StoreChangelogReader(
             restore_consumer,
             membership.committed,
@@ -214,6 +221,7 @@ class _Assembly:
             self.standby_listener,
             self.clock,
             self.config["commit.interval.ms"],
+            timeouts,
             self._log("store_changelog_reader"),
         )
         self.log.info("Creating consumer client")
@@ -229,10 +237,7 @@ class _Assembly:
         clients = TaskClients(consumer, producer, membership, offset_reset.start_offset)
         environment = self._environment(changelog_reader, global_state)
         task_manager = TaskManager(
-            AssignedStreamsTasks(
-                self._log("assigned_streams_tasks"),
-                TaskTimeouts(self.config["task.timeout.ms"], self.clock, self._log("task_timeouts")),
-            ),
+            AssignedStreamsTasks(self._log("assigned_streams_tasks"), timeouts),
             AssignedStandbyTasks(self._log("assigned_standby_tasks")),
             TaskCreator(self.topologies, environment, clients, self.log),
             StandbyTaskCreator(self.topologies, environment, self.log),
@@ -247,6 +252,9 @@ class _Assembly:
         task_manager.set_consumer(consumer)
         return StreamThreadParts(
             thread_client_id=self.name,
+            topology=self.topology,
+            topologies=self.topologies,
+            topics=self.topics,
             config=self.config,
             clock=self.clock,
             time=self.time,
@@ -370,7 +378,7 @@ class _Assembly:
         return SourceTopics(
             self.topologies,
             self._topic_counts,
-            (lambda infos: self._topic_counts()) if broker_makes_them else manager.make_ready,
+            (lambda infos, patience_ms: self._topic_counts(patience_ms)) if broker_makes_them else manager.make_ready,
             lambda infos, counts: assignor.update_topics(infos, counts, manager.partition_racks),
             self.clock,
             self.config["metadata.max.age.ms"],

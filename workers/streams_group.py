@@ -6,6 +6,7 @@ which then joins once more; only that follow-up rebalance gives them to the new 
 
 from __future__ import annotations
 
+from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.records import TopicPartition
 
 from .assignment.streams_partition_assignor import Assignment, StreamsPartitionAssignor
@@ -18,6 +19,12 @@ from .source_topics import SourceTopics
 from .streams_metadata import HostReporter
 from .task_manager import TaskManager
 from .task_offset_reporter import TaskOffsetReporter
+
+#: How long a rebalance may hold up the tasks while topics are looked at, and the pause until the next try, in ms.
+JOIN_PATIENCE_MS = 500
+JOIN_RETRY_MS = 1_000
+#: The operation, in messages.
+MAKING_READY = "making topics ready for a rebalance"
 
 
 class StreamsGroup:
@@ -54,6 +61,8 @@ class StreamsGroup:
         self._next_rebalance_ms: int | None = None
         self._rejoin: str | None = None
         self._error = AssignorError.NONE
+        self._has_joined = False
+        self._retry_join_ms: int | None = None
 
     @property
     def rebalance_in_progress(self) -> bool:
@@ -76,6 +85,8 @@ class StreamsGroup:
             return
         if self._offset_reporter is not None:
             self._offset_reporter.maybe_report()
+        if self._retry_join_ms is not None and self._clock.monotonic_ms() < self._retry_join_ms:
+            return
         if self._rejoin is not None:
             self._join(self._rejoin)
         elif self._next_rebalance_ms is not None and self._clock.monotonic_ms() >= self._next_rebalance_ms:
@@ -136,9 +147,13 @@ class StreamsGroup:
             self._next_rebalance_ms = self._clock.monotonic_ms() + assignment.next_rebalance_in_ms
 
     def _join(self, reason: str) -> None:
+        if self._retry_join_ms is None:
+            self._log.info("(Re-)joining the group: %s", reason)
+        if not self._prepare_topics():
+            self.enforce_rebalance(reason)
+            return
         self._rejoin = self._next_rebalance_ms = None
-        self._log.info("(Re-)joining the group: %s", reason)
-        self._topics.prepare()
+        self._has_joined = True
         user_data = self._assignor.subscription(
             self._task_manager.active_task_ids(),
             self._task_manager.standby_task_ids(),
@@ -146,6 +161,24 @@ class StreamsGroup:
             self._error,
         )
         self._membership.join(self._assignor.source_topics, user_data, reason)
+
+    def _prepare_topics(self) -> bool:
+        """Make the topics ready; False if the brokers do not answer and it is to be tried again: the tasks go on.
+
+        Raises TaskTimeoutError if that has failed for task.timeout.ms.
+        """
+        task_ids, timeouts = self._task_manager.active_task_ids(), self._task_manager.active.timeouts
+        try:
+            self._topics.prepare(JOIN_PATIENCE_MS if self._has_joined else None)
+        except BrokerUnavailableError as error:
+            if not self._has_joined:
+                raise
+            timeouts.failed(task_ids, MAKING_READY, error)
+            self._retry_join_ms = self._clock.monotonic_ms() + JOIN_RETRY_MS
+            return False
+        timeouts.succeeded(task_ids, MAKING_READY)
+        self._retry_join_ms = None
+        return True
 
     def _owned_partitions(self) -> set[TopicPartition]:
         return {p for task in self._task_manager.active.all_tasks().values() for p in task.input_partitions}

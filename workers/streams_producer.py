@@ -22,6 +22,7 @@ from penstock.topology.errors import BrokerUnavailableError, ConfigError, Stream
 from penstock.topology.exception_handlers import FailedProcessingError, ProducerRecord
 from penstock.topology.records import RawRecord, TaskId, TopicPartition
 
+from .changelog_bounds import CHANGELOG_DELETED
 from .clock import Clock, SystemClock
 from .log_context import PrefixedLogger, listed
 from .membership.membership import OffsetAndMetadata
@@ -37,6 +38,8 @@ from .producer_errors import (
     transaction_log_hint,
 )
 
+#: How the names of changelogs end.
+CHANGELOG_SUFFIX = "-changelog"
 #: How long one wait for room in the local queue lasts, in seconds; the send is then tried again.
 QUEUE_FULL_POLL_SECONDS = 0.05
 #: How long one request of a transaction may take, in seconds; less if the broker ends the transaction earlier.
@@ -359,6 +362,8 @@ class StreamsProducer:
         advice = ""
         if error.code() in MISSING_TOPIC or (error.code() in TRANSIENT and self._is_missing(topic)):
             advice = ". The topic does not exist: create it, or correct its name in the topology"
+            if topic.endswith(CHANGELOG_SUFFIX):
+                advice = f". The changelog was deleted. {CHANGELOG_DELETED.rstrip('.')}"
         return f"Error encountered sending record to topic {where}{tasks} due to: {error}{advice}"
 
     def _is_missing(self, topic: str) -> bool:

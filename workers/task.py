@@ -21,6 +21,7 @@ from .loop_time import LoopTime
 from .metrics import ThreadMetrics
 from .processor_state_manager import ProcessorStateManager, RecycledStores
 from .state_machine import StateMachine, Transitions
+from .task_metrics import TaskMetrics
 from .topic_names import TopicNames
 
 
@@ -115,6 +116,7 @@ class Task(ABC):
         self.state_manager = ProcessorStateManager(
             task_id, self.input_partitions, topology, environment.topics, environment.state_directory, self.log
         )
+        self.metrics = TaskMetrics(environment.metrics, topology, environment.topics.full)
         self._states = StateMachine(_S.CREATED, TASK_TRANSITIONS, self.log, level=logging.DEBUG)
 
     @property
@@ -197,6 +199,10 @@ class Task(ABC):
 
     def _transition_to(self, state: TaskState) -> None:
         self._states.transition_to(state)
+
+    def look(self, restored: int) -> None:
+        """Have the metrics take in what was counted; restored: how many records the changelogs have given."""
+        self.metrics.look(None, restored, self.environment.time.now_ms)
 
     def describe(self, indent: str = "") -> str:
         """Return a description of several lines, as Kafka Streams' toString."""

@@ -4,8 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .control import Command, Pause, Query, Resume, Shutdown, ShutDownApplication, ThreadControl
+from .control import (
+    Command,
+    DescribeTopology,
+    Measure,
+    Pause,
+    Query,
+    QueryResult,
+    ReadStore,
+    Resume,
+    Shutdown,
+    ShutDownApplication,
+    TakeSnapshot,
+    ThreadControl,
+)
 from .store_queries import answer
+from .store_snapshots import take
 
 if TYPE_CHECKING:
     from .stream_thread import StreamThread
@@ -35,3 +49,11 @@ class ThreadCommands:
                 self._thread.request_application_shutdown()
             case Query():
                 self._control.report(answer(command, self._thread.task_manager))
+            case Measure():
+                self._control.report(QueryResult(command.id, self._thread.measure()))
+            case ReadStore():
+                self._control.report(QueryResult(command.id, self._thread.store_reader.read(command)))
+            case TakeSnapshot():
+                self._control.report(take(command, self._thread.task_manager))
+            case DescribeTopology():
+                self._control.report(QueryResult(command.id, self._thread.describe_topology()))

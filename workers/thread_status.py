@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.topology.records import TopicPartition
+
 from .control import Status, TaskStatus
+from .stream_task import StreamTask
 from .task import Task
 
 if TYPE_CHECKING:
@@ -52,16 +55,18 @@ class StatusReporter:
         """Return what is to be known of the thread now."""
         task_manager, reader = self._thread.task_manager, self._parts.changelog_reader
         tasks = (*task_manager.active.all_tasks().values(), *task_manager.standby.all_tasks().values())
+        statuses = tuple(self._task_status(task) for task in sorted(tasks, key=lambda task: task.task_id))
         passed_ms = max(now_ms - self._last_beat_ms, 1)
         restored = reader.total_restored - self._last_restored
         self._last_restored = reader.total_restored
         self._parts.metrics.restore_remaining = reader.remaining()
+        for task in tasks:
+            task.look(sum(reader.restored(task).values()))
         return Status(
             self._thread.state.name,
-            tuple(self._task_status(task) for task in sorted(tasks, key=lambda task: task.task_id)),
+            statuses,
             self.records_processed,
-            self._parts.consumer.total_lag()
-            + sum(task.num_buffered() for task in task_manager.active.running.values()),
+            sum(status.buffered + sum(lag or 0 for lag in status.lags.values()) for status in statuses),
             restored * 1000 / passed_ms,
             self._parts.metrics.snapshot(now_ms),
         )
@@ -69,5 +74,14 @@ class StatusReporter:
     def _task_status(self, task: Task) -> TaskStatus:
         reader = self._parts.changelog_reader
         remaining, total = reader.progress(task)
-        kind = "active" if task.kind == "task" else "standby"
-        return TaskStatus(str(task.task_id), kind, task.state.name, remaining, total, reader.rate(task))
+        rate, state = reader.rate(task), task.state.name
+        if not isinstance(task, StreamTask):
+            return TaskStatus(str(task.task_id), "standby", state, remaining, total, rate)
+        lags = {partition: self._lag(partition) for partition in sorted(task.input_partitions)}
+        return TaskStatus(str(task.task_id), "active", state, remaining, total, rate, lags, task.num_buffered())
+
+    def _lag(self, partition: TopicPartition) -> int | None:
+        """Return a partition's lag; the consumer's is at least 1 until it has seen the end itself."""
+        consumer = self._parts.consumer
+        lag = consumer.lag(partition)
+        return 0 if lag == 1 and consumer.end(partition) == consumer.position(partition) else lag

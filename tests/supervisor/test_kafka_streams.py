@@ -23,6 +23,7 @@ from stage import PATIENCE, Conductor, until
 from penstock.supervisor.application_state import ApplicationState as State
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.kafka_streams import KafkaStreams
+from penstock.supervisor.metric import by_name
 from penstock.supervisor.topology_source import TopologyLoadError, TopologySource
 from penstock.supervisor.uncaught_exception import shut_down_client
 from penstock.topology.errors import ConfigError, InvalidStateStoreError, LockError, StreamsError, TopologyError
@@ -294,8 +295,8 @@ def test_status_metrics_and_queries(streams: MakeStreams, conductor: Conductor) 
     app.start()
     conductor.running(2)
     assert [thread.name for thread in app.status()] == ["me-StreamThread-1", "me-StreamThread-2"]
-    assert app.metrics()["stream-metrics"]["alive-stream-threads"] == 2
-    until(lambda: app.metrics()["me-StreamThread-1"] == {"m": 1.0})
+    assert by_name(app.metrics(), "alive-stream-threads") == [2]
+    until(lambda: by_name(app.metrics(), "measured", thread_id="me-StreamThread-1") == [2.0])
     assert app.query("counts", "get", "key") == {"0_1": ["key"], "0_2": ["key"]}
     assert app.store("counts").range("a", "b") == ["a", "b", "a", "b"]
     with pytest.raises(InvalidStateStoreError, match="Cannot query none: UnknownStateStoreError: no such store"):

@@ -11,6 +11,7 @@ from deaf_clients import COUNT_FILE, DeafClientSupplier
 from stage import LogLines
 
 from penstock.supervisor.exit_codes import ExitCode
+from penstock.supervisor.metric import by_name
 
 pytestmark = pytest.mark.broker
 
@@ -46,9 +47,8 @@ def test_a_stalled_partition_is_read_again_once_its_task_is_opened_anew(
         counting.wait_for_all_counts()
         (after,) = streams.status()
         assert after.pid == before.pid
-        (metrics,) = (values for name, values in streams.metrics().items() if "StreamThread" in name)
-        assert metrics["partition-stall-total"] == 1
-        eventually(lambda: all(v.get("stalled-partitions", 0) == 0 for v in streams.metrics().values()), "it is over")
+        assert by_name(streams.metrics(), "partition-stall-total") == [1]
+        eventually(lambda: by_name(streams.metrics(), "stalled-partitions") == [0], "it is over")
     assert streams.exit_code is ExitCode.OK
 
 

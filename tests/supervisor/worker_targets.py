@@ -19,6 +19,7 @@ from penstock.supervisor.worker_process import WorkerSpec
 from penstock.topology.errors import ConfigError
 from penstock.workers.control import (
     ApplicationShutdownRequested,
+    Measure,
     Pause,
     Query,
     QueryResult,
@@ -30,6 +31,7 @@ from penstock.workers.control import (
     TaskStatus,
     ThreadControl,
 )
+from penstock.workers.metrics import MetricGroup
 
 #: Where the test listens: a unix socket's path, given as a consumer setting because those pass unchanged.
 CONDUCTOR = "consumer.test.conductor"
@@ -79,6 +81,9 @@ class Puppet:
                 self.tell(query=store)
                 error = None if store == "counts" else "UnknownStateStoreError: no such store"
                 self.control.report(QueryResult(number, {f"0_{self.spec.slot}": list(arguments)}, error))
+            case Measure(id=number) if not self.deaf:
+                group = MetricGroup("stream-thread-metrics", {"thread-id": self.spec.name}, {"measured": 2.0})
+                self.control.report(QueryResult(number, (group,)))
 
     def obey(self, order: dict[str, Any]) -> None:
         match order["do"]:

@@ -112,6 +112,24 @@ def test_offsets_that_cannot_be_read_in_time_are_an_error_of_the_broker(start: S
 
 
 @away
+def test_offsets_that_are_not_told_at_once_are_not_waited_for_again_and_again(start: Start, closed_port: str) -> None:
+    member = start(closed_port, api_timeout_ms=1_500, committed_wait_ms=200)
+    partitions = [TopicPartition("t", number) for number in range(20)]
+    started = time.monotonic()
+    for partition in partitions:
+        with pytest.raises(BrokerUnavailableError, match="have not been told yet"):
+            member.committed([partition])
+    assert 0.2 <= time.monotonic() - started < 1.2  # one wait, not twenty
+    found = ""
+    while "could not be read within 1500 ms" not in found:  # the question itself has ended
+        assert time.monotonic() < started + DEADLINE_SECONDS, found
+        with pytest.raises(BrokerUnavailableError) as raised:
+            member.committed([partitions[0]])
+        found = str(raised.value)
+        time.sleep(PAUSE_SECONDS)
+
+
+@away
 def test_a_reader_of_offsets_gives_up_in_time(closed_port: str) -> None:
     with GroupOffsetsReader("group", {"bootstrap_servers": closed_port}, timeout_ms=300) as reader:
         started = time.monotonic()

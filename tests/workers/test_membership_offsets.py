@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as RdTopicPartition
 
-from penstock.topology.errors import StreamsError, TaskMigratedError
+from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskMigratedError
 from penstock.topology.records import TopicPartition
 from penstock.workers.clock import SystemClock
 from penstock.workers.membership import requests
@@ -28,6 +31,7 @@ from penstock.workers.membership.membership import (
     Rebalance,
     RetriableCommitError,
 )
+from penstock.workers.membership.offsets import GroupOffsets
 from penstock.workers.membership.offsets_reader import GroupOffsetsReader
 from penstock.workers.membership.requests import GroupMemberConfig
 
@@ -121,6 +125,35 @@ def transactional_producer(members: Members) -> Producer:
     producer.init_transactions(10)
     producer.begin_transaction()
     return producer
+
+
+def test_an_answer_that_comes_after_the_next_assignment_does_not_count(
+    members: Members, first: TopicPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Meanwhile another member may have had the partition, and have committed."""
+    members.config = replace(members.config, committed_wait_ms=100)
+    member = members.joined()
+    member.commit({first: OffsetAndMetadata(3)})
+    fetch, told = GroupOffsets.fetch, threading.Event()
+
+    async def late(self: GroupOffsets, partitions: Collection[TopicPartition]) -> Any:
+        found = await fetch(self, partitions)
+        while not told.is_set():
+            await self._coordinator.pause()
+        return found
+
+    monkeypatch.setattr(GroupOffsets, "fetch", late)
+    with pytest.raises(BrokerUnavailableError, match="have not been told yet"):
+        member.committed([first])
+    member.commit({first: OffsetAndMetadata(9)})
+    told.set()
+    member.join([members.topic], b"again")
+    wait_for(member, Assigned)
+    found = None
+    while found is None:
+        with suppress(BrokerUnavailableError):
+            found = member.committed([first])
+    assert found == {first: OffsetAndMetadata(9)}
 
 
 def test_what_was_committed_is_read_back_by_us_and_by_librdkafka(members: Members, first: TopicPartition) -> None:

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from penstock import AutoOffsetReset, StreamsBuilder, StreamsError, TopologyError
+from penstock import AutoOffsetReset, ConfigError, StreamsBuilder, StreamsConfig, StreamsError, TopologyError
 from penstock.topology.records import TopicPartition
 from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.offset_reset import OffsetReset
@@ -23,7 +23,7 @@ NOW_MS = 1_000_000
 LOG = PrefixedLogger("penstock.test", "")
 
 
-def reset_of(**policies: Any) -> OffsetReset:
+def reset_of(original: str = "earliest", **policies: Any) -> OffsetReset:
     """Return the policies of an application that reads these topics; the broker has offset 7 for 2 s ago."""
     builder = StreamsBuilder()
     for topic, policy in policies.items():
@@ -33,7 +33,7 @@ def reset_of(**policies: Any) -> OffsetReset:
     def offset_at(partition: TopicPartition, timestamp_ms: int) -> int:
         return 7 if timestamp_ms <= NOW_MS - 2_000 else OFFSET_END
 
-    return OffsetReset(topologies, TopicNames("app", topologies), "earliest", offset_at, lambda: NOW_MS, LOG)
+    return OffsetReset(topologies, TopicNames("app", topologies), original, offset_at, lambda: NOW_MS, LOG)
 
 
 def test_each_source_has_its_policy() -> None:
@@ -41,6 +41,25 @@ def test_each_source_has_its_policy() -> None:
     reset = reset_of(by_config=None, latest="latest", old=old, young=young)
     starts = {topic: reset.start_offset(TopicPartition(topic, 0)) for topic in ("by_config", "latest", "old", "young")}
     assert starts == {"by_config": OFFSET_BEGINNING, "latest": OFFSET_END, "old": 7, "young": OFFSET_END}
+
+
+@pytest.mark.parametrize(
+    ("duration", "start"), [("PT3S", 7), ("PT1S", OFFSET_END), ("P1DT2H3M4.5S", 7), ("PT0.999S", OFFSET_END)]
+)
+def test_the_configuration_may_name_a_duration(duration: str, start: int) -> None:
+    config = StreamsConfig(
+        {"application.id": "a", "bootstrap.servers": "b:1", "auto.offset.reset": f"by_duration:{duration}"}
+    )
+    reset = reset_of(config["auto.offset.reset"], topic=None)
+    assert reset.start_offset(TopicPartition("topic", 0)) == start
+
+
+@pytest.mark.parametrize(
+    "text", ["by_duration:", "by_duration:P", "by_duration:PT", "by_duration:-PT1S", "by_duration:1h"]
+)
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="by_duration:P1DT12H"):
+        StreamsConfig({"application.id": "a", "bootstrap.servers": "b:1", "auto.offset.reset": text})
 
 
 def test_a_source_that_must_have_an_offset_is_refused() -> None:

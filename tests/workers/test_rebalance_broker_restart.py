@@ -5,13 +5,15 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from group_settings import DEADLINE_SECONDS, configure_streams_group
-from test_stream_thread_broker import Case
+from test_stream_thread_broker import Case, Runner
 
 from penstock.dev_broker import DevBroker
 
@@ -27,51 +29,73 @@ PATIENCE_SECONDS = 120.0
 PAUSE_SECONDS = 0.2
 
 
-def counted(case: Case, exactly_once: bool) -> bool:
-    """All is counted and committed; without exactly-once what was not committed before is counted again."""
-    found = case.changelog()
-    if exactly_once:
-        return found == case.expected
-    return all(found.get(name, 0) >= count for name, count in case.expected.items())
+class RestartCase(Case):
+    """An application with one protocol and one guarantee."""
 
-
-def wait_until_counted(case: Case, exactly_once: bool) -> None:
-    """Wait for what is committed; how many records were processed says little, since aborted ones are repeated."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not counted(case, exactly_once):
-        assert time.monotonic() < deadline, case.changelog()
-        time.sleep(PAUSE_SECONDS)
-
-
-@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
-@pytest.mark.parametrize("protocol", ["classic", "streams"])
-def test_a_coordinator_that_restarts_while_tasks_move_costs_nothing(
-    tmp_path: Path, unique_name: Callable[[str], str], protocol: str, guarantee: str
-) -> None:
-    application_id = unique_name("app")
-    with DevBroker("restarted", tmp_path / "broker") as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-
+    def __init__(
+        self, broker: DevBroker, admin: AdminClient, name: str, state_dir: Path, protocol: str, guarantee: str
+    ):
         def make_topic(purpose: str, partitions: int = 1) -> str:
-            topic = f"{application_id}-user-{purpose}"
+            topic = f"{name}-user-{purpose}"
             admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(DEADLINE_SECONDS)
             return topic
 
         if protocol == "streams":
-            configure_streams_group(broker.bootstrap_servers, application_id, session_timeout_ms=30_000)
-        case = Case(broker.bootstrap_servers, application_id, make_topic, tmp_path / "state", protocol)
+            configure_streams_group(broker.bootstrap_servers, name, session_timeout_ms=30_000)
+        super().__init__(broker.bootstrap_servers, name, make_topic, state_dir, protocol)
+        self.guarantee = guarantee
+
+    def run_member(self, slot: int) -> Runner:
+        return self.start(slot=slot, processing_guarantee=self.guarantee)
+
+    def counted(self) -> bool:
+        """All is counted and committed; without exactly-once what was not committed before is counted again."""
+        found = self.changelog()
+        if self.guarantee == "exactly_once_v2":
+            return found == self.expected
+        return all(found.get(name, 0) >= count for name, count in self.expected.items())
+
+    def wait_until_counted(self) -> None:
+        """Wait for what is committed; how many records were processed says little, since aborted ones are repeated."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not self.counted():
+            assert time.monotonic() < deadline, (self, self.changelog())
+            time.sleep(PAUSE_SECONDS)
+
+    def stop(self) -> None:
+        for runner in self.runners:
+            runner.stop()
+
+    def __repr__(self) -> str:
+        return f"{self.protocol}, {self.guarantee}"
+
+
+def test_a_coordinator_that_restarts_while_tasks_move_costs_nothing(
+    tmp_path: Path, unique_name: Callable[[str], str]
+) -> None:
+    """With both protocols and both guarantees: four applications at once, since the broker's restart takes longest."""
+    with DevBroker("restarted", tmp_path / "broker") as broker, ThreadPoolExecutor() as pool:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        cases = [
+            RestartCase(broker, admin, unique_name(f"{p}-{g}"), tmp_path / f"state-{p}-{g}", p, g)
+            for p, g in product(("classic", "streams"), ("at_least_once", "exactly_once_v2"))
+        ]
         try:
-            case.feed(300)
-            first = case.start(processing_guarantee=guarantee)
-            first.until(lambda: first.processed == 300)
-            case.start(slot=2, processing_guarantee=guarantee)
+            for case in cases:
+                case.feed(300)
+            first = [case.run_member(1) for case in cases]
+            for runner in first:
+                runner.until(lambda runner=runner: runner.processed == 300)
+            for case in cases:
+                case.run_member(2)
             broker.stop()
             broker.start()
             # Who has which task now is open: a leader that cannot ask for the lags leaves all where it was for a while.
-            case.feed(300)
-            wait_until_counted(case, guarantee == "exactly_once_v2")
+            for case in cases:
+                case.feed(300)
+            for case in cases:
+                case.wait_until_counted()
         finally:
-            for runner in case.runners:
-                runner.stop()
-        assert counted(case, guarantee == "exactly_once_v2")  # then too: with exactly-once not one more
+            list(pool.map(RestartCase.stop, cases))
+        assert [case for case in cases if not case.counted()] == []  # then too: with exactly-once not one more
     gc.collect()

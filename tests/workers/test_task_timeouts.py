@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -100,10 +101,10 @@ def thread(cluster: Cluster, application: Callable[..., Application]) -> Thread:
 
 
 class Outage:
-    """Makes a method of an object raise while it lasts; bad: for which arguments."""
+    """Makes a method of an object raise while it lasts, or return something; bad: for which arguments."""
 
     def __init__(
-        self, target: Any, method: str, error: Exception, bad: Callable[..., bool] = lambda *_, **__: True
+        self, target: Any, method: str, error: Exception | object, bad: Callable[..., bool] = lambda *_, **__: True
     ) -> None:
         self.lasts = True
         self.calls = 0
@@ -112,6 +113,8 @@ class Outage:
         def call(*arguments: Any, **options: Any) -> Any:
             if self.lasts and bad(*arguments, **options):
                 self.calls += 1
+                if not isinstance(error, Exception):
+                    return error
                 raise error
             return good(*arguments, **options)
 
@@ -185,6 +188,68 @@ def test_a_resumed_task_waits_for_its_offsets_too(cluster: Cluster, thread: Thre
     feed(cluster, "c", 1)
     thread.until(lambda: ONE in manager.active.running).until_idle().commit()
     assert counts(cluster)["c"] == 2
+
+
+def test_a_task_that_may_not_be_opened_yet_is_tried_again_until_it_is_named(
+    cluster: Cluster, clock: ManualClock, application: Callable[..., Application]
+) -> None:
+    """With exactly-once: a transaction may hold the offsets of its input, which is asked for before it is opened."""
+    cluster.create_topic(IN, 2)
+    cluster.create_topic(OUT, 1)
+    feed(cluster, "ab", 0)
+    feed(cluster, "c", 1)
+    thread = application(counting(), task_timeout_ms=TIMEOUT_MS, processing_guarantee="exactly_once_v2").thread()
+    outage = Outage(thread.member, "committed", LONG_AGO, reading_partition_1)
+    thread.step(20)
+    assert thread.task_manager.active.running.keys() == {ZERO}
+    assert thread.task_manager.active.created.keys() == {ONE}
+    assert "opening the stores fails: No answer from anybody." in str(until_error(thread, clock))
+    outage.lasts = False
+    thread.until_idle().commit()
+    assert counts(cluster) == {"a": 1, "b": 1, "c": 1}
+
+
+def test_a_source_topic_that_serves_as_changelog_is_restored_when_its_offsets_are_told(
+    cluster: Cluster, clock: ManualClock, application: Callable[..., Application]
+) -> None:
+    cluster.create_topic(IN, 1)
+    feed(cluster, "abc")
+    builder = StreamsBuilder()
+    builder.table(IN, **TEXT, store="rows")
+    topology = builder.build({"topology.optimization": "all"})
+    made = application(topology, task_timeout_ms=TIMEOUT_MS, topology_optimization="all")
+    thread = made.thread()
+    outage = Outage(thread.thread._changelog_reader, "_committed", LONG_AGO)
+    thread.step(20)
+    assert thread.is_running
+    assert thread.task_manager.active.restoring.keys() == {ZERO}
+    assert "serves as changelog fails: No answer from anybody." in str(until_error(thread, clock))
+    outage.lasts = False
+    thread.until_running()
+
+
+def test_a_rebalance_whose_topics_cannot_be_looked_at_leaves_the_tasks_running(
+    cluster: Cluster, clock: ManualClock, thread: Thread
+) -> None:
+    thread.until_idle().commit()
+    admin = thread.supplier.made[f"{thread.name}-admin"]
+    unanswered: Future[Any] = Future()
+    unanswered.set_exception(silence())
+    outage = Outage(admin, "describe_topics", {"no": unanswered})
+    thread.thread.enforce_rebalance("test")
+    thread.step(3)
+    feed(cluster, "ab", 0)
+    for _ in range(10):
+        clock.advance(1_000)
+        thread.step()
+    assert outage.calls > 1
+    thread.commit()
+    assert counts(cluster) == {"a": 2, "b": 2, "c": 1}  # while it waits for the brokers
+    assert "making topics ready for a rebalance fails" in str(until_error(thread, clock))
+    outage.lasts = False
+    clock.advance(1_000)
+    thread.step(3).until_running()
+    assert not thread.task_manager.rebalance_in_progress
 
 
 @pytest.mark.parametrize("what", ["commit", "end offsets"])

@@ -32,8 +32,14 @@ _NOT_YET = frozenset(
 )
 #: Nobody has answered in time.
 _SILENT = frozenset((KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT))
-#: The client goes by a leader epoch of before a broker's restart, and would until its metadata expire.
-_STALE_LEADER = (KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION)
+#: The client goes by a leader epoch of before a broker's restart, or by the moment in which no partition had a leader,
+#: and would until its metadata expire.
+_STALE_LEADER = (
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError._NOENT,
+)
 _RETRY_SECONDS = 0.05
 #: How long a broker that has just answered may take to list its topics, in seconds.
 _METADATA_SECONDS = 5.0

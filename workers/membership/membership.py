@@ -130,9 +130,11 @@ class GroupMembership(Protocol):
         """Commit without waiting; the future ends as ``commit`` would."""
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return the group's committed offset of each partition, None where there is none; waits for it.
+        """Return the group's committed offset of each partition, None where there is none.
 
-        Offsets of open transactions are waited for (KIP-447). Raises BrokerUnavailableError or StreamsError.
+        Waits for it, but only for a moment: then it raises BrokerUnavailableError, and the next call with the same
+        partitions gets the answer that has come meanwhile. Offsets of open transactions are not answered before these
+        end (KIP-447). Raises StreamsError for what the broker refuses.
         """
 
     def group_metadata(self) -> bytes:

@@ -8,7 +8,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from penstock.topology.errors import StreamsError, TaskMigratedError
+from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskMigratedError
 from penstock.topology.records import TopicPartition
 
 from ..clock import Clock
@@ -22,6 +22,7 @@ from .offsets import GroupOffsets
 from .requests import GroupMemberConfig
 
 T = TypeVar("T")
+Committed = dict[TopicPartition, OffsetAndMetadata | None]
 
 
 class ProtocolMember:
@@ -49,6 +50,7 @@ class ProtocolMember:
         self._join_pending = False
         self._dead = False
         self._closed = False
+        self._questions: dict[frozenset[TopicPartition], Future[Committed]] = {}
         self._connection = connect(connection_config)
         coordinator = GroupCoordinator(config, self._connection, clock, self._log)
         parts = ProtocolParts(
@@ -74,6 +76,7 @@ class ProtocolMember:
                 events.append(event)
             if isinstance(event, Assigned | Lost | Fatal):
                 self._join_pending = False
+                self._questions.clear()  # others may have committed since: what comes now is old
             self._losses_seen += isinstance(event, Lost)
             self._dead |= isinstance(event, Fatal)
         return events or self._io_thread_death()
@@ -112,9 +115,26 @@ class ProtocolMember:
         """Commit without waiting."""
         return self._connection.submit(self._protocol.commit, dict(offsets))
 
-    def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return the committed offsets."""
-        return self._wait(self._connection.submit(self._protocol.committed, list(partitions)))
+    def committed(self, partitions: Collection[TopicPartition]) -> Committed:
+        """Return the committed offsets. While an earlier question waits for its answer, no other one is waited for."""
+        wanted = frozenset(partitions)
+        busy = any(not question.done() for question in self._questions.values())
+        if wanted not in self._questions:
+            self._questions[wanted] = self._connection.submit(self._protocol.committed, list(wanted))
+        try:
+            found = self._questions[wanted].result(0 if busy else self._config.committed_wait_ms / 1000)
+        except FutureTimeoutError:
+            if self._connection.failure is None:
+                raise BrokerUnavailableError(
+                    f"The committed offsets of group {self._config.group_id} have not been told yet. Either its "
+                    "coordinator does not answer, or a transaction that holds such offsets is still open."
+                ) from None
+            found = self._wait(self._questions[wanted])
+        except StreamsError:
+            del self._questions[wanted]
+            raise
+        del self._questions[wanted]
+        return found
 
     def _wait(self, future: Future[T]) -> T:
         # Every operation has its own deadline on the IO thread; this one is for an IO thread that hangs or died.

@@ -39,6 +39,7 @@ class GroupMemberConfig:
     """Settings of a member by Kafka's names; durations in milliseconds.
 
     unavailable_timeout_ms: how long no coordinator may be reachable before the member gives up (task.timeout.ms).
+    committed_wait_ms: how long GroupMembership.committed waits before it says that it must be asked again.
     """
 
     group_id: str
@@ -51,6 +52,7 @@ class GroupMemberConfig:
     request_timeout_ms: int = 30_000
     api_timeout_ms: int = 60_000
     unavailable_timeout_ms: int = 300_000
+    committed_wait_ms: int = 60_000
 
     @property
     def rebalance_request_timeout_ms(self) -> int:

@@ -1,0 +1,145 @@
+"""The state of an application that does not run, read from its directory; nothing is changed there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, cast
+
+from penstock.statestore.rocksdb_store import RocksDBStore
+from penstock.statestore.state_directory import GLOBAL_DIRECTORY, STORES_DIRECTORY, StateDirectory
+from penstock.statestore.state_store import StateStore
+from penstock.statestore.store_view import lookup, page, summary
+from penstock.statestore.stores import build_store
+from penstock.supervisor.topology_source import TopologySource
+from penstock.topology.errors import InvalidStateStoreError
+from penstock.topology.records import TaskId
+from penstock.topology.serdes import Serdes
+from penstock.topology.store_interfaces import StoreBuilder, StoreKind
+from penstock.topology.streams_config import StreamsConfig
+from penstock.topology.task_context import TaskContext
+
+
+class ReadOnlyTask:
+    """As much of a task as a store that is only read asks for."""
+
+    def __init__(self, config: Mapping[str, Any], task_id: TaskId) -> None:
+        self.config = config
+        self.task_id = task_id
+        self.application_id: str = config["application.id"]
+
+    def internal_topic(self, name: str) -> str:
+        """See TaskContext."""
+        return f"{self.application_id}-{name}"
+
+    def request_commit(self) -> None:
+        """See TaskContext; nothing is ever written."""
+
+    def record_dropped(self, node: str, reason: str) -> None:
+        """See TaskContext; nothing is ever written."""
+
+
+class ClosedState:
+    """The stores below an application's state directory, each opened read-only while it is looked at.
+
+    topology: ``module:attribute``, which says what the stores are; without it rows are bytes. A context manager that
+    keeps the application from being started meanwhile. Raises InvalidStateStoreError if there is no state, LockError if
+    the application runs.
+    """
+
+    def __init__(self, config: StreamsConfig, topology: str | None) -> None:
+        config.require("application.id")
+        self._config = config
+        path = Path(config["state.dir"]) / config["application.id"]
+        if not path.is_dir():
+            raise InvalidStateStoreError(
+                f"There is no state in {path}, and no application runs there: check application.id and state.dir"
+            )
+        self._builders = None if topology is None else _builders(topology, config)
+        self._directory = StateDirectory(config["state.dir"], config["application.id"])
+        self._directory.lock_application()
+
+    def close(self) -> None:
+        """Give back the lock."""
+        self._directory.close()
+
+    def __enter__(self) -> ClosedState:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def stores(self) -> list[dict[str, Any]]:
+        """Return a summary of each store of each task, by name and task; as Administration.stores."""
+        return [self._summary(task, name) for name, task in sorted((name, task) for task, name in self._on_disk())]
+
+    def _summary(self, task: TaskId | None, name: str) -> dict[str, Any]:
+        with self._open(task, name) as store:
+            found = {**summary(store), "task_id": _shown(task), "task_kind": "closed", "task_state": "CLOSED"}
+        return found if self._builders is not None else {**found, "kind": None}
+
+    def get(self, store: str, key: str) -> list[dict[str, Any]]:
+        """Return the rows of a key, as Administration.store_get."""
+        rows = []
+        for task in self._tasks_with(store):
+            with self._open(task, store) as opened:
+                rows += [{**row, "task_id": _shown(task)} for row in lookup(opened, key)]
+        return rows
+
+    def rows(self, store: str, key_from: str | None, key_to: str | None) -> Iterator[dict[str, Any]]:
+        """Yield the rows of a range, task after task."""
+        for task in self._tasks_with(store):
+            with self._open(task, store) as opened:
+                after: str | None = None
+                while True:
+                    found = page(opened, key_from, key_to, after, 1_000)
+                    yield from ({**row, "task_id": _shown(task)} for row in found["rows"])
+                    after = found["after"]
+                    if after is None:
+                        break
+
+    def _on_disk(self) -> Iterator[tuple[TaskId | None, str]]:
+        """Yield each store with its task."""
+        for task in self._directory.tasks_on_disk():
+            for path in sorted((self._directory.directory_for_task(task) / STORES_DIRECTORY).iterdir()):
+                yield task, path.name
+
+    def _tasks_with(self, store: str) -> list[TaskId | None]:
+        found = list(self._on_disk())
+        tasks = [task for task, name in found if name == store]
+        if not tasks:
+            there = ", ".join(sorted({name for _, name in found})) or "none"
+            raise InvalidStateStoreError(f"There is no store {store} in {self._directory.path}; there are {there}.")
+        return tasks
+
+    @contextmanager
+    def _open(self, task: TaskId | None, name: str) -> Iterator[StateStore]:
+        directory = self._directory.directory_for_task(task) if task else self._directory.path / GLOBAL_DIRECTORY
+        with ExitStack() as stack:
+            rows = RocksDBStore(directory / STORES_DIRECTORY / name, read_only=True)
+            stack.callback(rows.close)
+            context = cast("TaskContext", ReadOnlyTask(self._config, task or TaskId(-1, 0)))
+            builder = self._builder(name).with_logging_disabled()  # nothing is put
+            yield build_store(builder, context, directory, None, open_rows=lambda *_: rows)
+
+    def _builder(self, name: str) -> StoreBuilder:
+        if self._builders is None:
+            return StoreBuilder(name, StoreKind.KEY_VALUE, Serdes.bytes(), Serdes.bytes(), logging=False)
+        if name not in self._builders:
+            raise InvalidStateStoreError(
+                f"The topology has no store {name}: it is of an older one. Without --topology its bytes can be seen."
+            )
+        return self._builders[name]
+
+
+def _builders(topology: str, config: StreamsConfig) -> dict[str, StoreBuilder]:
+    built = TopologySource.of(topology).load(config).internal_builder.build_subtopologies(config)
+    return {name: builder for one in built for name, builder in one.stores.items()}
+
+
+def _shown(task: TaskId | None) -> str:
+    return "global" if task is None else str(task)

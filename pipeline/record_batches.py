@@ -1,0 +1,152 @@
+"""How records travel through Spark: many of one task packed into one Arrow stream, which is one value of one row.
+
+A shuffle of single records costs Python a row each, there and back; a packed one costs a row for thousands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.topology.records import Headers, RawRecord
+
+#: Kafka's record, as Spark's source gives it (with timestamps in ms) and as tasks send it. offset: -1 for what is sent;
+#: partition: -1 where the producer shall choose; timestamp: null where the producer shall set it.
+RECORD_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+#: The same in Spark's words.
+RECORD_DDL = (
+    "topic string, partition int, offset bigint, timestamp bigint, key binary, value binary, "
+    "headers array<struct<key: string, value: binary>>"
+)
+
+#: Rows of packed records: the number of the task's partition, where the records come from, the first one's offset.
+PACKED_DDL = "task int, topic string, first_offset bigint, records binary"
+#: What packs_of and send_all put into one value: enough to make rows few, little enough to hold several in memory.
+PACK_RECORDS_MAX = 20_000
+
+
+class SentRecord(NamedTuple):
+    """A serialized record on its way to a topic; timestamp in ms, None where the producer sets it."""
+
+    topic: str
+    partition: int | None
+    key: bytes | None
+    value: bytes | None
+    timestamp: int | None
+    headers: Headers
+
+
+def pack(records: pa.RecordBatch) -> bytes:
+    """Return one batch of RECORD_SCHEMA as bytes."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, records.schema) as writer:
+        writer.write_batch(records)
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+def unpack(data: bytes) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of packed records."""
+    with pa.ipc.open_stream(data) as reader:
+        yield from reader
+
+
+def pack_by_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Turn records of Kafka's partitions into rows of PACKED_DDL: what runs before the shuffle, in mapInArrow."""
+    for batch in batches:
+        rows = [
+            (part.column("partition")[0].as_py(), topic, part.column("offset")[0].as_py(), pack(part))
+            for topic, part in by_partition(batch)
+        ]
+        yield pa.RecordBatch.from_arrays(
+            [
+                pa.array([row[0] for row in rows], pa.int32()),
+                pa.array([row[1] for row in rows], pa.string()),
+                pa.array([row[2] for row in rows], pa.int64()),
+                pa.array([row[3] for row in rows], pa.binary()),
+            ],
+            ["task", "topic", "first_offset", "records"],
+        )
+
+
+def by_partition(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Split a batch by topic and partition, in the order of records; Spark hardly ever mixes them in one."""
+    topics, partitions = batch.column("topic"), batch.column("partition")
+    pairs = list(dict.fromkeys(zip(topics.to_pylist(), partitions.to_pylist(), strict=True))) if batch.num_rows else []
+    for topic, partition in pairs:
+        if len(pairs) == 1:
+            yield topic, batch
+        else:
+            yield topic, batch.filter(pc.and_(pc.equal(topics, topic), pc.equal(partitions, partition)))
+
+
+def messages(batch: pa.RecordBatch) -> list[RawRecord]:
+    """Return the records of a batch as what a source consumes."""
+    columns = {name: batch.column(name).to_pylist() for name in RECORD_SCHEMA.names if name != "headers"}
+    return [
+        RawRecord(topic, partition, offset, timestamp, key, value, headers)
+        for topic, partition, offset, timestamp, key, value, headers in zip(
+            columns["topic"],
+            columns["partition"],
+            columns["offset"],
+            columns["timestamp"],
+            columns["key"],
+            columns["value"],
+            _headers(batch.column("headers")),
+            strict=True,
+        )
+    ]
+
+
+def _headers(column: Any) -> list[list[tuple[str, bytes | None]] | None]:
+    if column.null_count == len(column):
+        return [None] * len(column)
+    return [
+        [(header["key"], header["value"]) for header in headers] if headers else None for headers in column.to_pylist()
+    ]
+
+
+def sent_batch(sent: Sequence[SentRecord]) -> pa.RecordBatch:
+    """Return sent records as one batch of RECORD_SCHEMA."""
+    headers = [
+        None if not record.headers else [{"key": name, "value": value} for name, value in record.headers]
+        for record in sent
+    ]
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([record.topic for record in sent], pa.string()),
+            pa.array([-1 if record.partition is None else record.partition for record in sent], pa.int32()),
+            pa.array([-1] * len(sent), pa.int64()),
+            pa.array([record.timestamp for record in sent], pa.int64()),
+            pa.array([record.key for record in sent], pa.binary()),
+            pa.array([record.value for record in sent], pa.binary()),
+            pa.array(headers, RECORD_SCHEMA.field("headers").type),
+        ],
+        schema=RECORD_SCHEMA,
+    )
+
+
+def sent_batches(sent: Sequence[SentRecord]) -> Iterator[pa.RecordBatch]:
+    """Yield sent records in batches of at most PACK_RECORDS_MAX, in order."""
+    for start in range(0, len(sent), PACK_RECORDS_MAX):
+        yield sent_batch(sent[start : start + PACK_RECORDS_MAX])
+
+
+def unpack_all(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Turn rows with packed ``records`` into the records themselves: what runs before the sink, in mapInArrow."""
+    for batch in batches:
+        for data in batch.column("records").to_pylist():
+            yield from unpack(data)

@@ -1,0 +1,105 @@
+"""Where Spark calls a task: with the packed records of a micro-batch and its state, or without state in mapInArrow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Row
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+
+from penstock.topology.records import Message
+
+from .record_batches import by_partition, messages, pack, sent_batches, unpack
+from .spark_task import SparkTask, TaskPlan
+
+#: The one state variable: all that a task remembers, in blobs by store and number.
+STATE_VARIABLE = "pages"
+KEY_SCHEMA = StructType([StructField("store", StringType()), StructField("number", LongType())])
+VALUE_SCHEMA = StructType([StructField("data", BinaryType())])
+OUTPUT_DDL = "records binary"
+
+
+def wall_clock_ms() -> int:
+    """Return the wall clock in ms since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class SparkState:
+    """The state of the task that Spark is calling; see spark_stores.TaskState."""
+
+    def __init__(self, pages: Any) -> None:
+        self._pages = pages
+
+    def read(self, store: str, number: int) -> bytes | None:
+        """Return a blob, None if there is none."""
+        found = self._pages.getValue((store, number))
+        return None if not found else bytes(found[0])
+
+    def write(self, store: str, number: int, data: bytes) -> None:
+        """Keep a blob."""
+        self._pages.updateValue((store, number), (data,))
+
+    def remove(self, store: str, number: int) -> None:
+        """Remove a blob that is there."""
+        self._pages.removeKey((store, number))
+
+
+class TaskProcessor(StatefulProcessor):
+    """Runs the tasks of a sub-topology: the grouping key is the number of the task's partition."""
+
+    def __init__(self, plan: TaskPlan) -> None:
+        self._plan = plan
+        self._pages: Any = None
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """See StatefulProcessor."""
+        self._pages = handle.getMapState(STATE_VARIABLE, KEY_SCHEMA, VALUE_SCHEMA)
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803 - Spark's
+        """Process one micro-batch of one task; rows: see record_batches.PACKED_DDL."""
+        task = SparkTask(self._plan, key[0], SparkState(self._pages), wall_clock_ms)
+        try:
+            task.process(_unpacked(rows))
+            task.commit()
+            # No generator: Spark's state is that of this task only while it waits for this call to return.
+            return iter([Row(records=pack(batch)) for batch in sent_batches(task.take_sent())])
+        finally:
+            task.close()
+
+    def close(self) -> None:
+        """See StatefulProcessor; tasks close with their micro-batch."""
+
+
+def _unpacked(rows: Iterable[Any]) -> dict[str, list[Message]]:
+    """Return the records by topic, in the order of offsets, however the shuffle has brought them."""
+    found: dict[str, list[Message]] = {}
+    for row in sorted(rows, key=lambda row: (row.topic, row.first_offset)):
+        records = found.setdefault(row.topic, [])
+        for batch in unpack(bytes(row.records)):
+            records.extend(messages(batch))
+    return found
+
+
+def run_stateless(plan: TaskPlan) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return a function for mapInArrow that runs a stateless sub-topology over records, and yields what it sends."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        tasks: dict[int, SparkTask] = {}
+        try:
+            for batch in batches:
+                for topic, part in by_partition(batch):
+                    partition = part.column("partition")[0].as_py()
+                    if partition not in tasks:
+                        tasks[partition] = SparkTask(plan, partition, None, wall_clock_ms)
+                    task = tasks[partition]
+                    task.process({topic: messages(part)})
+                    yield from sent_batches(task.take_sent())
+        finally:
+            for task in tasks.values():
+                task.close()
+
+    return run

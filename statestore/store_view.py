@@ -1,0 +1,185 @@
+"""State stores as people look at them: keys given as text, rows as plain values that JSON can hold.
+
+For the control socket, HTTP and ``penstock state``; the rows are those of this moment, the record cache included.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, is_dataclass
+from itertools import islice
+from typing import Any
+from uuid import UUID
+
+from penstock.topology.errors import InvalidStateStoreError, SerializationError
+from penstock.topology.records import VersionedRecord, Windowed
+
+from .key_value_store import KeyValueStore
+from .session_store import SessionStore
+from .state_store import StateStore
+from .values import TIMESTAMPED
+from .versioned_store import VersionedStore
+from .window_store import LONG_MAX, WindowStore
+
+Row = dict[str, Any]
+#: A page may not be longer: the stream thread processes nothing while it makes one.
+PAGE_ROWS_MAX = 1_000
+
+
+def summary(store: StateStore) -> Row:
+    """Return what a store is, and about how many rows it has."""
+    rows = getattr(store, "approximate_num_entries", None) or store.rows.approximate_num_entries
+    return {
+        "store": store.name,
+        "kind": store.builder.kind.value,
+        "backend": store.builder.backend.value,
+        "entries": rows(),
+        "changelog_offset": store.committed_offset(),
+    }
+
+
+def lookup(store: StateStore, key: str) -> list[Row]:
+    """Return the rows of a key: at most one, or one for each window, session.
+
+    key: text, as key_of takes it. Raises InvalidStateStoreError for stores that are an operator's own.
+    """
+    if isinstance(store, WindowStore):
+        found = key_of(store, key)
+        values = store.fetch_range(found, 0, LONG_MAX)
+        return [row_of(store, Windowed(found, start, window_end(store, start)), value) for start, value in values]
+    if isinstance(store, SessionStore):
+        return [row_of(store, session, value) for session, value in store.fetch(key_of(store, key))]
+    if isinstance(store, KeyValueStore | VersionedStore):
+        found = key_of(store, key)
+        value = store.get(found)
+        return [] if value is None else [row_of(store, found, value)]
+    raise _not_for_people(store)
+
+
+def page(store: StateStore, key_from: str | None, key_to: str | None, after: str | None, limit: int) -> Row:
+    """Return ``rows`` in the order of the store, and ``after`` for the next page, None behind the last one.
+
+    key_from, key_to: text, inclusive, None for an open side; after: of the page before. With windows and sessions a
+    page goes through all rows before it.
+    """
+    limit = min(limit, PAGE_ROWS_MAX)
+    if type(store) is VersionedStore or not isinstance(store, KeyValueStore | WindowStore | SessionStore):
+        raise _not_for_people(store)
+    low = None if key_from is None else key_of(store, key_from)
+    high = None if key_to is None else key_of(store, key_to)
+    if isinstance(store, KeyValueStore):
+        rows, cursor_of = _key_value_rows(store, low, high, after), _cursor_of_key(store)
+    else:
+        skip = int(after or 0)
+        windowed = store.fetch_keys(low, high, 0, LONG_MAX)
+        rows = ((number, key, value) for number, (key, value) in enumerate(windowed) if number >= skip)
+        cursor_of = _cursor_of_number
+    found = list(islice(rows, limit))
+    last = found[-1] if len(found) == limit else None
+    return {
+        "rows": [row_of(store, key, value) for _, key, value in found],
+        "after": None if last is None else cursor_of(last),
+    }
+
+
+def _key_value_rows(store: KeyValueStore, low: Any, high: Any, after: str | None) -> Iterator[tuple[int, Any, Any]]:
+    """Yield (number, key, value), from behind the key ``after`` on."""
+    seen = None
+    if after is not None:
+        seen = bytes.fromhex(after)
+        low = store.serdes.decode_key(seen)
+    for number, (key, value) in enumerate(store.range(low, high)):
+        if number or seen is None or store.serdes.encode_key(key) != seen:
+            yield number, key, value
+
+
+def _cursor_of_key(store: KeyValueStore) -> Callable[[tuple[int, Any, Any]], str]:
+    return lambda row: store.serdes.encode_key(row[1]).hex()
+
+
+def _cursor_of_number(row: tuple[int, Any, Any]) -> str:
+    return str(row[0] + 1)
+
+
+def row_of(store: StateStore, key: Any, value: Any) -> Row:
+    """Return a row: key, value, and what the kind of store has: timestamp, window or session (ms), valid_to."""
+    row: Row = {}
+    if isinstance(key, Windowed):
+        row = {"key": plain(key.key), "start": key.start, "end": key.end}
+    else:
+        row = {"key": plain(key)}
+    if store.builder.kind in TIMESTAMPED:  # a cache may hold it as a plain tuple
+        return {**row, "value": plain(value[0]), "timestamp": value[1]}
+    if isinstance(value, VersionedRecord):
+        return {**row, "value": plain(value.value), "timestamp": value.timestamp}
+    return {**row, "value": plain(value)}
+
+
+def key_of(store: Any, text: str) -> Any:
+    """Return the key that a text stands for: what the store's key serde takes of JSON, the text itself, a UUID, bytes.
+
+    So 17 is a number for a store of numbers, and the text "17" for one of texts. Raises SerializationError.
+    """
+    for candidate in _candidates(text):
+        try:
+            if store.serdes.decode_key(store.serdes.encode_key(candidate)) == candidate:
+                return candidate
+        except Exception:  # noqa: BLE001  not for this serde; the next one may be
+            continue
+    raise SerializationError(
+        f"{text!r} cannot be a key of the store {store.name}: its serde takes neither that text nor what it is as JSON"
+    )
+
+
+def _candidates(text: str) -> Iterator[Any]:
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):
+        parsed = None
+    if parsed is not None:
+        yield parsed
+    yield text
+    with suppress(ValueError):
+        yield UUID(text)
+    yield text.encode()
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON can hold it: bytes as text, as hexadecimal after ``0x`` if they are none."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if value - value == 0 else repr(value)  # JSON has no nan and inf
+    if isinstance(value, bytes):
+        return _text_or_hex(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, str) else str(plain(key)): plain(item) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return plain(value._asdict())
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    return str(value)
+
+
+def _text_or_hex(data: bytes) -> str:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return f"0x{data.hex()}"
+    return text if text.isprintable() else f"0x{data.hex()}"
+
+
+def window_end(store: WindowStore, start: int) -> int:
+    """Return where the window that starts there ends."""
+    return min(start + (store.builder.window_size_ms or 0), LONG_MAX)
+
+
+def _not_for_people(store: StateStore) -> InvalidStateStoreError:
+    return InvalidStateStoreError(
+        f"The store {store.name} ({store.builder.kind.value}) can be listed, but its rows cannot be shown so: "
+        "key-value, window and session stores can, versioned ones by key"
+    )

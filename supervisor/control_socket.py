@@ -1,0 +1,171 @@
+"""The control socket: how commands on this host reach a running application.
+
+A Unix socket ``control.sock`` in the application's state directory, which only its owner may open. Both sides write
+JSON, one object a line:
+
+    {"command": "remove_thread", "arguments": {"name": "2"}}
+    {"result": {"thread": "delays-…-StreamThread-2"}}     or     {"error": {"kind": "StreamsError", "message": "…"}}
+
+A connection may ask again and again; it is closed after IDLE_SECONDS without a question.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from penstock.topology.errors import PenstockError, StreamsError
+
+logger = logging.getLogger(__name__)
+
+SOCKET_NAME = "control.sock"
+#: A question may not be longer; answers may.
+QUESTION_BYTES_MAX = 64 * 1024
+#: Connections at one time; another one gets an error.
+CONNECTIONS_MAX = 16
+#: How long a connection may be silent, or not take its answer.
+IDLE_SECONDS = 60.0
+_PEER = struct.Struct("3i")
+
+#: Does what a command says; gets its arguments by name.
+Action = Callable[..., Any]
+
+
+@contextmanager
+def socket_address(directory: Path) -> Iterator[str]:
+    """Yield a path to the socket that is short enough: the kernel takes 107 bytes, and directories may be deeper."""
+    descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{SOCKET_NAME}"
+    finally:
+        os.close(descriptor)
+
+
+class ControlSocket:
+    """Serves the commands of an application, each connection in a thread of its own.
+
+    directory: the application's state directory, whose lock the caller holds: a socket that is there is a dead one's.
+    actions: by the command's name. Nobody but this user and root is answered.
+    """
+
+    def __init__(self, directory: Path, actions: Mapping[str, Action]) -> None:
+        self._directory = directory
+        self._actions = actions
+        self._listener: socket.socket | None = None
+        self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
+
+    def start(self) -> None:
+        """Listen. What keeps it from that is logged: the application runs without a control socket, too."""
+        listener = socket.socket(socket.AF_UNIX)
+        try:
+            with socket_address(self._directory) as address:
+                with suppress(FileNotFoundError):
+                    os.unlink(address)
+                os.fchmod(listener.fileno(), 0o600)  # Linux makes the file with it: it is never open to others
+                listener.bind(address)
+            listener.listen(CONNECTIONS_MAX)
+        except OSError as error:
+            listener.close()
+            logger.warning(
+                "No control socket in %s (%s): penstock status and its like will not find this application",
+                self._directory,
+                error,
+            )
+            return
+        self._listener = listener
+        threading.Thread(target=self._accept, args=(listener,), name="penstock-control", daemon=True).start()
+
+    def stop(self) -> None:
+        """Take no more questions, and remove the socket; answers that are being made are still sent."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            with suppress(FileNotFoundError):
+                os.unlink(self._directory / SOCKET_NAME)
+            with suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)  # wakes the thread, which closes it
+
+    def _accept(self, listener: socket.socket) -> None:
+        with listener:
+            while self._listener is listener:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:  # stop(), or no more file descriptors
+                    if self._listener is listener:
+                        logger.exception("The control socket fails; commands do not reach this application any more")
+                    return
+                self._serve(connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        connection.settimeout(IDLE_SECONDS)
+        if not self._free.acquire(blocking=False):
+            with connection, suppress(OSError):
+                _send(connection, _error(StreamsError(f"{CONNECTIONS_MAX} commands are connected already; try again")))
+            return
+        threading.Thread(target=self._converse, args=(connection,), name="penstock-control", daemon=True).start()
+
+    def _converse(self, connection: socket.socket) -> None:
+        try:
+            with connection, suppress(OSError):  # the other side is gone or silent
+                if not _may_ask(connection):
+                    _send(connection, _error(StreamsError("Only the user that the application runs as may ask it")))
+                    return
+                for question in _lines(connection):
+                    _send(connection, self._answer(question))
+        finally:
+            self._free.release()
+
+    def _answer(self, question: bytes | None) -> dict[str, Any]:
+        try:
+            action, arguments = self._parse(question)
+            return {"result": action(**arguments)}
+        except (PenstockError, TimeoutError) as error:
+            return _error(error)
+        except Exception as error:
+            logger.exception("A command of the control socket failed")
+            return _error(error)
+
+    def _parse(self, question: bytes | None) -> tuple[Action, dict[str, Any]]:
+        if question is None:
+            raise StreamsError(f"A question of the control socket has at most {QUESTION_BYTES_MAX} bytes")
+        try:
+            asked = json.loads(question)
+            command, arguments = asked["command"], asked.get("arguments", {})
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise StreamsError('Expected {"command": "…", "arguments": {…}} in JSON, one object a line') from None
+        action = self._actions.get(command) if isinstance(command, str) else None
+        if action is None:
+            raise StreamsError(f"There is no command {command!r}; there are {', '.join(sorted(self._actions))}")
+        if not isinstance(arguments, dict):
+            raise StreamsError(f"The arguments of {command} must be a JSON object")
+        return action, arguments
+
+
+def _may_ask(connection: socket.socket) -> bool:
+    _, user, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return user in (0, os.geteuid())
+
+
+def _lines(connection: socket.socket) -> Iterator[bytes | None]:
+    """Yield each line; None and the end for one that is too long."""
+    with connection.makefile("rb") as stream:
+        while line := stream.readline(QUESTION_BYTES_MAX + 1):
+            if len(line) > QUESTION_BYTES_MAX:
+                yield None
+                return
+            yield line
+
+
+def _send(connection: socket.socket, answer: Mapping[str, Any]) -> None:
+    connection.sendall(json.dumps(answer, default=str).encode() + b"\n")
+
+
+def _error(error: Exception) -> dict[str, Any]:
+    return {"error": {"kind": type(error).__name__, "message": str(error) or type(error).__name__}}

@@ -1,0 +1,418 @@
+// The page of one application: looks every two seconds, draws what has changed. Only textContent, never HTML.
+"use strict";
+
+const EVERY_MS = 2000;
+const HISTORY = 150; // five minutes
+const SVG = "http://www.w3.org/2000/svg";
+const by = (id) => document.getElementById(id);
+const history = { rate: [], lag: [], memory: [] };
+let token = sessionStorage.getItem("penstock-token") || "";
+let loadedAt = 0;
+let drawnTopology = "";
+let edges = new Map();
+let timer = 0;
+
+// -- words
+
+const number = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const small = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+const count = (value) => (value === null || value === undefined ? "?" : number.format(value));
+const rate = (value) => (value < 10 ? small : number).format(value);
+const bytes = (value) => (value >= 2 ** 30 ? `${small.format(value / 2 ** 30)} GiB` : `${number.format(value / 2 ** 20)} MiB`);
+
+function duration(seconds) {
+  if (seconds === null || seconds === undefined) return "?";
+  if (seconds < 1) return `${number.format(seconds * 1000)} ms`;
+  if (seconds < 60) return `${small.format(seconds)} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
+  return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
+}
+
+function tone(state) {
+  if (state === "RUNNING") return "good";
+  return ["ERROR", "PENDING_ERROR", "DEAD", "NOT_RUNNING"].includes(state) ? "bad" : "warn";
+}
+
+// -- elements
+
+function text(element, value) {
+  if (element.textContent !== value) element.textContent = value;
+}
+
+function make(name, className, value) {
+  const element = document.createElement(name);
+  if (className) element.className = className;
+  if (value !== undefined) element.textContent = value;
+  return element;
+}
+
+function shape(name, attributes, parent, value) {
+  const element = document.createElementNS(SVG, name);
+  for (const [key, given] of Object.entries(attributes)) element.setAttribute(key, given);
+  if (value !== undefined) element.textContent = value;
+  parent.append(element);
+  return element;
+}
+
+// Rows stay where they are while their key does, so that a focused button keeps the focus.
+function fill(table, items, keyOf, build) {
+  const body = table.tBodies[0];
+  const labels = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
+  const old = new Map([...body.rows].map((row) => [row.dataset.key, row]));
+  items.forEach((item, index) => {
+    const key = String(keyOf(item));
+    let row = old.get(key);
+    old.delete(key);
+    if (!row) {
+      row = make("tr");
+      row.dataset.key = key;
+      for (const label of labels) row.append(Object.assign(make("td"), { title: "" })), (row.lastChild.dataset.label = label);
+    }
+    if (body.rows[index] !== row) body.insertBefore(row, body.rows[index] || null);
+    build(item, row.cells);
+  });
+  for (const row of old.values()) row.remove();
+}
+
+// Says how many rows a table has; a long one is closed until somebody opens it.
+function fold(name, rows) {
+  const box = by(`${name}-box`);
+  text(by(`${name}-count`), String(rows));
+  if (!box.dataset.seen) box.open = rows <= 32;
+  box.dataset.seen = "yes";
+}
+
+function badge(cell, state) {
+  let found = cell.firstElementChild;
+  if (!found) cell.append((found = make("span")));
+  found.className = `badge ${tone(state)}`;
+  text(found, state);
+}
+
+function figure(cell, value) {
+  cell.classList.add("n");
+  text(cell, value);
+}
+
+// -- what is shown
+
+function show({ status, topology, sources }) {
+  by("main").hidden = false;
+  document.title = `${status.application_id}: ${status.state}`;
+  text(by("application"), status.application_id);
+  text(by("state"), status.state);
+  by("state").className = `badge ${tone(status.state)}`;
+  by("paused").hidden = !status.paused;
+  text(by("version"), `Penstock ${status.version}, ${status.processing_guarantee}`);
+  const memory = status.totals.rss_bytes + status.supervisor.rss_bytes;
+  for (const [name, value] of [["rate", status.totals.records_per_second], ["lag", status.totals.lag], ["memory", memory]]) {
+    history[name].push(value);
+    if (history[name].length > HISTORY) history[name].shift();
+  }
+  showFigures(status, memory);
+  showErrors(status);
+  showThreads(status.threads);
+  showTasks(status.threads);
+  showLag(status.threads);
+  if (topology) showTopology(topology, sources);
+  showButtons(status);
+}
+
+function showFigures(status, memory) {
+  const totals = status.totals;
+  const restoring = totals.restore_remaining > 0;
+  const figures = [
+    ["Records/s", rate(totals.records_per_second), history.rate],
+    ["Lag, records", count(totals.lag), history.lag],
+    ["Memory", bytes(memory), history.memory],
+    ["Tasks", `${totals.tasks}${totals.standby_tasks ? ` + ${totals.standby_tasks} standby` : ""}`, null],
+    ["To restore", restoring ? count(totals.restore_remaining) : "nothing", null],
+    ["Errors", count(status.errors_total), null],
+  ];
+  const place = by("figures");
+  figures.forEach(([label, value, values], index) => {
+    let box = place.children[index];
+    if (!box) {
+      box = make("div", "figure");
+      box.append(make("div", "label", label), make("div", "value"));
+      if (values) shape("polyline", { class: "spark" }, shape("svg", { viewBox: "0 0 150 24", preserveAspectRatio: "none", "aria-hidden": "true" }, box));
+      place.append(box);
+    }
+    text(box.children[1], value);
+    if (values) box.querySelector("polyline").setAttribute("points", line(values));
+  });
+}
+
+function line(values) {
+  const top = Math.max(...values, 1);
+  return values.map((value, index) => `${index + HISTORY - values.length},${(23 - (22 * value) / top).toFixed(1)}`).join(" ");
+}
+
+function showErrors(status) {
+  const errors = [...status.errors].reverse();
+  if (status.reason) errors.unshift({ time_ms: null, logger: "", message: status.reason });
+  by("errors-section").hidden = errors.length === 0;
+  const list = by("errors");
+  const key = JSON.stringify(errors);
+  if (list.dataset.key === key) return;
+  list.dataset.key = key;
+  list.replaceChildren(...errors.map((error) => {
+    const item = make("li");
+    if (error.time_ms) item.append(make("time", "", new Date(error.time_ms).toLocaleTimeString()));
+    const message = make("pre", "", error.message);
+    message.tabIndex = 0;
+    item.append(make("span", "hint", error.logger), message);
+    return item;
+  }));
+}
+
+function showThreads(threads) {
+  fill(by("threads"), threads, (thread) => thread.number, (thread, cells) => {
+    text(cells[0], `StreamThread-${thread.number} (${thread.pid})`);
+    badge(cells[1], thread.state);
+    figure(cells[2], rate(thread.records_per_second));
+    figure(cells[3], count(thread.lag));
+    figure(cells[4], bytes(thread.rss_bytes));
+    figure(cells[5], `${number.format(thread.cpu_percent)} %`);
+    figure(cells[6], duration(thread.uptime_seconds));
+    figure(cells[7], count(thread.restarts));
+    cells[8].className = "n bare";
+    if (!cells[8].firstChild) {
+      const button = make("button", "restart", "Restart");
+      button.type = "button";
+      button.setAttribute("aria-label", `Restart StreamThread-${thread.number}`);
+      button.addEventListener("click", () => {
+        if (confirm(`Restart StreamThread-${thread.number}? It commits, closes, and another process gets its tasks.`))
+          act(`/threads/${thread.number}/restart`, button);
+      });
+      cells[8].append(button);
+    }
+  });
+}
+
+function showTasks(threads) {
+  const tasks = threads.flatMap((thread) => thread.tasks.map((task) => ({ ...task, thread: thread.number })));
+  const order = (task) => task.task_id.split("_").map(Number);
+  const calm = (task) => Number(task.state === "RUNNING"); // what is not as it should be comes first
+  fold("tasks", tasks.length);
+  tasks.sort((a, b) => calm(a) - calm(b) || a.kind.localeCompare(b.kind) || order(a)[0] - order(b)[0] || order(a)[1] - order(b)[1] || a.thread - b.thread);
+  fill(by("tasks"), tasks, (task) => `${task.kind} ${task.task_id} ${task.thread}`, (task, cells) => {
+    text(cells[0], task.kind === "active" ? task.task_id : `${task.task_id} standby`);
+    badge(cells[1], task.state);
+    text(cells[2], `StreamThread-${task.thread}`);
+    figure(cells[3], task.kind === "active" ? count(task.lag) : "–");
+    restore(cells[4], task);
+  });
+}
+
+function restore(cell, task) {
+  if (!cell.firstChild) cell.append(make("progress"), make("span"));
+  const [bar, words] = cell.children;
+  bar.hidden = !task.restore_remaining;
+  bar.max = task.restore_total || 1;
+  bar.value = task.restore_total - task.restore_remaining;
+  bar.setAttribute("aria-label", `Restore of task ${task.task_id}`);
+  const rest = task.restore_eta_seconds === null ? "" : `, ${duration(task.restore_eta_seconds)} to go`;
+  const done = task.kind === "active" ? (task.state === "RUNNING" ? "done" : "waiting") : `follows, ${rate(task.restore_rate)}/s`;
+  text(words, task.restore_remaining ? ` ${count(task.restore_remaining)} records${rest}` : done);
+}
+
+function showLag(threads) {
+  const rows = threads.flatMap((thread) => thread.tasks.flatMap((task) => (task.kind === "active" ? task.partitions : [])));
+  rows.sort((a, b) => (b.lag || 0) - (a.lag || 0) || a.topic.localeCompare(b.topic) || a.partition - b.partition);
+  const most = Math.max(...rows.map((row) => row.lag || 0), 1);
+  fold("lag", rows.length);
+  fill(by("lag"), rows, (row) => `${row.topic} ${row.partition}`, (row, cells) => {
+    text(cells[0], `${row.topic}-${row.partition}`);
+    figure(cells[1], count(row.lag));
+    cells[2].className = "bare";
+    if (!cells[2].firstChild) cells[2].append(make("progress"));
+    const bar = cells[2].firstChild;
+    bar.max = most;
+    bar.value = row.lag || 0;
+    bar.setAttribute("aria-label", `Lag of ${row.topic}-${row.partition}, as a share of the longest`);
+  });
+}
+
+// -- the topology
+
+function showTopology(topology, sources) {
+  if (drawnTopology !== topology.text) {
+    drawnTopology = topology.text;
+    edges = new Map();
+    by("topology").replaceChildren(...topology.subtopologies.map(draw));
+  }
+  for (const [name, label] of edges) {
+    const found = sources[name];
+    text(label, found ? `${rate(found.rate)}/s · ${found.rate ? duration(found.latency_avg / 1000) : "–"}` : "");
+  }
+}
+
+const WIDE = 210, HIGH = 30, GAP_X = 24, GAP_Y = 44;
+
+// Layers from top to bottom, each node below all that lead to it; topics and stores are nodes too.
+function draw(subtopology) {
+  const nodes = new Map();
+  const links = [];
+  const add = (id, label, kind) => nodes.has(id) || nodes.set(id, { id, label, kind, layer: 0 });
+  for (const node of subtopology.nodes) add(`node ${node.name}`, node.name, "node");
+  for (const node of subtopology.nodes) {
+    const id = `node ${node.name}`;
+    for (const topic of node.topics) {
+      const end = `${node.type} topic ${topic}`;
+      add(end, topic, "topic");
+      links.push(node.type === "source" ? { from: end, to: id, source: node.name } : { from: id, to: end });
+    }
+    for (const next of node.successors) links.push({ from: id, to: `node ${next}` });
+    for (const store of node.stores) {
+      add(`store ${store}`, store, "store");
+      links.push({ from: id, to: `store ${store}`, keeps: true });
+    }
+  }
+  for (let pass = 0, moved = true; moved && pass <= nodes.size; pass += 1) {
+    moved = false;
+    for (const link of links) {
+      const from = nodes.get(link.from), to = nodes.get(link.to);
+      if (to.layer <= from.layer) (to.layer = from.layer + 1), (moved = true);
+    }
+  }
+  return picture(subtopology, [...nodes.values()], links, nodes);
+}
+
+function picture(subtopology, all, links, nodes) {
+  const layers = [];
+  for (const node of all) (layers[node.layer] ||= []).push(node);
+  const most = Math.max(...layers.map((layer) => layer.length));
+  const width = most * (WIDE + GAP_X) + GAP_X, height = layers.length * (HIGH + GAP_Y);
+  for (const layer of layers) {
+    // Below their parents as far as that goes: fewer lines cross.
+    const wish = (node) => {
+      const above = links.filter((link) => link.to === node.id).map((link) => nodes.get(link.from).x);
+      return above.length ? above.reduce((sum, x) => sum + x, 0) / above.length : 0;
+    };
+    const wishes = new Map(layer.map((node) => [node, wish(node)]));
+    layer.sort((a, b) => wishes.get(a) - wishes.get(b));
+    layer.forEach((node, index) => {
+      node.x = width / 2 + (index - (layer.length - 1) / 2) * (WIDE + GAP_X);
+      node.y = node.layer * (HIGH + GAP_Y) + HIGH / 2 + 4;
+    });
+  }
+  const box = make("figure");
+  box.tabIndex = 0;
+  box.append(make("figcaption", "", `Sub-topology ${subtopology.id}`));
+  const svg = shape("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Sub-topology ${subtopology.id}: ${all.map((node) => node.label).join(", ")}` }, box);
+  const labels = [];
+  for (const link of links) labels.push(connect(svg, nodes.get(link.from), nodes.get(link.to), link));
+  for (const node of all) {
+    const group = shape("g", { class: `node ${node.kind}` }, svg);
+    shape("rect", { x: node.x - WIDE / 2, y: node.y - HIGH / 2, width: WIDE, height: HIGH, rx: node.kind === "topic" ? 15 : 4 }, group);
+    shape("text", { x: node.x, y: node.y + 4, "text-anchor": "middle" }, group, shortened(node.label));
+    shape("title", {}, group, `${node.kind} ${node.label}`);
+  }
+  for (const label of labels) if (label) svg.append(label); // above all lines
+  return box;
+}
+
+const shortened = (label) => (label.length <= 26 ? label : `${label.slice(0, 11)}…${label.slice(-14)}`);
+
+function connect(svg, from, to, link) {
+  const top = from.y + HIGH / 2, bottom = to.y - HIGH / 2, bend = (top + bottom) / 2;
+  shape("path", { class: `edge${link.keeps ? " keeps" : ""}`, d: `M${from.x} ${top} C${from.x} ${bend} ${to.x} ${bend} ${to.x} ${bottom - 5}` }, svg);
+  shape("path", { class: "head", d: `M${to.x - 4} ${bottom - 7} L${to.x + 4} ${bottom - 7} L${to.x} ${bottom} Z` }, svg);
+  if (!link.source || edges.has(link.source)) return null;
+  const label = shape("text", { class: "figuretext", x: (from.x + to.x) / 2 + 8, y: bend + 4 }, svg, "");
+  edges.set(link.source, label);
+  return label;
+}
+
+// -- asking and doing
+
+function say(message) {
+  by("message").hidden = !message;
+  text(by("message"), message);
+}
+
+async function ask(path, method = "GET") {
+  const headers = token ? { Authorization: `Bearer ${token}` } : {};
+  const answer = await fetch(path, { method, headers, cache: "no-store" });
+  const value = await answer.json();
+  if (answer.status === 401) {
+    openToken(true);
+    throw new Error(token ? "The application does not take this token." : "This application shows itself to those who have its token.");
+  }
+  if (!answer.ok) throw new Error(value.error ? value.error.message : `HTTP ${answer.status}`);
+  return value;
+}
+
+async function act(path, button) {
+  button.disabled = true;
+  try {
+    await ask(path, "POST");
+    say("");
+  } catch (error) {
+    say(error.message);
+  }
+  button.disabled = false;
+  look();
+}
+
+function showButtons(status) {
+  const allowed = token !== "" && ["RUNNING", "REBALANCING"].includes(status.state);
+  by("pause").disabled = !allowed || status.paused;
+  by("resume").disabled = !allowed || !status.paused;
+  for (const button of document.querySelectorAll("button.restart")) button.disabled = !allowed;
+  for (const button of [by("pause"), by("resume"), ...document.querySelectorAll("button.restart")])
+    button.title = token ? "" : "Enter the token first";
+}
+
+function openToken(open) {
+  by("token-form").hidden = !open;
+  by("unlock").setAttribute("aria-expanded", String(open));
+}
+
+let looking = false;
+async function look() {
+  clearTimeout(timer);
+  if (!looking && !document.hidden) {
+    looking = true;
+    try {
+      show(await ask("/dashboard.json"));
+      loadedAt = Date.now();
+      if (by("message").dataset.of === "look") say("");
+    } catch (error) {
+      say(error instanceof TypeError ? "The application does not answer: it has ended, or the network is gone." : error.message);
+      by("message").dataset.of = "look";
+    }
+    looking = false;
+  }
+  timer = setTimeout(look, EVERY_MS);
+}
+
+function showAge() {
+  const seconds = Math.round((Date.now() - loadedAt) / 1000);
+  const stale = loadedAt !== 0 && seconds > 6;
+  by("age").className = stale ? "stale" : "";
+  text(by("age"), loadedAt === 0 ? "not loaded yet" : stale ? `as of ${seconds} s ago` : "live");
+}
+
+by("pause").addEventListener("click", () => {
+  if (confirm("Pause processing on this host?")) act("/pause", by("pause"));
+});
+by("resume").addEventListener("click", () => act("/resume", by("resume")));
+by("unlock").addEventListener("click", () => {
+  openToken(by("token-form").hidden);
+  if (!by("token-form").hidden) by("token").focus();
+});
+by("token-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  token = by("token").value;
+  sessionStorage.setItem("penstock-token", token);
+  by("token").value = "";
+  say("");
+  openToken(false);
+  look();
+});
+document.addEventListener("visibilitychange", look);
+setInterval(showAge, 1000);
+look();

@@ -1,0 +1,92 @@
+"""Query parameters, checked: what a request may ask for, and how much of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from penstock.workers.control import ReadStore
+
+from .http_queries import QueryError
+
+LIMIT = 100
+LIMIT_MAX = 10_000
+TIMEOUT_MS = 5_000
+TIMEOUT_MAX_MS = 30_000
+_LAST = (1 << 63) - 1
+_NAMES = (
+    "from",
+    "to",
+    "prefix",
+    "limit",
+    "reverse",
+    "partition",
+    "max_lag",
+    "time_from",
+    "time_to",
+    "timeout_ms",
+    "local",
+    "everywhere",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreParameters:
+    """A read, how long it may take (s), and whether only this host's tasks are meant."""
+
+    request: ReadStore
+    timeout: float
+    local: bool
+
+
+def store_parameters(store: str, key: str | None, query: Mapping[str, str], names: Collection[str]) -> StoreParameters:
+    """Return what a URL asks of a store. names: all names of the query, repeated ones too. Raises QueryError."""
+    _check_names(names, key is not None)
+    request = ReadStore(
+        0,
+        store,
+        key,
+        query.get("from"),
+        query.get("to"),
+        query.get("prefix"),
+        _number(query, "time_from", None, 0, _LAST),
+        _number(query, "time_to", None, 0, _LAST),
+        _number(query, "limit", LIMIT, 1, LIMIT_MAX) or LIMIT,
+        _boolean(query, "reverse"),
+        _number(query, "partition", None, 0, (1 << 31) - 1),
+        _number(query, "max_lag", None, 0, _LAST),
+        _boolean(query, "everywhere"),
+    )
+    timeout_ms = _number(query, "timeout_ms", TIMEOUT_MS, 1, TIMEOUT_MAX_MS) or TIMEOUT_MS
+    if request.everywhere and key is None:
+        raise _bad("everywhere= is for a key; a range is read everywhere anyway.")
+    return StoreParameters(request, timeout_ms / 1000, _boolean(query, "local"))
+
+
+def _check_names(names: Collection[str], one_key: bool) -> None:
+    known = [name for name in _NAMES if not (one_key and name in ("from", "to", "prefix"))]
+    for name in names:
+        if name not in known:
+            raise _bad(f"There is no parameter {name!r} here; there are {', '.join(known)}.")
+    if len(set(names)) < len(names):
+        raise _bad("A parameter is given twice.")
+
+
+def _number(query: Mapping[str, str], name: str, default: int | None, lowest: int, highest: int) -> int | None:
+    text = query.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= 19 and lowest <= int(text) <= highest):
+        raise _bad(f"{name}={text!r} must be a whole number from {lowest} to {highest}.")
+    return int(text)
+
+
+def _boolean(query: Mapping[str, str], name: str) -> bool:
+    text = query.get(name, "false")
+    if text not in ("true", "false"):
+        raise _bad(f"{name}={text!r} must be true or false.")
+    return text == "true"
+
+
+def _bad(message: str) -> QueryError:
+    return QueryError(400, "BAD_REQUEST", message)

@@ -1,0 +1,109 @@
+"""The HTTP server: a thread of the supervisor's process that answers and never decides."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from contextlib import ExitStack
+from importlib import import_module
+from typing import Any
+
+from penstock.topology.errors import ConfigError
+from penstock.topology.streams_config import StreamsConfig
+
+from .administration import Administration
+from .http_forward import HttpHosts
+from .http_security import HttpAddress
+from .http_view import HttpView
+from .supervisor import Supervisor
+
+logger = logging.getLogger(__name__)
+
+#: Connections at a time; more are told to come again (503).
+CONNECTIONS_MAX = 128
+#: How long a connection without a request stays open, in seconds.
+KEEP_ALIVE_SECONDS = 10
+#: How long requests that are being answered may hold up the end, in seconds.
+STOP_SECONDS = 2
+#: The most that a request line with its headers may have, in bytes; the URL alone: http_security.py.
+HEADER_BYTES_MAX = 32_768
+
+
+class HttpServer:
+    """Started and stopped by KafkaStreams; does nothing unless penstock.http.port is set.
+
+    Raises ConfigError if the address is open to others and there is no token.
+    """
+
+    def __init__(self, supervisor: Supervisor, administration: Administration, config: StreamsConfig) -> None:
+        self._address = HttpAddress.of(config)
+        self._view = HttpView(supervisor, administration, config, HttpHosts(config["penstock.http.token"]))
+        self._server: Any = None
+        self._thread: threading.Thread | None = None
+        #: The port that is served; None unless it is.
+        self.port: int | None = None
+
+    def start(self) -> None:
+        """Listen, then serve in a thread. Raises ConfigError if the address cannot be had."""
+        if self._address is None:
+            return
+        listener = _listen(self._address)
+        self.port = listener.getsockname()[1]
+        # Imported only where it is used: an application without HTTP does not pay for it.
+        uvicorn, app = import_module("uvicorn"), import_module(f"{__package__}.http_app")
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                app.http_app(self._view, self._address),
+                log_config=None,
+                access_log=False,
+                log_level=logging.WARNING,
+                lifespan="off",
+                ws="none",
+                http="h11",
+                loop="asyncio",
+                server_header=False,
+                proxy_headers=False,
+                limit_concurrency=CONNECTIONS_MAX,
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=STOP_SECONDS,
+                h11_max_incomplete_event_size=HEADER_BYTES_MAX,
+            )
+        )
+        self._thread = threading.Thread(target=self._serve, args=(listener,), name="penstock-http", daemon=True)
+        self._thread.start()
+        logger.info("Serving HTTP at http://%s:%d/", self._address.host, self.port)
+
+    def _serve(self, listener: socket.socket) -> None:
+        try:
+            self._server.run(sockets=[listener])
+        except Exception:
+            logger.exception("The HTTP server has failed; the application runs on without it")
+        finally:
+            listener.close()
+
+    def stop(self) -> None:
+        """End the server; requests that are being answered have a moment."""
+        if self._thread is None:
+            return
+        self._server.should_exit = True
+        self._thread.join(STOP_SECONDS + 1)
+        self._thread = self.port = None
+
+
+def _listen(address: HttpAddress) -> socket.socket:
+    host = address.host.strip("[]")
+    try:
+        family = socket.getaddrinfo(host, address.port, type=socket.SOCK_STREAM)[0][0]
+        with ExitStack() as stack:
+            listener = stack.enter_context(socket.socket(family))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, address.port))
+            listener.listen(CONNECTIONS_MAX)
+            stack.pop_all()
+    except OSError as error:
+        raise ConfigError(
+            f"HTTP cannot be served at {address.host}:{address.port}: {error}. Set penstock.http.port and "
+            "penstock.http.host to an address of this host that is free."
+        ) from error
+    return listener

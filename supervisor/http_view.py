@@ -1,0 +1,137 @@
+"""What is shown of an application over HTTP, as plain values."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import orjson
+
+from penstock.topology.streams_config import StreamsConfig
+from penstock.workers.control import DescribeTopology
+from penstock.workers.task import TaskState
+
+from .administration import Administration
+from .application_state import ApplicationState
+from .http_queries import RETRY_SECONDS, QueryError, RemoteHosts, StoreQueries
+from .metric import Metric, metrics
+from .queries import Answers
+from .supervisor import Supervisor
+
+#: How long the supervisor's loop may take to answer before it counts as stuck.
+LIVE_SECONDS = 5.0
+#: How long stream threads may take to say what runs in them: they may be importing it still.
+DESCRIBE_SECONDS = 5.0
+
+
+class HttpView:
+    """Any thread may use it; it may wait for the supervisor's loop."""
+
+    def __init__(
+        self, supervisor: Supervisor, administration: Administration, config: StreamsConfig, remote: RemoteHosts
+    ) -> None:
+        self.administration = administration
+        self.queries = StoreQueries(supervisor, config["application.server"], remote)
+        self._supervisor = supervisor
+        self._config = config
+        self._topology: dict[str, Any] | None = None
+        self._lock = threading.Lock()
+
+    def live(self) -> tuple[bool, str]:
+        """Return whether the supervisor's loop turns and has not given up, and why not."""
+        state = self._supervisor.states.state
+        if state in (ApplicationState.ERROR, ApplicationState.PENDING_ERROR):
+            return False, self._supervisor.reason or state.name
+        try:
+            self._supervisor.call(lambda: None, LIVE_SECONDS)
+        except TimeoutError:
+            return False, f"the supervisor's loop has not answered for {LIVE_SECONDS:g} s"
+        return True, ""
+
+    def ready(self) -> tuple[bool, str]:
+        """Return whether the application is RUNNING with all of its state restored, and why not."""
+        status = self.administration.status()
+        if status["state"] != ApplicationState.RUNNING.name:
+            return False, f"the application is {status['state']}"
+        tasks = [task for thread in status["threads"] for task in thread["tasks"] if task["kind"] == "active"]
+        waiting = [task for task in tasks if task["state"] != TaskState.RUNNING.name or task["restore_remaining"]]
+        if waiting:
+            remaining = sum(task["restore_remaining"] for task in waiting)
+            ids = ", ".join(task["task_id"] for task in waiting[:5])
+            return False, f"{len(waiting)} tasks are not restored ({ids} …): {remaining} records remain"
+        return True, ""
+
+    def metrics(self) -> list[Metric]:
+        """Return all metrics."""
+        return metrics(self._supervisor, self._config)
+
+    def tasks(self) -> list[dict[str, Any]]:
+        """Return all tasks on this host, each with its stream thread."""
+        threads = self.administration.status()["threads"]
+        found = [{**task, "thread": thread["name"]} for thread in threads for task in thread["tasks"]]
+        return sorted(found, key=lambda task: (task["kind"], *map(int, task["task_id"].split("_"))))
+
+    def topology(self) -> dict[str, Any]:
+        """Return sub-topologies, nodes and stores, as a stream thread says them; it does not change while we run.
+
+        Raises QueryError while no stream thread can say.
+        """
+        with self._lock:
+            if self._topology is None:
+                self._topology = self._ask_for_topology()
+            return self._topology
+
+    def _ask_for_topology(self) -> dict[str, Any]:
+        answers = Answers(enough=lambda result: result.value is not None)
+        try:
+            results = self._supervisor.ask(DescribeTopology, answers, DESCRIBE_SECONDS)
+        except TimeoutError:
+            results = []
+        found = next((result.value for result in results if result.value is not None), None)
+        if found is None:
+            text = (
+                f"No stream thread has said what runs in it; the application is {self._supervisor.states.state.name}."
+            )
+            raise QueryError(503, "NOT_RUNNING", text, RETRY_SECONDS)
+        topology: dict[str, Any] = orjson.loads(found)
+        return topology
+
+    def stores(self) -> list[dict[str, Any]]:
+        """Return the stores that can be asked for, each with its tasks on this host."""
+        topology, tasks = self.topology(), self.tasks()
+        here: dict[int, list[dict[str, Any]]] = {}
+        for task in tasks:
+            shown = {name: task[name] for name in ("task_id", "kind", "state", "restore_remaining", "thread")}
+            here.setdefault(int(task["task_id"].split("_")[0]), []).append(shown)
+        named = [{**store, "tasks": here.get(store["subtopology"], [])} for store in topology["stores"]]
+        return [*named, *({"name": name, "kind": "global", "tasks": []} for name in topology["global_stores"])]
+
+    def dashboard(self) -> dict[str, Any]:
+        """Return all that the page shows: status, topology if it is known, and the figures of its edges."""
+        try:
+            topology = self.topology()
+        except QueryError:
+            topology = None
+        return {"status": self.administration.status(), "topology": topology, "sources": self._sources()}
+
+    def _sources(self) -> dict[str, dict[str, float]]:
+        """Return of each source node, over all tasks here: records per second, records, latency (ms; mean, highest)."""
+        values: dict[str, dict[str, list[float]]] = {}
+        for metric in self.metrics():
+            node = metric.tags.get("processor-node-id")
+            if node is not None and not isinstance(metric.value, str):
+                values.setdefault(node, {}).setdefault(metric.name, []).append(metric.value)
+        return {
+            node: {
+                "rate": sum(found["process-rate"]),
+                "total": sum(found["process-total"]),
+                "latency_avg": _mean_of_busy(found["record-e2e-latency-avg"], found["process-rate"]),
+                "latency_max": max(found["record-e2e-latency-max"]),
+            }
+            for node, found in values.items()
+        }
+
+
+def _mean_of_busy(values: list[float], weights: list[float]) -> float:
+    total = sum(weights)
+    return sum(value * weight for value, weight in zip(values, weights, strict=True)) / total if total else 0.0

@@ -1,0 +1,106 @@
+"""The metrics of an application, as Kafka Streams has them: name, group and tags (KafkaStreams.metrics)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+import psutil
+
+from penstock.topology.streams_config import StreamsConfig
+from penstock.workers.control import Measure
+from penstock.workers.metrics import MetricGroup
+
+from .application_state import ApplicationState
+from .queries import Answers
+from .supervisor import Supervisor
+from .worker import ThreadStatus
+
+CLIENT_GROUP = "stream-metrics"
+THREAD_GROUP = "stream-thread-metrics"
+#: Penstock's own: memory and CPU of each process.
+PROCESS_GROUP = "penstock-process-metrics"
+#: How long stream threads are waited for; one that is busy longer shows what it has reported with its last beat.
+MEASURE_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One value. Rates per second, latencies in ms, sizes in bytes; text for the few that are no numbers."""
+
+    name: str
+    group: str
+    tags: Mapping[str, str] = field(default_factory=dict)
+    value: float | str = 0.0
+
+
+def metrics(supervisor: Supervisor, config: StreamsConfig) -> list[Metric]:
+    """Return all metrics now: of the client, its stream threads with tasks and stores, and the processes."""
+    threads = supervisor.thread_status()
+    groups = [
+        MetricGroup(CLIENT_GROUP, {"client-id": supervisor.client_id}, _of_client(supervisor, threads)),
+        *_measured(supervisor),
+        *_of_processes(threads),
+    ]
+    texts = {"application-id": config["application.id"], "state": supervisor.states.state.name, "version": _version()}
+    client = {"client-id": supervisor.client_id}
+    return [
+        *(Metric(name, CLIENT_GROUP, client, text) for name, text in texts.items()),
+        *(Metric(name, group.group, group.tags, value) for group in groups for name, value in group.values.items()),
+    ]
+
+
+def _version() -> str:
+    return version("penstock")
+
+
+def _of_client(supervisor: Supervisor, threads: list[ThreadStatus]) -> dict[str, float]:
+    return {
+        # KIP-1091: a number, for systems that cannot show text
+        "client-state": float(list(ApplicationState).index(supervisor.states.state)),
+        "alive-stream-threads": float(len(threads)),
+        "failed-stream-threads": float(supervisor.failed_stream_threads),
+    }
+
+
+def _measured(supervisor: Supervisor) -> Iterator[MetricGroup]:
+    answered = set()
+    answers = Answers()
+    with suppress(TimeoutError):
+        supervisor.ask(Measure, answers, MEASURE_SECONDS)
+    for result in list(answers.results):
+        groups: tuple[MetricGroup, ...] = result.value or ()
+        yield from groups
+        answered |= {group.tags["thread-id"] for group in groups if group.group == THREAD_GROUP}
+    for name, values in supervisor.metrics().items():
+        if name not in answered:
+            yield MetricGroup(THREAD_GROUP, {"thread-id": name}, values)
+
+
+def _of_processes(threads: list[ThreadStatus]) -> Iterator[MetricGroup]:
+    own = psutil.Process()
+    with own.oneshot():
+        rss, times = own.memory_info().rss, own.cpu_times()
+    values = {"rss-bytes": float(rss), "cpu-seconds-total": times.user + times.system}
+    yield MetricGroup(PROCESS_GROUP, {"process": "supervisor", "pid": str(os.getpid())}, values)
+    for thread in threads:
+        tags = {"process": thread.name, "pid": str(thread.pid)}
+        values = {
+            "rss-bytes": float(thread.rss_bytes),
+            "cpu-percent": thread.cpu_percent,
+            "uptime-seconds": thread.uptime_seconds,
+            "restarts-total": float(thread.restarts),
+            "records-per-second": thread.records_per_second,
+            "lag": float(thread.lag),
+        }
+        yield MetricGroup(PROCESS_GROUP, tags, values)
+
+
+def by_name(found: list[Metric], name: str, **tags: Any) -> list[float | str]:
+    """Return the values of the metrics of a name that have these tags (``task_id`` for ``task-id``)."""
+    wanted = {key.replace("_", "-"): str(value) for key, value in tags.items()}
+    return [metric.value for metric in found if metric.name == name and wanted.items() <= metric.tags.items()]

@@ -1,0 +1,171 @@
+"""The systemd unit of one application, as text: what ``penstock service`` prints, installs and knows again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.topology.errors import ConfigError
+from penstock.topology.streams_config import StreamsConfig
+
+from .exit_codes import ExitCode
+
+#: A restart would end the same way: a person has to look.
+NEEDS_A_PERSON = (ExitCode.USAGE, ExitCode.TOPOLOGY, ExitCode.LOCKED)
+#: How often the supervisor has to say that it lives, in s. It says so twice in that time.
+WATCHDOG_SECONDS = 30
+#: Over what the supervisor gives its processes at a stop: its own end, on a machine that swaps. In s.
+STOP_MARGIN_SECONDS = 25
+#: Between two starts, in s: a broker that restarts is not hammered.
+RESTART_SECONDS = 10
+#: The first line of a unit of ours; the sum is of all that follows it.
+MARK = "# Written by `penstock service install`; sha256 of what follows: "
+#: Where a user's files are: out of sight with ProtectHome=yes.
+HOMES = (Path("/home"), Path("/root"), Path("/run/user"))
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceUnit:
+    """What a unit is made from. Paths are absolute.
+
+    name: of the application; the unit is ``penstock-<name>.service``. user_manager: for ``systemctl --user``. run_as:
+    a user of the system, "" for one that systemd makes up (DynamicUser). config: what the application will read, for
+    its timeouts and its state.dir.
+    """
+
+    name: str
+    topology: str
+    config_file: Path
+    working_directory: Path
+    python: Path
+    config: StreamsConfig
+    user_manager: bool = False
+    run_as: str = ""
+
+    @property
+    def file_name(self) -> str:
+        """The unit's file name."""
+        return unit_file_name(self.name)
+
+    def text(self) -> str:
+        """Return the whole file. Raises ConfigError for a path that a unit cannot hold."""
+        body = "\n".join(self._lines()) + "\n"
+        return f"{MARK}{_sum(body)}\n{body}"
+
+    def _lines(self) -> Iterator[str]:
+        yield "# docs/service.md says what each line is for, docs/operations.md what the exit codes mean."
+        yield "# Changes of your own belong into a drop-in: systemctl edit " + self.file_name
+        yield "[Unit]"
+        yield f"Description={self.name} on Penstock"
+        if not self.user_manager:
+            yield "After=network-online.target"
+            yield "Wants=network-online.target"
+        yield "# A broker that is away for the night is waited for: never give up to start again."
+        yield "StartLimitIntervalSec=0"
+        yield ""
+        yield "[Service]"
+        yield from self._process()
+        yield ""
+        yield from self._state()
+        yield ""
+        yield from self._life()
+        yield ""
+        yield from self._hardening()
+        yield ""
+        yield "[Install]"
+        yield f"WantedBy={'default' if self.user_manager else 'multi-user'}.target"
+
+    def _process(self) -> Iterator[str]:
+        command = (str(self.python), "-m", "penstock.cli", "run", self.topology, "--config", str(self.config_file))
+        yield "Type=notify"
+        yield "NotifyAccess=main"
+        yield f"WorkingDirectory={_path(self.working_directory)}"
+        yield f"ExecStart={' '.join(map(_word, command))}"
+        yield "# Settings and secrets of this host, e.g. PENSTOCK_SASL_PASSWORD; of mode 0600."
+        yield f"EnvironmentFile=-%E/penstock/{self.name}.env"
+        if not self.user_manager:
+            yield f"User={self.run_as}" if self.run_as else "DynamicUser=yes"
+
+    def _state(self) -> Iterator[str]:
+        if self.config.origin("state.dir") == "default":
+            yield f"StateDirectory=penstock-{self.name}"
+            yield "StateDirectoryMode=0750"
+            yield f"Environment=PENSTOCK_STATE_DIR=%S/penstock-{self.name}"
+        elif not self.user_manager:
+            yield f"ReadWritePaths={_path(Path(self.config['state.dir']))}"
+        yield "# RocksDB keeps its files open."
+        yield "LimitNOFILE=524288"
+
+    def _life(self) -> Iterator[str]:
+        grace = self.config["penstock.shutdown.timeout.ms"] + self.config["penstock.worker.abort.grace.ms"]
+        yield "# The supervisor's loop says twice in this time that it is alive."
+        yield f"WatchdogSec={WATCHDOG_SECONDS}"
+        yield "# READY is said when all processes are up; restoring state does not delay it."
+        yield "TimeoutStartSec=120"
+        yield "# SIGTERM to the supervisor only: it stops its processes in good order. What is left is killed."
+        yield "KillMode=mixed"
+        yield "# penstock.shutdown.timeout.ms, penstock.worker.abort.grace.ms and time for the supervisor's own end."
+        yield f"TimeoutStopSec={-(-grace // 1000) + STOP_MARGIN_SECONDS}"
+        yield "# The supervisor replaces a process that the kernel killed for its memory; the others go on."
+        yield "OOMPolicy=continue"
+        yield "Restart=on-failure"
+        yield f"RestartSec={RESTART_SECONDS}"
+        yield f"# {', '.join(code.name for code in NEEDS_A_PERSON)}: a restart would not help, a person has to look."
+        yield f"RestartPreventExitStatus={' '.join(str(int(code)) for code in NEEDS_A_PERSON)}"
+
+    def _hardening(self) -> Iterator[str]:
+        yield "# No more than a client of Kafka with files of its own needs."
+        yield "UMask=0027"
+        yield "NoNewPrivileges=yes"
+        yield "LockPersonality=yes"
+        yield "RestrictRealtime=yes"
+        yield "RestrictSUIDSGID=yes"
+        yield "RestrictNamespaces=yes"
+        yield "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK"
+        yield "SystemCallArchitectures=native"
+        yield "SystemCallFilter=@system-service"
+        yield "SystemCallErrorNumber=EPERM"
+        if not self.user_manager:  # a user's manager may not make mounts
+            yield "CapabilityBoundingSet="
+            yield "ProtectSystem=strict"
+            yield f"ProtectHome={'read-only' if self._is_in_a_home() else 'yes'}"
+            yield "PrivateTmp=yes"
+            yield "PrivateDevices=yes"
+            yield "ProtectProc=invisible"
+            for what in ("Clock", "ControlGroups", "Hostname", "KernelLogs", "KernelModules", "KernelTunables"):
+                yield f"Protect{what}=yes"
+
+    def _is_in_a_home(self) -> bool:
+        used = (self.working_directory, self.python, self.config_file, Path(self.config["state.dir"]))
+        return any(path.is_relative_to(home) for path in used for home in HOMES)
+
+
+def unit_file_name(name: str) -> str:
+    """Return the file name of an application's unit."""
+    return f"penstock-{name}.service"
+
+
+def is_ours(text: str) -> bool:
+    """Return whether a unit was written by ``text()`` and has not been changed since."""
+    first, _, body = text.partition("\n")
+    return first.startswith(MARK) and first.removeprefix(MARK) == _sum(body)
+
+
+def _sum(body: str) -> str:
+    return hashlib.sha256(body.encode()).hexdigest()
+
+
+def _path(path: Path) -> str:
+    """Return a path for a directive that takes the rest of its line as it is, but for specifiers."""
+    text = str(path)
+    if any(character in text for character in "\n\"'\\") or text != text.strip():
+        raise ConfigError(f"The path {text!r} cannot stand in a systemd unit: use one without quotes and backslashes.")
+    return text.replace("%", "%%")
+
+
+def _word(text: str) -> str:
+    """Return a word of a command line: % and $ mean something to systemd (systemd.service(5), COMMAND LINES)."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{escaped}"' if escaped != text or not text or any(c.isspace() or c in "';" for c in text) else text

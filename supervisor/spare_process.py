@@ -1,0 +1,152 @@
+"""A process that waits, with everything imported, until a stream thread needs one.
+
+To start an interpreter and to import Penstock, its libraries and the user's module takes longer than all that follows
+after a stream thread has died. So one process has done that in advance: it takes the dead one's place at once.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from penstock.workers.control import Shutdown, ThreadControl
+from penstock.workers.log_context import PrefixedLogger
+
+from .endings import explanation
+from .exit_codes import WorkerExitCode
+from .worker import Worker
+from .worker_process import PipeControl, Prepare, SpareReady, TakeOver, WorkerSpec, WorkerTarget
+
+#: How long all stream threads must have run before the spare process starts, in ms: it takes its CPU time when nobody
+#: is in a hurry, and an application that soon ends never has one.
+QUIET_MS = 5_000
+#: How long to do without if a spare process was killed, in ms: whoever is short of memory should not be pressed.
+KILLED_MS = 60_000
+#: Its number while it has no stream thread.
+NO_SLOT = 0
+
+#: Starts a process: Worker.spawn without its first and last argument.
+Spawn = Callable[[WorkerSpec, WorkerTarget, int], Worker]
+
+
+@dataclass(frozen=True, slots=True)
+class SpareTarget:
+    """What runs in a spare process: it prepares, waits for TakeOver, and becomes the stream thread."""
+
+    prepare: Prepare
+    target: WorkerTarget
+
+    def __call__(self, spec: WorkerSpec, control: ThreadControl) -> None:
+        """Return when told to shut down, before the take-over or after it. Raises what prepare and target raise."""
+        assert isinstance(control, PipeControl)
+        self.prepare(spec)
+        control.send(SpareReady())
+        command: object = None
+        while not isinstance(command, TakeOver):
+            command = control.wait_for_command()
+            if isinstance(command, Shutdown):
+                return
+        spec = replace(spec, slot=command.slot, num_threads=command.num_threads, listeners=command.listeners)
+        multiprocessing.current_process().name = spec.name
+        self.target(spec, control)
+
+
+class SpareProcess:
+    """The supervisor's side: starts the spare process, watches it, gives it away.
+
+    prepare: what to do in advance; None: there is never a spare process. now: returns the supervisor's monotonic ms.
+    Only the supervisor's thread may use it.
+    """
+
+    def __init__(
+        self, prepare: Prepare | None, target: WorkerTarget, spawn: Spawn, now: Callable[[], int], log: PrefixedLogger
+    ) -> None:
+        self._spawn = spawn
+        self._now = now
+        self._target = SpareTarget(prepare, target) if prepare is not None else None
+        self._log = log
+        self._worker: Worker | None = None
+        self._due_at: int | None = None
+        self._not_before: int | None = None
+
+    def look(self, quiet: bool, spec: WorkerSpec) -> None:
+        """Start the process if it is time. quiet: all stream threads run; spec: of NO_SLOT."""
+        if self._target is None or self._worker is not None:
+            return
+        now = self._now()
+        if not quiet:
+            self._due_at = None
+        elif self._due_at is None:
+            self._due_at = max(now + QUIET_MS, self._not_before or 0)
+        elif now >= self._due_at:
+            self._start(spec, self._target, now)
+
+    def _start(self, spec: WorkerSpec, target: SpareTarget, now: int) -> None:
+        try:
+            self._worker = self._spawn(spec, target, now)
+        except OSError as error:
+            self._do_without(f"cannot be started: {error}")
+
+    def sources(self) -> Iterator[tuple[Any, Callable[[], object]]]:
+        """Yield what to wait for with what to do then: see Supervisor."""
+        worker = self._worker
+        if worker is None:
+            return
+        for reader in worker.output.readers:
+            yield reader, partial(worker.output.read, reader)
+        if not worker.hung_up:
+            yield worker.control, partial(self._read_reports, worker)
+        yield worker.sentinel, partial(self._on_end, worker)
+
+    def _read_reports(self, worker: Worker) -> bool:
+        reports = worker.receive(self._now())
+        if any(isinstance(report, SpareReady) for report in reports):
+            self._log.info("Process %d is ready to take the place of a stream thread that dies", worker.pid)
+        return bool(reports)
+
+    def _on_end(self, worker: Worker) -> None:
+        if worker is not self._worker or not worker.has_ended():
+            return
+        while self._read_reports(worker):
+            pass
+        self._worker = None
+        if worker.failure is not None or worker.exit_code > WorkerExitCode.STOPPED:
+            self._do_without(f"failed: {explanation(worker)}")
+        else:
+            self._log.warning(
+                "The spare process, %d, ended: %s. Another one follows in %d s",
+                worker.pid,
+                worker.cause_of_death(),
+                KILLED_MS // 1000,
+            )
+            self._due_at, self._not_before = None, self._now() + KILLED_MS
+        worker.close()
+
+    def _do_without(self, why: str) -> None:
+        self._target = None
+        self._log.warning(
+            "There will be no spare process, since it %s. A stream thread that dies is replaced by a new process, "
+            "which takes a second longer. penstock.worker.spare=false does without from the start.",
+            why,
+        )
+
+    def take(self, spec: WorkerSpec) -> Worker | None:
+        """Return the spare process as a spec's stream thread, None if there is none. It may still be starting."""
+        worker, self._worker, self._due_at = self._worker, None, None
+        if worker is None:
+            return None
+        if not worker.has_ended() and worker.take_over(spec, self._now()):
+            return worker
+        worker.kill()
+        worker.close()
+        return None
+
+    def end(self) -> None:
+        """Kill it: it has nothing that could be lost."""
+        worker, self._worker, self._target = self._worker, None, None
+        if worker is not None:
+            worker.kill()
+            worker.close()

@@ -1,0 +1,51 @@
+"""Puts lines together that belong together, so that a traceback is one record of the log."""
+
+from __future__ import annotations
+
+#: No record is longer, in lines; what follows begins another.
+BLOCK_LINES_MAX = 500
+_TRACEBACK = "Traceback (most recent call last):"
+#: Between the tracebacks of two exceptions, one of which led to the other.
+_CHAINED = ("During handling of the above exception,", "The above exception was the direct cause of")
+#: The interpreter's last words: all that follows them is part of them.
+_FATAL = "Fatal Python error:"
+
+
+class TextBlocks:
+    """Groups lines: a traceback with its last line, what is indented with what it is indented under."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        #: Whether more lines must follow, however long they take.
+        self._open = False
+
+    def add(self, line: str) -> str | None:
+        """Take a line; returns the block that is complete because this line begins another, if there is one."""
+        done = None
+        if not self._continues(line) or len(self._lines) >= BLOCK_LINES_MAX:
+            done = self.take()
+        self._lines.append(line)
+        self._open = self._stays_open(line)
+        return done
+
+    def pause(self) -> str | None:
+        """Return what is complete if no line follows for now."""
+        return None if self._open else self.take()
+
+    def take(self) -> str | None:
+        """Return what there is, complete or not; None if there is nothing."""
+        block = "\n".join(self._lines) if self._lines else None
+        self._lines = []
+        self._open = False
+        return block
+
+    def _continues(self, line: str) -> bool:
+        return self._open or (bool(self._lines) and (not line or line[0] in " \t" or line.startswith(_CHAINED)))
+
+    def _stays_open(self, line: str) -> bool:
+        if line.startswith((_TRACEBACK, _FATAL)) or (line.startswith(_CHAINED) and len(self._lines) > 1):
+            return True
+        if not self._open:
+            return False
+        # A traceback ends with the first line that is not indented; between chained ones is more of them.
+        return self._lines[0].startswith(_FATAL) or not line or line[0] in " \t"

@@ -1,0 +1,1 @@
+"""Runs golden cases on both engines: what the capability report promises of Spark is held against the local engine."""

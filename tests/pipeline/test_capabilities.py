@@ -1,0 +1,123 @@
+"""The capability report: every operator is in it, and what is refused is refused before anything starts."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import penstock.topology.operators as operators
+from penstock import (
+    AutoOffsetReset,
+    Processor,
+    Record,
+    Serdes,
+    StreamsBuilder,
+    StreamsConfig,
+    Topology,
+    TopologyError,
+)
+from penstock.cli import cli
+from penstock.pipeline.capabilities import OPERATORS, Capability, CapabilityReport, report_capabilities
+from penstock.topology.operators.operator import Operator
+
+HERE = Path(__file__).parent
+STRINGS: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
+
+
+def report(topology: Topology, **config: Any) -> CapabilityReport:
+    given = {"application.id": "a", **{name.replace("_", "."): value for name, value in config.items()}}
+    return report_capabilities(topology, StreamsConfig(given))
+
+
+def of(found: CapabilityReport, node: str) -> str:
+    return next(str(finding) for finding in found.findings if node in finding.node)
+
+
+def concrete_operators() -> Iterator[type]:
+    for module in pkgutil.iter_modules(operators.__path__):
+        found = importlib.import_module(f"{operators.__name__}.{module.name}")
+        for _, each in inspect.getmembers(found, inspect.isclass):
+            if issubclass(each, Operator) and not each.__subclasses__() and each is not Operator:
+                yield each
+
+
+def test_every_operator_is_in_the_table_and_nothing_else() -> None:
+    assert {each.__name__ for each in concrete_operators()} == set(OPERATORS)
+
+
+def counting() -> Topology:
+    builder = StreamsBuilder()
+    stream = builder.stream("in", **STRINGS)
+    stream.select_key(lambda key, value: value).group_by_key().count(store="counts").to_stream().to("out")
+    return builder.build()
+
+
+def test_a_cached_aggregation_is_coarser_and_says_how() -> None:
+    found = report(counting())
+    assert [(each.number, each.stateless) for each in found.subtopologies] == [(0, True), (1, False)]
+    assert "coarser, one update per key and micro-batch" in of(found, "KSTREAM-AGGREGATE")
+    assert found.capability is Capability.COARSER
+
+
+def test_without_a_cache_it_is_identical() -> None:
+    found = report(counting(), statestore_cache_max_bytes=0)
+    assert found.capability is Capability.IDENTICAL
+    found.check()
+
+
+class _Echo(Processor[str, str, str, str]):
+    def process(self, record: Record[str, str]) -> None:
+        self.context.forward(record)
+
+
+def test_a_processor_of_the_users_runs_by_task_and_is_coarser() -> None:
+    builder = StreamsBuilder()
+    builder.stream("in", **STRINGS).process(_Echo).to("out")
+    found = report(builder.build())
+    assert not found.subtopologies[0].stateless
+    assert "attributes of your object live for one micro-batch" in of(found, "KSTREAM-PROCESSOR")
+
+
+def test_a_global_table_is_refused_with_what_to_do_instead() -> None:
+    builder = StreamsBuilder()
+    table = builder.global_table("names", **STRINGS)
+    builder.stream("in", **STRINGS).join(table, lambda key, value: key, lambda left, right: left).to("out")
+    with pytest.raises(TopologyError, match=r"cannot run on Spark.*global stores: use a table"):
+        report(builder.build()).check()
+
+
+def test_exactly_once_is_refused() -> None:
+    with pytest.raises(TopologyError, match=r"set processing.guarantee=at_least_once"):
+        report(counting(), processing_guarantee="exactly_once_v2").check()
+
+
+def test_a_start_by_duration_is_refused() -> None:
+    builder = StreamsBuilder()
+    builder.stream("in", offset_reset=AutoOffsetReset.by_duration(1000), **STRINGS).to("out")
+    with pytest.raises(TopologyError, match="KSTREAM-SOURCE-0000000000: refused, Spark starts at the earliest"):
+        report(builder.build()).check()
+
+
+def test_describe_prints_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(HERE))
+    result = CliRunner().invoke(cli, ["describe", "spark_app:topology", "--engine", "spark", "-c", "application.id=a"])
+    assert result.exit_code == 0, result.output
+    assert "Sub-topology 0: stateless, by Arrow batches (mapInArrow)" in result.output
+    assert result.output.rstrip().endswith("In all: coarser")
+
+
+def test_what_is_refused_fails_before_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.spark.require_pyspark", lambda: None)
+    monkeypatch.syspath_prepend(str(HERE))
+    monkeypatch.setattr("penstock.spark.spark_session", lambda *_: pytest.fail("Spark was started"))
+    options = ["-c", "application.id=a", "-c", "bootstrap.servers=127.0.0.1:1"]
+    result = CliRunner().invoke(cli, ["run", "spark_app:refused", "--engine", "spark", *options])
+    assert result.exit_code == 3
+    assert "The topology cannot run on Spark. global stores names" in result.output

@@ -1,0 +1,115 @@
+"""PagedRows against the store in memory, and how often it calls Spark's state."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.pipeline.paged_rows import DIRECTORY, PagedRows
+from penstock.statestore.memory_store import InMemoryStore
+
+PAGE_BYTES = 64
+keys = st.binary(min_size=1, max_size=3)
+values = st.one_of(st.none(), st.binary(max_size=12))
+bounds = st.one_of(st.none(), keys)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), keys, values),
+        st.tuples(st.just("scan"), bounds, bounds),
+        st.tuples(st.just("delete_range"), keys, keys),
+        st.tuples(st.sampled_from(("commit", "rollback", "reopen")), st.none(), st.none()),
+    ),
+    max_size=60,
+)
+
+
+class Blobs:
+    """Blobs in a dict that counts calls."""
+
+    def __init__(self) -> None:
+        self.data: dict[int, bytes] = {}
+        self.read_numbers: list[int] = []
+        self.written_numbers: list[int] = []
+
+    def read(self, number: int) -> bytes | None:
+        self.read_numbers.append(number)
+        return self.data.get(number)
+
+    def write(self, number: int, data: bytes) -> None:
+        self.written_numbers.append(number)
+        self.data[number] = data
+
+    def remove(self, number: int) -> None:
+        del self.data[number]
+
+
+@settings(max_examples=200, deadline=None)
+@given(steps)
+def test_pages_hold_what_the_store_in_memory_holds(steps: list[tuple[str, bytes | None, bytes | None]]) -> None:
+    blobs = Blobs()
+    paged, model = PagedRows(blobs, PAGE_BYTES), InMemoryStore()
+    for name, first, second in steps:
+        if name == "put" and first is not None:
+            paged.put(first, second)
+            model.put(first, second)
+            assert paged.get(first) == model.get(first)
+        elif name == "scan":
+            assert list(paged.scan(first, second)) == list(model.scan(first, second))
+            assert paged.rows(first, second, reverse=True) == model.rows(first, second, reverse=True)
+        elif name == "delete_range" and first is not None and second is not None:
+            paged.delete_range(first, second)
+            model.delete_range(first, second)
+        elif name == "rollback":
+            paged.rollback()
+            model.rollback()
+        else:
+            paged.commit(None, {"time": 7})
+            model.commit(None)
+        if name == "reopen":
+            paged = PagedRows(blobs, PAGE_BYTES)
+            assert paged.committed_mark("time") == 7
+        assert paged.rows(None, None) == model.rows(None, None)
+
+
+def filled(blobs: Blobs, count: int) -> None:
+    rows = PagedRows(blobs, PAGE_BYTES)
+    for number in range(count):
+        rows.put(b"%04d" % number, b"value")
+    rows.commit(None)
+
+
+def test_each_touched_page_is_read_once_and_written_once() -> None:
+    blobs = Blobs()
+    filled(blobs, 200)
+    pages = len(blobs.data) - 1
+    assert pages > 10, "too few pages for this test to say anything"
+    blobs.read_numbers.clear()
+    blobs.written_numbers.clear()
+    rows = PagedRows(blobs, PAGE_BYTES)
+    for _ in range(3):
+        for key in (b"0010", b"0011", b"0100"):
+            assert rows.get(key) is not None
+            rows.put(key, b"other")
+    rows.commit(None)
+    assert len(blobs.read_numbers) == len(set(blobs.read_numbers)) <= 4
+    assert sorted(blobs.written_numbers) == sorted(set(blobs.read_numbers) - {DIRECTORY})
+
+
+def test_a_batch_that_only_reads_writes_nothing() -> None:
+    blobs = Blobs()
+    filled(blobs, 20)
+    blobs.written_numbers.clear()
+    rows = PagedRows(blobs, PAGE_BYTES)
+    assert rows.get(b"0003") == b"value"
+    rows.commit(None)
+    assert blobs.written_numbers == []
+
+
+def test_pages_without_rows_are_removed() -> None:
+    blobs = Blobs()
+    filled(blobs, 200)
+    rows = PagedRows(blobs, PAGE_BYTES)
+    rows.delete_range(b"", b"\xff")
+    rows.commit(None)
+    assert len(blobs.data) == 2, "the directory and one page are left"
+    assert PagedRows(blobs, PAGE_BYTES).rows(None, None) == []

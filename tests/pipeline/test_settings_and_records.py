@@ -1,0 +1,213 @@
+"""What Spark's source and the sink are told, what a checkpoint belongs to, and how records travel. Without Spark."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import ConfigError, Serdes, StreamsBuilder, StreamsConfig, StreamsError
+from penstock.pipeline.checkpoint import CheckpointError, check, identity
+from penstock.pipeline.kafka_settings import EARLIEST, LATEST, java_settings, producer_settings, source_options
+from penstock.pipeline.kafka_sink import KafkaSink
+from penstock.pipeline.record_batches import (
+    SentRecord,
+    messages,
+    pack,
+    pack_by_task,
+    sent_batch,
+    unpack,
+)
+from penstock.spark import SparkUnavailableError, package_zip, require_jdk
+from penstock.topology.streams_config import StreamsConfig as Config
+
+BASE = {"application.id": "app", "bootstrap.servers": "broker:9092"}
+
+
+def config(**given: Any) -> Config:
+    return StreamsConfig({**BASE, **given})
+
+
+# -- settings
+
+
+def test_scram_becomes_a_jaas_line_whose_password_cannot_break_out_of_it() -> None:
+    given = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "me",
+        "sasl.password": 'a"b\\c',
+    }
+    settings = java_settings(config(**given))
+    assert settings["security.protocol"] == "SASL_SSL"
+    assert settings["sasl.jaas.config"] == (
+        'org.apache.kafka.common.security.scram.ScramLoginModule required username="me" password="a\\"b\\\\c";'
+    )
+
+
+def test_pem_files_are_read_by_the_driver(tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    file.write_text("CERTIFICATE")
+    settings = java_settings(config(**{"security.protocol": "SSL", "ssl.ca.location": str(file)}))
+    assert settings["ssl.truststore.certificates"] == "CERTIFICATE"
+    assert settings["ssl.truststore.type"] == "PEM"
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}, "sasl.mechanism=GSSAPI"),
+        ({"security.protocol": "SSL", "ssl.crl.location": "/x"}, "ssl.crl.location cannot be translated"),
+        ({"security.protocol": "SSL", "ssl.ca.location": "/no/such/file"}, "ssl.ca.location=/no/such/file cannot"),
+    ],
+)
+def test_a_setting_without_a_translation_is_refused_by_name(given: dict[str, str], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        java_settings(config(**given))
+
+
+def test_each_topic_begins_where_its_source_says_and_internal_ones_at_their_first_record() -> None:
+    builder = StreamsBuilder()
+    strings: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
+    late = builder.stream("late", offset_reset="latest", **strings)
+    late.merge(builder.stream("early", **strings)).repartition(**strings).to("out")
+    given = config()
+    first, second = builder.build().internal_builder.build_subtopologies(given, frozenset())
+    counts = {"late": 1, "early": 2, "app-x-repartition": 1}
+    options = source_options(first, given, counts, ["late", "early"])
+    assert options["startingOffsets"] == f'{{"early":{{"0":{EARLIEST},"1":{EARLIEST}}},"late":{{"0":{LATEST}}}}}'
+    internal = source_options(second, config(**{"auto.offset.reset": "latest"}), counts, ["app-x-repartition"])
+    assert internal["startingOffsets"] == f'{{"app-x-repartition":{{"0":{EARLIEST}}}}}'
+
+
+def test_the_producer_chooses_partitions_as_javas() -> None:
+    settings = producer_settings(config(**{"producer.compression.type": "lz4", "producer.partitioner": "random"}))
+    assert settings["partitioner"] == "murmur2_random"
+    assert settings["compression.type"] == "lz4"
+
+
+# -- checkpoints
+
+
+def counting(value_serde: Any) -> StreamsBuilder:
+    builder = StreamsBuilder()
+    builder.table("in", store="rows", key_serde=Serdes.string(), value_serde=value_serde)
+    return builder
+
+
+def identity_of(builder: StreamsBuilder, partitions: int = 1) -> dict[str, Any]:
+    topology = builder.build()
+    built = topology.internal_builder.build_subtopologies(config(), frozenset())
+    return identity(topology, built, "app", {"in": partitions})
+
+
+def written(found: dict[str, Any]) -> bytes:
+    import orjson
+
+    return orjson.dumps(found)
+
+
+def test_a_checkpoint_of_the_same_topology_is_taken() -> None:
+    check(written(identity_of(counting(Serdes.string()))), identity_of(counting(Serdes.string())), "/ck")
+
+
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        (identity_of(counting(Serdes.int64())), "stores of rows: there .* value int64, here .* value string"),
+        (identity_of(counting(Serdes.string()), 3), "partitions of in: there 3, here 1"),
+    ],
+)
+def test_another_one_is_refused_and_says_what_differs(other: dict[str, Any], difference: str) -> None:
+    with pytest.raises(CheckpointError, match=difference):
+        check(written(other), identity_of(counting(Serdes.string())), "/ck")
+
+
+def test_a_damaged_file_is_refused() -> None:
+    with pytest.raises(CheckpointError, match=r"/ck/penstock-topology\.json cannot be read"):
+        check(b"{", identity_of(counting(Serdes.string())), "/ck")
+
+
+# -- records
+
+SENT = [
+    SentRecord("out", None, b"k", None, 5, [("h", b"1"), ("h", None)]),
+    SentRecord("out", 3, None, b"v", None, None),
+]
+
+
+def test_records_survive_packing_with_nulls_and_headers() -> None:
+    (batch,) = unpack(pack(sent_batch(SENT)))
+    first, second = messages(batch)
+    assert (first.key(), first.value(), first.timestamp()[1], first.partition()) == (b"k", None, 5, -1)
+    assert first.headers() == [("h", b"1"), ("h", None)]
+    expected: tuple[Any, ...] = (None, b"v", None, 3)
+    assert (second.key(), second.value(), second.timestamp()[1], second.partition()) == expected
+    assert second.headers() is None
+
+
+def test_records_are_packed_by_topic_and_partition() -> None:
+    mixed = [SentRecord("a", 0, b"1", b"", 1, None), SentRecord("a", 1, b"2", b"", 1, None)]
+    (rows,) = pack_by_task([sent_batch([*mixed, SentRecord("b", 0, b"3", b"", 1, None)])])
+    assert rows.column("task").to_pylist() == [0, 1, 0]
+    assert rows.column("topic").to_pylist() == ["a", "a", "b"]
+    keys = [messages(batch)[0].key() for data in rows.column("records").to_pylist() for batch in unpack(data)]
+    assert keys == [b"1", b"2", b"3"]
+
+
+class Refusing:
+    """A producer whose broker refuses everything."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.produced: list[Any] = []
+
+    def produce(self, *arguments: Any) -> None:
+        self.produced.append(arguments)
+
+    def poll(self, timeout: float) -> int:
+        return 0
+
+    def flush(self) -> None:
+        for topic, _, _, _, _, delivered, _, _ in self.produced:
+            delivered(_Error(), _Named(topic))
+
+
+class _Error:
+    def str(self) -> str:
+        return "Broker: Message size too large"
+
+
+class _Named:
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+
+    def topic(self) -> str:
+        return self._topic
+
+
+def test_a_refused_record_fails_the_micro_batch_and_names_its_topic() -> None:
+    sink = KafkaSink({}, Refusing)
+    assert sink.write(sent_batch(SENT)) == 2
+    with pytest.raises(StreamsError, match="2 records could not be written to Kafka, the first to out: Broker"):
+        sink.finish()
+
+
+# -- around it
+
+
+def test_the_zip_for_executors_holds_every_room(tmp_path: Path) -> None:
+    names = set(zipfile.ZipFile(package_zip(tmp_path)).namelist())
+    assert {"penstock/__init__.py", "penstock/topology/kstream.py", "penstock/pipeline/spark_task.py"} <= names
+    assert "penstock/workers/assignment/rack_aware.py" in names
+
+
+def test_a_java_that_was_cut_down_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text('#!/bin/sh\n[ "$1" = -version ] && echo \'openjdk version "21.0.1"\' >&2 || echo java.base@21\n')
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SparkUnavailableError, match=r"has no module jdk.incubator.vector"):
+        require_jdk()

@@ -1,0 +1,155 @@
+"""A task that wakes up from its state before each record makes what Kafka Streams has recorded. Without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock import StreamsConfig
+from penstock._driver_task import RecordQueues
+from penstock.pipeline.capabilities import Capability, report_capabilities
+from penstock.pipeline.record_batches import SentRecord
+from penstock.pipeline.spark_task import SparkTask, TaskPlan
+from penstock.topology.processor_topology import ProcessorTopology, SourceNode
+from penstock.topology.records import RawRecord
+from penstock.topology.subtopologies import build_whole_topology
+from tests.goldens import interpreter
+from tests.goldens.case import Case, files, read
+from tests.goldens.compare import _EMIT_INTERVALS, WALL_CLOCK_START_MS, _produced, case_config
+from tests.goldens.compare import _bytes as from_json
+from tests.goldens.compare import _headers as headers_of
+
+CASES = [Path(__file__).resolve().parents[1] / "goldens" / "cases"]
+
+
+class DictState:
+    """The state of one task in a dict; bytes only, as Spark keeps it."""
+
+    def __init__(self) -> None:
+        self.blobs: dict[tuple[str, int], bytes] = {}
+        self.reads = self.writes = 0
+
+    def read(self, store: str, number: int) -> bytes | None:
+        self.reads += 1
+        return self.blobs.get((store, number))
+
+    def write(self, store: str, number: int, data: bytes) -> None:
+        self.writes += 1
+        self.blobs[store, number] = data
+
+    def remove(self, store: str, number: int) -> None:
+        del self.blobs[store, number]
+
+
+class SleepyApplication:
+    """Runs a whole topology in one task that is closed after each record, and made anew from its state."""
+
+    def __init__(self, case: Case) -> None:
+        self.config = StreamsConfig({**dict.fromkeys(_EMIT_INTERVALS, 0), **case_config(case)})
+        topology = interpreter.build(case)
+        self.built: ProcessorTopology = build_whole_topology(topology.internal_builder, self.config)
+        self.plan = TaskPlan(self.built, self.config, _Ones())
+        self.state = DictState()
+        self.now_ms = WALL_CLOCK_START_MS
+        self.queues = RecordQueues()
+        self.offsets: dict[str, int] = {}
+        self.outputs: dict[str, list[Any]] = {}
+
+    @property
+    def sources(self) -> set[str]:
+        prefix = self.config["application.id"] + "-"
+        internal = self.built.repartition_topics
+        return {
+            prefix + topic if topic in internal else topic
+            for node in self.built.nodes.values()
+            if isinstance(node, SourceNode)
+            for topic in node.topics
+        }
+
+    def pipe(self, record: SentRecord, number: int) -> None:
+        """Process an input record and all that follows from it."""
+        self._enqueue([record])
+        self._drain(number)
+
+    def advance_wall_clock(self, ms: int, number: int) -> None:
+        """Move the wall clock; process what punctuations have sent."""
+        self.now_ms += ms
+        self._keep(self._awake({}), number)
+        self._drain(number)
+
+    def _drain(self, number: int) -> None:
+        for _, record in self.queues.drain():
+            self._keep(self.process(record), number)  # type: ignore[arg-type]
+
+    def _keep(self, sent_records: list[SentRecord], number: int) -> None:
+        """Note what was sent; take in what comes back to a source."""
+        for sent in sent_records:
+            self.outputs.setdefault(sent.topic, []).append(_produced(_Record(sent), number))  # type: ignore[arg-type]
+        self._enqueue([sent for sent in sent_records if sent.topic in self.sources])
+
+    def _enqueue(self, records: list[SentRecord]) -> None:
+        for record in records:
+            source: Any = SimpleNamespace(topic=record.topic, stamp=lambda record: record)
+            self.queues.next_offset(source)
+            self.queues.add(source, record)  # type: ignore[arg-type]
+
+    def process(self, record: SentRecord) -> list[SentRecord]:
+        """Process one record in a task of its own."""
+        offset = self.offsets.get(record.topic, 0)
+        self.offsets[record.topic] = offset + 1
+        headers = list(record.headers) if record.headers else None
+        at = -1 if record.timestamp is None else record.timestamp
+        message = RawRecord(record.topic, 0, offset, at, record.key, record.value, headers)
+        return self._awake({record.topic: [message]})
+
+    def _awake(self, batches: dict[str, list[RawRecord]]) -> list[SentRecord]:
+        task = SparkTask(self.plan, 0, self.state, lambda: self.now_ms)
+        task.process(batches)
+        task.commit()
+        task.close()
+        return task.take_sent()
+
+
+class _Ones(dict[str, int]):
+    def __missing__(self, topic: str) -> int:
+        return 1
+
+
+class _Record:
+    def __init__(self, sent: SentRecord) -> None:
+        self.key, self.value, self.headers = sent.key, sent.value, sent.headers
+        self.timestamp = -1 if sent.timestamp is None else sent.timestamp
+
+
+def runs(case: Case) -> bool:
+    """Return whether a case is not refused, and does not end in an error."""
+    if case["error"] is not None:
+        return False
+    report = report_capabilities(interpreter.build(case), StreamsConfig(case_config(case)))
+    return report.capability is not Capability.REFUSED
+
+
+def differs(case: Case) -> str | None:
+    application = SleepyApplication(case)
+    for number, step in enumerate(case["inputs"]):
+        if "advance_wall_clock_ms" in step:
+            application.advance_wall_clock(step["advance_wall_clock_ms"], number)
+            continue
+        record = SentRecord(
+            step["topic"], None, from_json(step["key"]), from_json(step["value"]), step["timestamp"], headers_of(step)
+        )
+        application.pipe(record, number)
+    got, expected = application.outputs, {**case["outputs"], **case["repartitions"]}
+    for topic in sorted(expected.keys() | got.keys()):
+        if expected.get(topic) != got.get(topic):
+            return f"{topic}: expected {expected.get(topic)}, got {got.get(topic)}"
+    return None
+
+
+@pytest.mark.parametrize("path", [path for path in files(CASES) if runs(read(path))], ids=lambda path: path.stem)
+def test_a_task_that_sleeps_between_all_records_makes_the_recorded_outputs(path: Path) -> None:
+    case = read(path)
+    assert differs(case) is None

@@ -1,0 +1,58 @@
+"""What the HTTP tests ask with: the standard library's client."""
+
+from __future__ import annotations
+
+import json
+from http.client import HTTPConnection
+from typing import Any, NamedTuple
+
+from penstock import KafkaStreams
+
+PATIENCE_SECONDS = 30.0
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> Any:
+        return self.json["error"]
+
+
+class HttpClient:
+    """Asks one application."""
+
+    def __init__(self, port: int | None, token: str | None = None) -> None:
+        assert port is not None
+        self.port = port
+        self.token = token
+
+    @classmethod
+    def of(cls, streams: KafkaStreams, token: str | None = None) -> HttpClient:
+        return cls(streams.http_port, token)
+
+    def ask(self, path: str, method: str = "GET", **headers: str) -> Answer:
+        """Return the answer; headers: with _ for -."""
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
+        given = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        try:
+            connection.request(method, path, headers=given | {n.replace("_", "-"): v for n, v in headers.items()})
+            response = connection.getresponse()
+            return Answer(response.status, {n.lower(): v for n, v in response.getheaders()}, response.read().decode())
+        finally:
+            connection.close()
+
+    def get(self, path: str) -> Any:
+        """Return the JSON of an answer that must be good."""
+        answer = self.ask(path)
+        assert answer.status == 200, answer
+        return answer.json
+
+    def post(self, path: str) -> Answer:
+        return self.ask(path, "POST")

@@ -1,0 +1,185 @@
+"""Who may ask what over HTTP, and how much; without a broker."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import worker_targets
+from http_client import HttpClient
+from stage import Conductor, until
+
+from penstock.supervisor.application_state import ApplicationState as State
+from penstock.supervisor.http_security import is_loopback
+from penstock.supervisor.kafka_streams import KafkaStreams
+from penstock.supervisor.metric import Metric
+from penstock.supervisor.prometheus import exposition, metric_name
+from penstock.topology.errors import ConfigError
+from penstock.topology.streams_builder import StreamsBuilder
+
+TOKEN = "geheim"
+
+
+@pytest.fixture
+def config(tmp_path: Path, conductor: Conductor) -> dict[str, Any]:
+    return {
+        "application.id": "app",
+        "client.id": "me",
+        "bootstrap.servers": "unused:9092",
+        "state.dir": str(tmp_path / "state"),
+        "penstock.worker.beat.interval.ms": 20,
+        "penstock.http.port": 0,
+        worker_targets.CONDUCTOR: str(conductor.path),
+    }
+
+
+def make(config: dict[str, Any]) -> KafkaStreams:
+    builder = StreamsBuilder()
+    builder.stream("in").to("out")
+    return KafkaStreams(builder.build(), config, worker_target=worker_targets.puppet)
+
+
+@pytest.fixture
+def free(config: dict[str, Any], conductor: Conductor) -> Iterator[HttpClient]:
+    """An application without a token, at this host's own address."""
+    with make(config) as streams:
+        streams.start()
+        conductor.running(1)
+        yield HttpClient.of(streams)
+
+
+@pytest.fixture
+def guarded(config: dict[str, Any], conductor: Conductor) -> Iterator[HttpClient]:
+    """An application with a token."""
+    with make(config | {"penstock.http.token": TOKEN}) as streams:
+        streams.start()
+        conductor.running(1)
+        yield HttpClient.of(streams)
+
+
+def test_an_address_for_others_needs_a_token(config: dict[str, Any]) -> None:
+    with pytest.raises(
+        ConfigError, match=r"penstock\.http\.host=0\.0\.0\.0 can be reached .*set penstock\.http\.token"
+    ):
+        make(config | {"penstock.http.host": "0.0.0.0"})
+    make(config | {"penstock.http.host": "0.0.0.0", "penstock.http.token": TOKEN})
+
+
+@pytest.mark.parametrize(
+    ("host", "own"), [("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("localhost", True), ("0.0.0.0", False),
+                      ("192.168.1.2", False), ("::", False), ("example.org", False)]
+)  # fmt: skip
+def test_which_addresses_are_this_hosts_own(host: str, own: bool) -> None:
+    assert is_loopback(host) is own
+
+
+def test_a_port_that_is_taken_is_a_configuration_error(config: dict[str, Any]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        streams = make(config | {"penstock.http.port": port})
+        with pytest.raises(
+            ConfigError, match=rf"HTTP cannot be served at 127\.0\.0\.1:{port}: .*Set penstock\.http\.port"
+        ):
+            streams.start()
+    with make(config | {"penstock.http.port": None}) as again:  # nothing is left locked
+        again.start()
+        assert again.http_port is None
+
+
+def test_without_a_token_one_can_look_and_not_touch(free: HttpClient) -> None:
+    assert free.get("/status")["state"] == "RUNNING"
+    for path in ("/pause", "/resume", "/threads/1/restart"):
+        answer = free.post(path)
+        assert (answer.status, answer.error["code"]) == (403, "TOKEN_NEEDED")
+    assert free.get("/status")["paused"] is False
+
+
+def test_a_foreign_name_for_this_host_is_refused(free: HttpClient) -> None:
+    answer = free.ask("/status", Host="evil.example:80")
+    assert (answer.status, answer.error["code"]) == (421, "WRONG_HOST")
+    assert free.ask("/status", Host=f"localhost:{free.port}").status == 200
+
+
+def test_with_a_token_nothing_goes_without_it(guarded: HttpClient) -> None:
+    for path in ("/status", "/metrics", "/stores", "/stores/a/b", "/tasks", "/dashboard.json", "/nothing"):
+        answer = guarded.ask(path)
+        assert (answer.status, answer.error["code"]) == (401, "UNAUTHORIZED"), path
+        assert answer.headers["www-authenticate"] == "Bearer"
+    wrong = HttpClient(guarded.port, TOKEN + "x")
+    assert wrong.ask("/status").status == wrong.post("/pause").status == 401
+    for path in ("/health/live", "/health/ready", "/"):
+        assert guarded.ask(path).status != 401, path
+    right = HttpClient(guarded.port, TOKEN)
+    assert right.post("/pause").json == {"paused": True}
+    assert right.get("/status")["paused"]
+    assert TOKEN not in right.ask("/status").body
+
+
+def test_requests_have_bounds(free: HttpClient) -> None:
+    assert free.ask(f"/stores/{'x' * 9000}").error["code"] == "URL_TOO_LONG"
+    assert free.ask("/status", Content_Length="100000").error["code"] == "BODY_TOO_LARGE"
+    for query in (
+        "limit=0",
+        "limit=10001",
+        "limit=x",
+        "timeout_ms=99999",
+        "reverse=perhaps",
+        "what=1",
+        "limit=1&limit=2",
+    ):
+        answer = free.ask(f"/stores/counts?{query}")
+        assert (answer.status, answer.error["code"]) == (400, "BAD_REQUEST"), query
+    assert free.ask("/none").error["code"] == "NOT_FOUND"
+    assert free.ask("/pause").error["code"] == "METHOD_NOT_ALLOWED"
+
+
+def test_pages_may_take_nothing_from_elsewhere(free: HttpClient) -> None:
+    answer = free.ask("/")
+    assert answer.headers["content-security-policy"].startswith("default-src 'self'")
+    for page in (answer, free.ask("/dashboard.js"), free.ask("/dashboard.css")):
+        assert page.status == 200
+        assert "http://" not in page.body.replace("http://www.w3.org/2000/svg", "")
+        assert "https://" not in page.body
+
+
+def test_threads_that_do_not_answer_are_an_error_to_try_again(free: HttpClient) -> None:
+    answer = free.ask("/stores/counts/key?timeout_ms=50")  # puppets know nothing of stores
+    assert (answer.status, answer.error["code"]) == (503, "TIMEOUT")
+    assert answer.headers["retry-after"] == "1"
+
+
+def test_an_application_that_ends_is_not_ready(config: dict[str, Any], conductor: Conductor) -> None:
+    streams = make(config)
+    streams.start()
+    (one,) = conductor.running(1)
+    http = HttpClient.of(streams)
+    until(lambda: http.ask("/health/live").status == 200)
+    one.order("be deaf")
+    assert one.hear() == {"deaf": True}
+    streams._supervisor.shut_down()
+    until(lambda: streams.state is State.PENDING_SHUTDOWN)
+    assert http.ask("/health/ready").json == {"ready": False, "reason": "the application is PENDING_SHUTDOWN"}
+    one.order("return")
+    assert streams.close()
+    assert streams.http_port is None
+
+
+def test_the_spelling_of_prometheus() -> None:
+    assert metric_name("stream-task-metrics", "process-rate") == "kafka_stream_task_process_rate"
+    found = [
+        Metric("state", "stream-metrics", {"client-id": 'a"b\\c\n'}, "RUNNING"),
+        Metric("process-total", "stream-task-metrics", {"task-id": "0_1"}, 3.0),
+        Metric("process-total", "stream-task-metrics", {"task-id": "0_2"}, 4.0),
+    ]
+    assert exposition(found) == (
+        "# TYPE kafka_stream_state gauge\n"
+        'kafka_stream_state{client_id="a\\"b\\\\c\\n",value="RUNNING"} 1.0\n'
+        "# TYPE kafka_stream_task_process_total counter\n"
+        'kafka_stream_task_process_total{task_id="0_1"} 3.0\n'
+        'kafka_stream_task_process_total{task_id="0_2"} 4.0\n'
+    )

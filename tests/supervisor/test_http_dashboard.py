@@ -1,0 +1,87 @@
+"""The dashboard in a real Chromium: opened, looked at, used by mouse and by keyboard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from broker_stage import Counting, eventually, shared_by
+from browser import Browser, browser, chromium
+
+from penstock import KafkaStreams
+
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.skipif(chromium() is None, reason="there is no Chromium with its chromedriver here"),
+]
+TOKEN = "let me in"
+ENTER, TAB = "\ue007", "\ue004"
+PHONE = (390, 844)
+
+
+@pytest.fixture
+def running(counting: Counting) -> Iterator[KafkaStreams]:
+    counting.config |= {"penstock.http.port": 0, "penstock.http.token": TOKEN}
+    with counting.streams(2) as streams:
+        streams.start()
+        eventually(lambda: shared_by(streams, 2), "two threads share the tasks")
+        yield streams
+
+
+def test_the_dashboard_shows_and_does(running: KafkaStreams, counting: Counting, tmp_path: Path) -> None:
+    with browser(tmp_path / "profile") as page:
+        page.open(f"http://127.0.0.1:{running.http_port}/")
+        eventually(lambda: "who have its token" in page.text("#message"), "it asks for the token")
+        assert page.run("return document.getElementById('main').hidden") is True
+        page.type("#token", TOKEN + ENTER)
+        eventually(lambda: page.text("#state") == "RUNNING", "it shows the application")
+        looks_at_everything(page, counting)
+        pauses_and_resumes(page, running)
+        restarts_by_keyboard(page, running)
+        fits_a_phone(page)
+        refused_once = [line for line in page.complaints() if "401" not in line]
+        assert refused_once == []
+
+
+def looks_at_everything(page: Browser, counting: Counting) -> None:
+    assert page.text("#application") == counting.config["application.id"]
+    assert page.run("return document.querySelectorAll('#threads tbody tr').length") == 2
+    assert page.run("return document.querySelectorAll('#tasks tbody tr').length") == 8
+    eventually(lambda: counting.source[:11] in page.text("#topology"), "the graph is drawn")
+    counting.produce(20)
+    eventually(lambda: "/s ·" in page.text("#topology .figuretext"), "records per second stand at the arrow")
+    eventually(lambda: not page.text("#topology .figuretext").startswith("0/s"), "records flow")
+
+
+def pauses_and_resumes(page: Browser, streams: KafkaStreams) -> None:
+    page.click("#pause")
+    page.accept()
+    eventually(lambda: streams.is_paused, "it is paused")
+    eventually(lambda: page.run("return !document.getElementById('paused').hidden") is True, "the page says so")
+    eventually(lambda: page.run("return !document.getElementById('resume').disabled") is True, "it can be resumed")
+    page.click("#resume")
+    eventually(lambda: not streams.is_paused, "it goes on")
+
+
+def restarts_by_keyboard(page: Browser, streams: KafkaStreams) -> None:
+    before = streams.status()[0].pid
+    eventually(lambda: page.run("return !document.querySelector('button.restart').disabled") is True, "it can be used")
+    page.run("document.getElementById('unlock').focus()")
+    for _ in range(10):
+        page.press(TAB)
+        if page.run("return document.activeElement.getAttribute('aria-label')") == "Restart StreamThread-1":
+            break
+    page.press(ENTER)
+    page.accept()
+    eventually(lambda: shared_by(streams, 2) and streams.status()[0].pid != before, "another process has the tasks")
+    pid = str(streams.status()[0].pid)
+    eventually(lambda: pid in page.text("#threads"), "the page shows the new process")
+
+
+def fits_a_phone(page: Browser) -> None:
+    page.show(*PHONE, dark=True)
+    assert page.run("return document.documentElement.scrollWidth <= window.innerWidth")
+    colours = page.run("const s = getComputedStyle(document.body); return [s.color, s.backgroundColor]")
+    text, ground = (sum(map(int, colour[4:-1].split(", "))) for colour in colours)
+    assert text > 500 > 120 > ground  # light upon dark

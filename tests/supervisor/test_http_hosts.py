@@ -1,0 +1,102 @@
+"""Store reads that another host has to answer, a standby task, or nobody yet."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from broker_stage import KEYS, PARTITIONS, Counting, eventually, shared_by
+from http_client import HttpClient
+
+from penstock import KafkaStreams
+
+pytestmark = pytest.mark.broker
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@pytest.fixture
+def hosts(counting: Counting, tmp_path: Path) -> Callable[[str], KafkaStreams]:
+    """Make the application as a host of that name runs it, with a copy of each task's state somewhere else."""
+
+    def make(name: str) -> KafkaStreams:
+        port = free_port()
+        own = {
+            "state.dir": str(tmp_path / name),
+            "application.server": f"127.0.0.1:{port}",
+            "penstock.http.port": port,
+            "num.standby.replicas": 1,
+        }
+        return KafkaStreams(counting.topology(), counting.config | own)
+
+    return make
+
+
+def test_each_host_answers_for_all_and_a_standby_within_its_lag(
+    counting: Counting, hosts: Callable[[str], KafkaStreams]
+) -> None:
+    counting.produce(2)
+    with hosts("one") as one, hosts("two") as two:
+        one.start()
+        two.start()
+        eventually(lambda: shared_by(one, 1, PARTITIONS // 2), "each host has half of the tasks")
+        eventually(lambda: shared_by(two, 1, PARTITIONS // 2), "each host has half of the tasks")
+        counting.wait_for_all_counts()
+        for http in (HttpClient.of(one), HttpClient.of(two)):
+            rows = http.get("/stores/counts?limit=1000")
+            assert (len(rows["rows"]), rows["complete"], len(rows["tasks"])) == (KEYS, True, PARTITIONS)
+            values = [http.get(f"/stores/counts/key-{number}")["rows"][0]["value"] for number in range(KEYS)]
+            assert values == [2] * KEYS
+            part = http.get("/stores/counts?limit=1000&local=true")
+            assert (part["complete"], len(part["tasks"])) == (False, PARTITIONS // 2)
+        a_standby_answers(HttpClient.of(one))
+        two._http.stop()
+        gone = HttpClient.of(one).ask("/stores/counts")
+        assert (gone.status, gone.error["code"]) == (503, "HOST_UNREACHABLE")
+        assert gone.error["retry_after_seconds"] >= 1
+
+
+def a_standby_answers(http: HttpClient) -> None:
+    """Ask for the state of a task that is on the other host."""
+    active = {task["task_id"] for task in http.get("/tasks") if task["kind"] == "active"}
+    theirs = next(number for number in range(PARTITIONS) if f"0_{number}" not in active)
+    here = f"/stores/counts?partition={theirs}&local=true"
+    assert http.ask(here).error["code"] == "NOT_HERE"
+    eventually(lambda: http.ask(f"{here}&max_lag=0").status == 200, "the standby task has caught up")
+    copy = http.get(f"{here}&max_lag=0")
+    assert copy["lag"] == 0
+    original = http.get(f"/stores/counts?partition={theirs}")
+    assert original["lag"] is None
+    assert copy["rows"] == original["rows"] != []
+    forwarded = http.ask(f"/stores/counts?partition={theirs}", X_Penstock_Forwarded="1")
+    assert (forwarded.status, forwarded.error["code"]) == (503, "NOT_HERE")  # not sent on for ever
+
+
+def test_a_store_that_is_being_restored_says_so(counting: Counting, tmp_path: Path) -> None:
+    counting.config["penstock.http.port"] = 0
+    counting.produce(2)
+    with counting.streams(1) as streams:
+        streams.start()
+        counting.wait_for_all_counts()
+    counting.config["state.dir"] = str(tmp_path / "empty")
+    with counting.streams(1) as again:
+        again.pause()  # restoring waits too
+        again.start()
+        http = HttpClient.of(again)
+        eventually(lambda: len(http.get("/tasks")) == PARTITIONS, "the tasks are here")
+        for path in ("/stores/counts/key-1", "/stores/counts"):
+            answer = http.ask(path)
+            assert (answer.status, answer.error["code"]) == (503, "RESTORING")
+            assert "records are still to be restored" in answer.error["message"]
+            assert int(answer.headers["retry-after"]) == answer.error["retry_after_seconds"] >= 1
+        ready = http.ask("/health/ready")
+        assert (ready.status, ready.json["ready"]) == (503, False)
+        again.resume()
+        eventually(lambda: http.ask("/health/ready").status == 200, "it is restored")
+        assert len(http.get("/stores/counts?limit=1000")["rows"]) == KEYS

@@ -1,0 +1,203 @@
+"""Snapshots: of a running application and of a closed one; another machine replays only the tail."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from broker_stage import PARTITIONS, Counting, end_offset, eventually, shared_by
+from click.testing import CliRunner, Result
+from confluent_kafka import Consumer, TopicPartition
+
+from penstock import KafkaStreams, StateRestoreListener
+from penstock.cli import cli
+from penstock.statestore.rocksdb_store import RocksDBStore
+from penstock.statestore.snapshot import MANIFEST_NAME, PARTIAL, new_snapshot, read_snapshot, snapshots_in
+from penstock.statestore.state_directory import StateDirectory
+from penstock.supervisor.exit_codes import ExitCode
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["snapshot", *arguments], prog_name="penstock")
+
+
+def options(state_dir: Path, application_id: str = "app") -> tuple[str, ...]:
+    return "-c", f"application.id={application_id}", "-c", f"state.dir={state_dir}"
+
+
+@pytest.fixture
+def closed(tmp_path: Path) -> Path:
+    """The state.dir of an application that does not run: one task, one store with a row and an offset."""
+    store = RocksDBStore(tmp_path / "state" / "app" / "0_1" / "stores" / "counts")
+    store.put(b"key", b"committed")
+    store.commit(7)
+    store.close()
+    return tmp_path / "state"
+
+
+def restored(state_dir: Path) -> tuple[bytes | None, int | None]:
+    store = RocksDBStore(state_dir / "app" / "0_1" / "stores" / "counts")
+    try:
+        return store.get(b"key"), store.committed_offset()
+    finally:
+        store.close()
+
+
+def test_a_checkpoint_has_what_was_committed_and_goes_its_own_way(tmp_path: Path) -> None:
+    store = RocksDBStore(tmp_path / "one")
+    store.put(b"key", b"old")
+    store.commit(1)
+    store.put(b"key", b"not committed")
+    store.checkpoint(tmp_path / "copy")
+    assert store.get(b"key") == b"not committed"
+    store.commit(2)
+    store.close()
+    copy = RocksDBStore(tmp_path / "copy")
+    assert (copy.get(b"key"), copy.committed_offset()) == (b"old", 1)
+    copy.close()
+    linked = [path for path in (tmp_path / "copy").glob("*.sst") if path.stat().st_nlink > 1]
+    assert linked
+
+
+def test_of_a_closed_application_and_back(tmp_path: Path, closed: Path) -> None:
+    made = run("create", str(tmp_path / "backup"), *options(closed), "--name", "one", "--json")
+    assert made.exit_code == 0, made.output
+    assert json.loads(made.output)["tasks"] == {"0_1": {"counts": 7}}
+    assert "one  app  1 tasks, 1 stores" in run("list", str(tmp_path / "backup")).output
+    shutil.rmtree(closed)
+    result = run("restore", str(tmp_path / "backup"), *options(tmp_path / "other"))
+    assert result.exit_code == 0, result.output
+    assert restored(tmp_path / "other") == (b"committed", 7)
+
+
+def test_a_restored_store_does_not_write_into_the_snapshot(tmp_path: Path, closed: Path) -> None:
+    run("create", str(tmp_path / "backup"), *options(closed), "--name", "one")
+    run("restore", str(tmp_path / "backup"), *options(tmp_path / "other"))
+    files = [path for path in (tmp_path / "other" / "app" / "0_1").rglob("*") if path.is_file()]
+    assert {path.suffix for path in files if path.stat().st_nlink > 1} == {".sst"}  # the others may be written to
+    store = RocksDBStore(tmp_path / "other" / "app" / "0_1" / "stores" / "counts")
+    store.put(b"key", b"newer")
+    store.commit(99)
+    store.close()
+    assert run("restore", str(tmp_path / "backup"), *options(tmp_path / "other"), "--force").exit_code == 0
+    assert restored(tmp_path / "other") == (b"committed", 7)
+
+
+def test_state_that_is_there_is_replaced_by_force_only(tmp_path: Path, closed: Path) -> None:
+    run("create", str(tmp_path / "backup"), *options(closed), "--name", "one")
+    refused = run("restore", str(tmp_path / "backup" / "one"), *options(closed))
+    assert refused.exit_code == ExitCode.USAGE
+    assert "has state of the tasks 0_1 already" in refused.output
+
+
+def test_mistakes_are_told(tmp_path: Path, closed: Path) -> None:
+    backup = str(tmp_path / "backup")
+    assert "There is nothing to take a snapshot of" in run("create", backup, *options(tmp_path / "empty")).output
+    assert not snapshots_in(tmp_path / "backup")
+    run("create", backup, *options(closed), "--name", "one")
+    assert "exists already" in run("create", backup, *options(closed), "--name", "one").output
+    assert "cannot name a snapshot" in run("create", backup, *options(closed), "--name", "../one").output
+    assert "is of the application app" in run("restore", backup, *options(tmp_path / "x", "other")).output
+    assert "is no snapshot" in run("restore", str(tmp_path), *options(tmp_path / "x")).output
+    state = StateDirectory(closed, "app")
+    state.lock_application()
+    assert run("create", backup, *options(closed)).exit_code == ExitCode.LOCKED
+    assert run("restore", backup, *options(closed), "--force").exit_code == ExitCode.LOCKED
+    state.close()
+
+
+def test_an_old_snapshot_is_refused_because_deletions_are_forgotten(tmp_path: Path, closed: Path) -> None:
+    run("create", str(tmp_path / "backup"), *options(closed), "--name", "one")
+    manifest = tmp_path / "backup" / "one" / MANIFEST_NAME
+    values = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(values | {"time_ms": values["time_ms"] - 25 * 3_600_000}))
+    arguments = ("restore", str(tmp_path / "backup"), *options(tmp_path / "other"))
+    refused = run(*arguments)
+    assert refused.exit_code == ExitCode.USAGE
+    assert "is 25 hours old" in refused.output
+    assert run(*arguments, "--max-age-hours", "26").exit_code == 0
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"version": 9}', '{"version": 1, "tasks": {"../../x": {}}}'])
+def test_a_damaged_description_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / MANIFEST_NAME).write_text(text)
+    result = run("restore", str(tmp_path), *options(tmp_path / "x"))
+    assert result.exit_code == ExitCode.USAGE
+    assert "cannot be read" in result.output
+
+
+def test_a_task_that_is_none_gets_nowhere(tmp_path: Path) -> None:
+    manifest = {"version": 1, "application_id": "app", "time_ms": 1, "penstock_version": "0"}
+    (tmp_path / MANIFEST_NAME).write_text(json.dumps(manifest | {"tasks": {"../../x": {}}}))
+    assert "cannot be read" in run("restore", str(tmp_path), *options(tmp_path / "x")).output
+
+
+def test_what_fails_leaves_nothing(tmp_path: Path) -> None:
+    def fail() -> None:
+        with new_snapshot(tmp_path, "one") as path:
+            assert path.name == "one" + PARTIAL
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert not list(tmp_path.iterdir())
+
+
+class Restored(StateRestoreListener):
+    """Counts the records of each changelog that were replayed."""
+
+    def __init__(self) -> None:
+        self.records: Counter[int] = Counter()
+
+    def on_batch_restored(self, partition: Any, store: str, batch_end_offset: int, restored: int) -> None:
+        self.records[partition.partition] += restored
+
+
+def changelog_ends(counting: Counting) -> dict[int, int]:
+    consumer = Consumer({"bootstrap.servers": counting.bootstrap_servers, "group.id": "unused"})
+    topic = f"{counting.config['application.id']}-counts-changelog"
+    try:
+        return {number: end_offset(consumer, TopicPartition(topic, number)) for number in range(PARTITIONS)}
+    finally:
+        consumer.close()
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+def test_another_machine_replays_only_what_came_behind_the_snapshot(counting: Counting, tmp_path: Path) -> None:
+    counting.config["statestore.cache.max.bytes"] = 0  # each count is a record of the changelog
+    counting.produce(50)
+    with counting.streams(2) as streams:
+        streams.start()
+        eventually(lambda: shared_by(streams, 2), "both have their tasks")
+        counting.wait_for_all_counts()
+        where = options(Path(str(counting.config["state.dir"])), str(counting.config["application.id"]))
+        made = run("create", str(tmp_path / "backup"), *where)
+        assert made.exit_code == 0, made.output
+        counting.produce(1)
+        counting.wait_for_all_counts()
+    (path,) = snapshots_in(tmp_path / "backup")
+    taken = read_snapshot(path).tasks
+    assert len(taken) == PARTITIONS
+    shutil.rmtree(Path(str(counting.config["state.dir"])))
+
+    other = tmp_path / "other"
+    result = run("restore", str(path), *options(other, str(counting.config["application.id"])))
+    assert result.exit_code == 0, result.output
+    listener, ends = Restored(), changelog_ends(counting)
+    offsets = {number: taken[f"0_{number}"]["counts"] or 0 for number in ends}
+    tail = {number: end - offsets[number] for number, end in ends.items() if end > offsets[number]}
+    with KafkaStreams(counting.topology(), counting.config | {"state.dir": str(other)}) as streams:
+        streams.set_global_state_restore_listener(listener)
+        streams.start()
+        eventually(lambda: shared_by(streams, 1), "the other machine has all tasks")
+        eventually(lambda: listener.records.total() >= sum(tail.values()), "the tail is replayed")
+        counting.produce(1)
+        counting.wait_for_all_counts()
+    print(f"replayed {listener.records.total()} of {sum(ends.values())} records")
+    assert dict(listener.records) == tail
+    assert 0 < sum(tail.values()) < sum(ends.values())

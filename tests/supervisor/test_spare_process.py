@@ -1,0 +1,159 @@
+"""The spare process: it takes the place of a stream thread's process that dies, and is never in the way."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from spare_targets import DOOR, prepare_quietly, prepare_with_leave, refuse_to_prepare
+from stage import PATIENCE, Application, Conductor, LogLines, MakeApplication, ManualClock, until
+
+from penstock.supervisor.application_state import ApplicationState as State
+from penstock.supervisor.exit_codes import ExitCode
+from penstock.supervisor.spare_process import KILLED_MS, QUIET_MS
+from penstock.supervisor.topology_source import TopologyLoadError, TopologySource
+
+READY = "is ready to take the place of a stream thread"
+
+
+def spare_pids(log: LogLines) -> list[int]:
+    """Return the spare processes that were ready, in their order."""
+    return [int(pid) for pid in re.findall(rf"Process (\d+) {READY}", log.text)]
+
+
+def turn(app: Application, clock: ManualClock, ms: int) -> None:
+    """Let the loop look, then let time pass and have it look again."""
+    for _ in range(2):  # a call is answered in the middle of a turn, so the first may be of a turn that has looked
+        app.supervisor.call(lambda: None)
+    clock.now_ms += ms
+    for _ in range(2):
+        app.supervisor.call(lambda: None)
+
+
+def test_the_spare_process_becomes_the_stream_thread_that_died(
+    application: MakeApplication, conductor: Conductor, log: LogLines
+) -> None:
+    clock = ManualClock()
+    app = application(2, clock=clock, prepare=prepare_quietly)
+    first, second = conductor.running(2)
+    app.wait_for(State.RUNNING)
+    turn(app, clock, QUIET_MS - 1)
+    assert conductor.nobody_waits()
+    turn(app, clock, 1)
+    log.wait_for(READY)
+    (spare,) = spare_pids(log)
+    second.process.send_signal(signal.SIGKILL)
+    third = conductor.next()
+    assert (third.pid, third.slot, third.name, third.threads) == (spare, 2, second.name, 2)
+    third.run_up()
+    app.wait_for(State.RUNNING)
+    assert [(status.pid, status.restarts) for status in app.supervisor.thread_status()] == [(first.pid, 0), (spare, 1)]
+    third.order("print", stdout="", stderr="told under its name\n")
+    log.wait_for(f"stream-thread [{second.name}] stderr: told under its name")
+
+    turn(app, clock, QUIET_MS)  # the next one
+    until(lambda: len(spare_pids(log)) == 2)
+    assert spare_pids(log)[1] not in (first.pid, second.pid, spare)
+
+
+def test_a_stream_thread_that_dies_while_the_spare_process_prepares_gets_it_all_the_same(
+    application: MakeApplication, conductor: Conductor, log: LogLines
+) -> None:
+    clock = ManualClock()
+    with door(conductor.path) as next_spare:
+        app = application(1, clock=clock, prepare=prepare_with_leave)
+        (first,) = conductor.running(1)
+        app.wait_for(State.RUNNING)
+        turn(app, clock, QUIET_MS)
+        name, pid, go = next_spare()
+        assert name == "app-id-spare"
+        first.process.send_signal(signal.SIGKILL)
+        log.wait_for(f"as process {pid}, which was ready")
+        go.close()
+        assert conductor.next().pid == pid
+
+
+def test_a_spare_process_that_fails_is_done_without(
+    application: MakeApplication, conductor: Conductor, log: LogLines
+) -> None:
+    clock = ManualClock()
+    app = application(1, clock=clock, prepare=refuse_to_prepare)
+    (first,) = conductor.running(1)
+    app.wait_for(State.RUNNING)
+    turn(app, clock, QUIET_MS)
+    told = log.wait_for("There will be no spare process")
+    assert "OSError: Address already in use" in told
+    assert "penstock.worker.spare=false" in told
+    turn(app, clock, 10 * QUIET_MS)
+    first.process.send_signal(signal.SIGKILL)
+    second = conductor.next()
+    assert "which was ready" not in log.wait_for(f"as process {second.pid}")
+    assert log.text.count("There will be no spare process") == 1
+    assert app.supervisor.failed_stream_threads == 1  # the spare process was none
+
+
+def test_a_spare_process_that_was_killed_is_followed_by_another_after_a_while(
+    application: MakeApplication, conductor: Conductor, log: LogLines
+) -> None:
+    clock = ManualClock()
+    app = application(1, clock=clock, prepare=prepare_quietly)
+    conductor.running(1)
+    app.wait_for(State.RUNNING)
+    turn(app, clock, QUIET_MS)
+    log.wait_for(READY)
+    psutil.Process(spare_pids(log)[0]).kill()
+    log.wait_for("ended: SIGKILL, possibly out of memory")
+    turn(app, clock, KILLED_MS - 1)
+    assert len(spare_pids(log)) == 1
+    turn(app, clock, 1)
+    until(lambda: len(spare_pids(log)) == 2)
+    assert app.supervisor.states.state is State.RUNNING
+    assert app.supervisor.failed_stream_threads == 0
+
+
+def test_what_a_spare_process_prepares_builds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = "imported = True\ndef topology():\n    raise AssertionError('called')\n"
+    (tmp_path / "module_of_the_spare.py").write_text(module)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    TopologySource(reference="module_of_the_spare:topology").prepare()
+    assert sys.modules.pop("module_of_the_spare").imported
+    with pytest.raises(TopologyLoadError, match="AttributeError"):
+        TopologySource(reference="module_of_the_spare:nothing").prepare()
+
+
+def test_the_spare_process_ends_with_the_application(
+    application: MakeApplication, conductor: Conductor, log: LogLines
+) -> None:
+    clock = ManualClock()
+    app = application(1, clock=clock, prepare=prepare_quietly)
+    conductor.running(1)
+    app.wait_for(State.RUNNING)
+    turn(app, clock, QUIET_MS)
+    log.wait_for(READY)
+    app.supervisor.shut_down()
+    assert app.ends() == ExitCode.OK
+    assert not psutil.pid_exists(spare_pids(log)[0])
+
+
+@contextmanager
+def door(path: Path) -> Iterator[Callable[[], tuple[str, int, socket.socket]]]:
+    """Yield what waits for the next spare process, and returns its name, its pid, and what to close to let it go on."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path) + DOOR)
+        listening.listen()
+        listening.settimeout(PATIENCE)
+
+        def wait() -> tuple[str, int, socket.socket]:
+            line = listening.accept()[0]
+            name, pid = line.recv(1000).decode().split()
+            return name, int(pid), line
+
+        yield wait

@@ -1,0 +1,135 @@
+"""penstock dlq, on letters that a running application has written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from penstock.dead_letters import Choice, DeadLetters
+from penstock.supervisor.config_loader import load_config
+from penstock.topology.errors import StreamsError
+
+from .command_stage import PARTITIONS, Stage, eventually
+
+pytestmark = pytest.mark.broker
+APP = """\
+import os
+from penstock import Serdes, StreamsBuilder
+
+def number(value):
+    return str(int(value)) if os.path.exists("MENDED") or value.isdecimal() else str(1 // 0)
+
+def topology():
+    builder = StreamsBuilder()
+    texts = builder.stream("@SOURCE@", key_serde=Serdes.string(), value_serde=Serdes.string())
+    texts.map_values(number, name="number").to(
+        "@SINK@", key_serde=Serdes.string(), value_serde=Serdes.string()
+    )
+    return builder.build()
+"""
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory, bootstrap_servers: str) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("stage")
+    stage = Stage(folder, bootstrap_servers, APP.replace("MENDED", str(folder / "mended")))
+    stage.configure(
+        {
+            "errors.dead.letter.queue.topic.name": f"{stage.application_id}.dead",
+            "processing.exception.handler": "log_and_continue",
+        }
+    )
+    stage.make_topics(stage.source, stage.sink, f"{stage.application_id}.dead")
+    try:
+        stage.start()
+        stage.produce(("good", "7"), ("minus", "-1"), ("other", " 5"))
+        eventually(lambda: len(stage.json("dlq", "list")) == 2)
+        yield stage
+    finally:
+        stage.stop()
+        stage.delete_topics()
+
+
+def values(stage: Stage, topic: str) -> list[str]:
+    """Return the committed values of a topic."""
+    consumer = Consumer(
+        {"bootstrap.servers": stage.bootstrap_servers, "group.id": "unused", "enable.partition.eof": True}
+    )
+    try:
+        consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+        found, unread = [], set(range(PARTITIONS))
+        while unread:
+            message = consumer.poll(20)
+            assert message is not None
+            if message.error() is None:
+                found.append((message.value() or b"").decode())
+            else:
+                unread.discard(message.partition() or 0)
+        return sorted(found)
+    finally:
+        consumer.close()
+
+
+def test_letters_are_listed_and_shown(stage: Stage) -> None:
+    rows = {row["key"]: row for row in stage.json("dlq", "list")}
+    assert set(rows) == {"minus", "other"}
+    assert rows["minus"]["exception"].endswith("ZeroDivisionError")
+    assert rows["minus"]["source"].startswith(f"{stage.source}-")
+    assert not rows["minus"]["replayed"]
+    listed = stage.run("dlq", "list")
+    assert len([line for line in listed.stdout.splitlines() if "ZeroDivisionError" in line]) == 2
+    assert max(len(line) for line in listed.stdout.splitlines()) <= 80
+    assert stage.json("dlq", "list", "--exception", "KeyError") == []
+    assert len(stage.json("dlq", "list", "--source", stage.source, "--since", "1h", "--message", "division")) == 2
+
+    shown = stage.run("dlq", "show", rows["minus"]["letter"])
+    assert "value:     -1\n" in shown.stdout
+    assert "Traceback (most recent call last)" in shown.stdout
+    assert stage.run("dlq", "show", "0:99").exit_code == 1
+    assert stage.run("dlq", "show", "first").exit_code == 2
+
+
+def test_each_letter_is_put_back_once(stage: Stage) -> None:
+    letter = next(row["letter"] for row in stage.json("dlq", "list") if row["key"] == "minus")
+    (stage.folder / "mended").touch()
+    dry = stage.run("dlq", "replay", letter)
+    assert dry.stdout.startswith("Dry run: nothing is written. Add --execute to put these back.\n")
+    assert values(stage, stage.source) == sorted(["7", "-1", " 5"])
+
+    assert [row["letter"] for row in stage.json("dlq", "replay", letter, "--execute")["letters"]] == [letter]
+    assert values(stage, stage.source) == sorted(["7", "-1", "-1", " 5"])
+    eventually(
+        lambda: values(stage, stage.sink) == sorted(["7", "-1"]),
+        lambda: (values(stage, stage.sink), stage.run("dlq", "list").output),
+    )
+    assert stage.run("dlq", "replay", letter, "--execute").stdout == "0 letters put back.\n"
+    assert {row["key"]: row["replayed"] for row in stage.json("dlq", "list")} == {"minus": True, "other": False}
+
+    assert len(stage.json("dlq", "replay", "--all", "--execute")["letters"]) == 1
+    assert stage.json("dlq", "replay", "--all", "--execute")["letters"] == []
+    assert values(stage, stage.source) == sorted(["7", "-1", "-1", " 5", " 5"])
+    eventually(lambda: values(stage, stage.sink) == sorted(["7", "-1", "5"]))
+    assert stage.run("dlq", "replay").exit_code == 2
+
+
+def test_a_replay_that_another_one_overtakes_writes_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    (stage.folder / "mended").unlink(missing_ok=True)
+    before = len(stage.json("dlq", "list"))
+    stage.produce(("late", "-3"))
+    eventually(lambda: len(stage.json("dlq", "list")) == before + 1)
+    config = load_config(stage.config_file, {}, ())
+    slow, choice = DeadLetters(config), DeadLetters.waiting
+
+    def overtaken(letters: DeadLetters, wanted: object) -> object:
+        found = choice(letters, wanted)  # type: ignore[arg-type]
+        if letters is slow:
+            assert len(stage.json("dlq", "replay", "--all", "--execute")["letters"]) == 1
+        return found
+
+    monkeypatch.setattr(DeadLetters, "waiting", overtaken)
+
+    with pytest.raises(StreamsError, match="The replay has stopped"):
+        slow.replay(Choice())
+    assert values(stage, stage.source).count("-3") == 2

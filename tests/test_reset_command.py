@@ -1,0 +1,122 @@
+"""penstock reset, on an application that has run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner
+from confluent_kafka import Consumer
+
+from penstock.cli import cli
+
+from .command_stage import PARTITIONS, Stage, eventually, running
+
+pytestmark = pytest.mark.broker
+RECORDS = 40
+APP = """\
+from penstock import Serdes, StreamsBuilder
+
+def topology():
+    builder = StreamsBuilder()
+    words = builder.stream("@SOURCE@", key_serde=Serdes.string(), value_serde=Serdes.string())
+    words.select_key(lambda key, value: key).group_by_key().count(store="counts")
+    return builder.build()
+"""
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory, bootstrap_servers: str) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("stage")
+    with running(folder, bootstrap_servers, APP, tasks=2 * PARTITIONS, session_timeout_ms=6_000) as stage:
+        stage.produce(*((f"k{number}", "x") for number in range(RECORDS)))
+        eventually(lambda: stage.json("status")["totals"]["records_processed"] == 2 * RECORDS)
+        yield stage
+
+
+def topics(stage: Stage) -> set[str]:
+    found = stage.admin.list_topics(timeout=10).topics
+    return {name for name in found if name.startswith(f"{stage.application_id}-")}
+
+
+def test_reset_moves_offsets_deletes_topics_and_state(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(stage.folder)
+    refused = stage.run("reset", stage.topology, "--execute")
+    assert refused.exit_code == 1
+    assert "The application runs on this host" in refused.stderr
+    elsewhere = ("-c", f"state.dir={stage.folder / 'elsewhere'}")
+    members = stage.run("reset", stage.topology, "--execute", *elsewhere)
+    assert members.exit_code == 1
+    assert f"The group {stage.application_id} is STABLE and has members: " in members.stderr
+
+    stage.stop()
+    internal = {f"{stage.application_id}-counts-{kind}" for kind in ("changelog", "repartition")}
+    assert topics(stage) == internal
+    planned = stage.run("reset", stage.topology)
+    assert planned.exit_code == 0, planned.output
+    assert planned.stdout.startswith("Dry run: nothing is changed. Add --execute to do this.\n")
+    assert max(len(line) for line in planned.stdout.splitlines() if stage.application_id in line) < 200
+    assert topics(stage) == internal
+
+    done = stage.json("reset", stage.topology, "--execute", "--wait", "30")
+    assert sum(row["committed"] or 0 for row in done["offsets"]) == RECORDS
+    assert {row["offset"] for row in done["offsets"]} == {0}
+    assert set(done["internal_topics"]) == internal
+    assert len(done["tasks"]) == PARTITIONS
+    eventually(lambda: topics(stage) == set())
+    assert stage.json("reset", stage.topology)["tasks"] == []
+
+    stage.start()
+    eventually(lambda: stage.json("status")["totals"]["records_processed"] == 2 * RECORDS)
+    rows = [line for line in stage.run("state", "export", "counts").stdout.splitlines() if '"value": 1' in line]
+    assert len(rows) == RECORDS  # all read again, and counted from nothing
+    stage.stop()
+
+
+def test_targets_are_what_they_say(stage: Stage) -> None:
+    def offsets(*options: str) -> list[int]:
+        asked = stage.json("reset", "--input-topic", stage.source, *options)
+        return [row["offset"] for row in asked["offsets"]]
+
+    ends = offsets("--to-latest")
+    assert sum(ends) == RECORDS
+    assert offsets("--to-earliest") == [0] * PARTITIONS
+    assert offsets("--by-duration", "PT1H") == offsets("--by-duration", "90m") == [0] * PARTITIONS
+    assert offsets("--to-datetime", "2035-01-01T00:00:00+00:00") == ends
+    assert offsets("--shift-by", "-1") == [end - 1 for end in ends]
+    assert offsets("--shift-by", "5") == ends
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        ((), "Name the topology"),
+        (("--input-topic", "x", "--to-latest", "--shift-by", "1"), "Give one of"),
+        (("--input-topic", "x", "--to-datetime", "soon"), "is no date and time"),
+        (("--input-topic", "x", "--by-duration", "P"), "is no duration"),
+    ],
+)
+def test_a_wrong_command_line_is_refused(arguments: tuple[str, ...], part: str) -> None:
+    result = CliRunner().invoke(cli, ["reset", *arguments, "-c", "application.id=a", "-c", "bootstrap.servers=b:1"])
+    assert result.exit_code == 2
+    assert part in result.stderr
+
+
+def test_an_unknown_topic_is_named(stage: Stage) -> None:
+    result = stage.run("reset", "--input-topic", "no-such-topic")
+    assert result.exit_code == 1
+    assert "There is no topic no-such-topic" in result.stderr
+
+
+def test_topics_of_a_group_with_a_longer_name_are_left_alone(stage: Stage) -> None:
+    other = f"{stage.application_id}-two"
+    topic = f"{other}-counts-changelog"
+    stage.make_topics(topic)
+    assert topic in stage.json("reset", "--input-topic", stage.source)["internal_topics"]
+    consumer = Consumer({"bootstrap.servers": stage.bootstrap_servers, "group.id": other})
+    try:
+        consumer.subscribe([topic])
+        eventually(lambda: consumer.poll(0.1) is None and bool(consumer.assignment()))
+        assert stage.json("reset", "--input-topic", stage.source)["kept_topics"] == [topic]
+    finally:
+        consumer.close()

@@ -1,0 +1,144 @@
+"""Secrets come from files or the environment, and stand in no log, no output of a command, no file of ours."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from penstock.cli import cli
+from penstock.supervisor.config_loader import load_config
+from penstock.topology.config_def import ConfigKey, ConfigType, is_secret
+from penstock.topology.errors import ConfigError
+from penstock.topology.streams_config import StreamsConfig
+
+ROOT = Path(__file__).resolve().parent.parent
+SECRET = "hunter2-and-more"
+PATIENCE_SECONDS = 60.0
+APP = """\
+from penstock import Serdes, StreamsBuilder
+topology = StreamsBuilder()
+topology.stream({source!r}, key_serde=Serdes.string(), value_serde=Serdes.string()).group_by_key().count(store="counts")
+"""
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "sasl.password",
+        "consumer.sasl.password",
+        "ssl.key.password",
+        "ssl.key.pem",
+        "ssl.keystore.password",
+        "ssl.truststore.password",
+        "sasl.oauthbearer.client.secret",
+        "sasl.oauthbearer.client.credentials.client.secret",
+        "sasl.oauthbearer.assertion.private.key.passphrase",
+        "sasl.oauthbearer.assertion.private.key.pem",
+        "sasl.jaas.config",
+        "basic.auth.user.info",
+        "penstock.http.token",
+    ],
+)
+def test_keys_whose_values_are_never_shown(key: str) -> None:
+    assert is_secret(key)
+
+
+@pytest.fixture
+def secret_file(tmp_path: Path) -> Path:
+    path = tmp_path / "password"
+    path.write_text(SECRET + "\n")
+    return path
+
+
+def test_a_secret_from_a_file(tmp_path: Path, secret_file: Path) -> None:
+    settings = tmp_path / "penstock.toml"
+    settings.write_text(f'[consumer.sasl]\npassword = {{ file = "{secret_file}" }}\n')
+    config = load_config(
+        settings, {"PENSTOCK_SASL_PASSWORD_FILE": str(secret_file)}, [f"ssl.key.pem.file={secret_file}"]
+    )
+    assert config["consumer.sasl.password"] == config["sasl.password"] == config["ssl.key.pem"] == SECRET
+    assert config.origin("sasl.password") == f"PENSTOCK_SASL_PASSWORD_FILE: {secret_file}"
+
+
+def test_a_key_of_our_own_from_a_file(secret_file: Path) -> None:
+    config = load_config(None, {"PENSTOCK_HTTP_TOKEN_FILE": str(secret_file)})
+    assert config["penstock.http.token"] == SECRET
+
+
+@pytest.mark.parametrize(("text", "message"), [(None, "cannot be read: No such file"), ("\n", "is empty")])
+def test_a_secret_that_is_not_there_is_told(tmp_path: Path, text: str | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / "password").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_config(None, {"PENSTOCK_SASL_PASSWORD_FILE": str(tmp_path / "password")})
+
+
+def test_a_file_of_a_key_that_is_no_secret_is_a_key_of_its_own() -> None:
+    config = load_config(None, {}, ["sasl.oauthbearer.assertion.file=/etc/jwt"])
+    assert config["sasl.oauthbearer.assertion.file"] == "/etc/jwt"
+
+
+def test_a_wrong_secret_is_not_in_the_message() -> None:
+    with pytest.raises(ConfigError) as raised:
+        ConfigKey("penstock.http.token", ConfigType.INT, None, "").parse(SECRET)
+    assert SECRET not in str(raised.value)
+
+
+def test_a_configuration_does_not_show_its_values() -> None:
+    assert SECRET not in repr(StreamsConfig({"sasl.password": SECRET}))
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+def test_a_running_application_tells_no_secret(
+    bootstrap_servers: str, application_id: str, make_topic: Callable[..., str], tmp_path: Path, secret_file: Path
+) -> None:
+    """At the most talkative level, librdkafka's own included; a password is set, though the broker asks for none."""
+    (tmp_path / "app.py").write_text(APP.format(source=make_topic("in", 1)))
+    (tmp_path / "penstock.toml").write_text(
+        f'"application.id" = "{application_id}"\n"bootstrap.servers" = "{bootstrap_servers}"\n'
+        f'"state.dir" = "{tmp_path}/state"\n"penstock.log.level" = "DEBUG"\n"consumer.debug" = "conf,security,broker"\n'
+        f'"sasl.username" = "me"\n[sasl.password]\nfile = "{secret_file}"\n'
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "penstock.cli", "run", "app:topology", "--config", "penstock.toml"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    log = []
+    try:
+        for line in process.stderr:
+            log.append(line)
+            if "State transition from REBALANCING to RUNNING" in line:
+                break
+        options = ["--config", str(tmp_path / "penstock.toml")]
+        commands = (
+            ["status", "--json"],
+            ["config"],
+            ["config", "--all"],
+            ["snapshot", "create", str(tmp_path / "backup")],
+        )
+        shown = [CliRunner().invoke(cli, [*command, *options], prog_name="penstock") for command in commands]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        log.append(process.communicate(timeout=PATIENCE_SECONDS)[1])
+    assert [result.exit_code for result in shown] == [0] * len(shown), [result.output for result in shown]
+    assert "sasl.password" in shown[1].output
+    assert "sasl.password" in "".join(log)  # librdkafka shows its configuration, and masks it
+    written = [path for path in tmp_path.rglob("*") if path.is_file() and path != secret_file]
+    texts = [
+        *log,
+        *(result.output for result in shown),
+        *(path.read_bytes().decode(errors="replace") for path in written),
+    ]
+    assert not [text for text in texts if SECRET in text]

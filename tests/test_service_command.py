@@ -1,0 +1,174 @@
+"""penstock service: the unit, what systemd says of it, and what install and uninstall touch."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from penstock.cli import cli
+from penstock.supervisor.exit_codes import ExitCode
+from penstock.supervisor.service_unit import ServiceUnit, is_ours
+from penstock.topology.errors import ConfigError
+from penstock.topology.streams_config import StreamsConfig
+
+ROOT = Path(__file__).resolve().parent.parent
+CONFIG = '"application.id" = "delays"\n"bootstrap.servers" = "kafka:9092"\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An application's folder, in which the test runs, and a folder for units."""
+    (tmp_path / "penstock.toml").write_text(CONFIG)
+    (tmp_path / "units").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["service", *arguments], prog_name="penstock")
+
+
+def unit(*arguments: str) -> str:
+    result = run("print", "my_app:topology", "--config", "penstock.toml", *arguments)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def values(text: str) -> dict[str, str]:
+    """Return the settings of a unit; of several with one name the last."""
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
+
+
+def make(**changes: object) -> ServiceUnit:
+    values: dict[str, object] = {
+        "name": "delays",
+        "topology": "my_app:topology",
+        "config_file": Path("/srv/delays/penstock.toml"),
+        "working_directory": Path("/srv/delays"),
+        "python": Path("/srv/delays/.venv/bin/python"),
+        "config": StreamsConfig({}),
+        "run_as": "delays",
+    }
+    return ServiceUnit(**values | changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("options", [(), ("--run-as", "root"), ("--user",)], ids=" ".join)
+def test_systemd_understands_the_unit(folder: Path, options: tuple[str, ...]) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed (Debian: apt install systemd)")
+    (folder / "penstock-delays.service").write_text(unit(*options))
+    manager = ["--user"] if "--user" in options else []
+    done = subprocess.run(
+        ["systemd-analyze", *manager, "verify", "./penstock-delays.service"],
+        env=os.environ | {"XDG_RUNTIME_DIR": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_unit_runs_the_command_of_this_interpreter(folder: Path) -> None:
+    shown = values(unit())
+    assert shlex.split(shown["ExecStart"]) == [
+        *(sys.executable, "-m", "penstock.cli", "run", "my_app:topology"),
+        *("--config", str(folder / "penstock.toml")),
+    ]
+    assert shown["WorkingDirectory"] == str(folder)
+    assert shown["Environment"] == "PENSTOCK_STATE_DIR=%S/penstock-delays"
+
+
+def test_timeouts_follow_the_configuration(folder: Path) -> None:
+    (folder / "penstock.toml").write_text(CONFIG + '"penstock.shutdown.timeout.ms" = 200_500\n')
+    assert values(unit())["TimeoutStopSec"] == "231"  # 200.5 s, 5 s to abort, and the margin, rounded up
+
+
+def test_no_restart_where_a_person_has_to_look(folder: Path) -> None:
+    """As the table of docs/operations.md says."""
+    table = (ROOT / "docs" / "operations.md").read_text()
+    wanted = [line.split("|")[1].strip() for line in table.splitlines() if "| no: a person has to look |" in line]
+    assert values(unit())["RestartPreventExitStatus"].split() == wanted
+
+
+def test_a_state_dir_of_the_user_s_own_stays(folder: Path) -> None:
+    (folder / "penstock.toml").write_text(CONFIG + '"state.dir" = "/data/100%"\n')
+    shown = values(unit())
+    assert shown["ReadWritePaths"] == "/data/100%%"
+    assert "StateDirectory" not in shown
+
+
+def test_an_environment_of_this_shell_is_not_the_service_s(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_STATE_DIR", "/elsewhere")
+    assert "StateDirectory" in values(unit())
+
+
+def test_words_and_paths_are_escaped() -> None:
+    text = make(working_directory=Path("/srv/50% off"), config_file=Path('/srv/a "b" $HOME;/c.toml')).text()
+    assert values(text)["WorkingDirectory"] == "/srv/50%% off"
+    assert values(text)["ExecStart"].endswith(r'--config "/srv/a \"b\" $$HOME;/c.toml"')
+    with pytest.raises(ConfigError, match="cannot stand in a systemd unit"):
+        make(working_directory=Path("/srv/'quoted'")).text()
+
+
+def test_homes_stay_readable_only_where_something_is_there() -> None:
+    assert values(make().text())["ProtectHome"] == "yes"
+    assert values(make(python=Path("/home/me/.venv/bin/python")).text())["ProtectHome"] == "read-only"
+
+
+def test_the_example_is_what_the_command_prints() -> None:
+    """bin/penstock.service, but for its first line."""
+    example = (ROOT / "bin" / "penstock.service").read_text()
+    assert example.partition("\n")[2] == make().text().partition("\n")[2]
+
+
+def test_install_writes_overwrites_its_own_and_uninstall_deletes(folder: Path) -> None:
+    file = folder / "units" / "penstock-delays.service"
+    arguments = ("my_app:topology", "--config", "penstock.toml", "--directory", "units")
+    assert f"Would write {file}" in run("install", *arguments, "--dry-run").output
+    assert not file.exists()
+    assert run("install", *arguments).exit_code == 0
+    assert is_ours(file.read_text())
+    assert run("install", *arguments, "--run-as", "me").exit_code == 0
+    assert values(file.read_text())["User"] == "me"
+    assert f"Would delete {file}" in run("uninstall", "delays", "--directory", "units", "--dry-run").output
+    assert file.exists()
+    assert run("uninstall", "delays", "--directory", "units").exit_code == 0
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("change", ["# mine\n", None], ids=["another's", "changed by hand"])
+def test_what_is_not_its_own_is_left_alone(folder: Path, change: str | None) -> None:
+    file = folder / "units" / "penstock-delays.service"
+    arguments = ("my_app:topology", "--config", "penstock.toml", "--directory", "units")
+    text = change or unit().replace("WatchdogSec=30", "WatchdogSec=300")
+    file.write_text(text)
+    for command in (("install", *arguments), ("uninstall", "delays", "--directory", "units")):
+        refused = run(*command)
+        assert refused.exit_code == ExitCode.USAGE
+        assert "was not written by Penstock, or was changed since" in refused.output
+        assert file.read_text() == text
+    assert run("install", *arguments, "--force").exit_code == 0
+    assert file.read_text() == unit()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["print", "my_app", "--config", "penstock.toml"], "not of the form module:attribute"),
+        (["print", "my_app:t", "--config", "penstock.toml", "--name", "../x"], "cannot name a service"),
+        (["print", "my_app:t", "--config", "penstock.toml", "--user", "--run-as", "me"], "exclude each other"),
+        (["print", "my_app:t", "--config", "no.toml"], "does not exist"),
+        (["uninstall", "nobody", "--directory", "units"], "takes the NAME that install was given"),
+    ],
+)
+def test_mistakes_are_told(folder: Path, arguments: list[str], message: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code in (ExitCode.USAGE, ExitCode.TOPOLOGY)
+    assert message in result.output

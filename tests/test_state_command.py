@@ -1,0 +1,99 @@
+"""penstock state: what the stores of an application hold, while it runs and after."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.statestore.store_view import plain
+
+from .command_stage import PARTITIONS, Stage, eventually, running
+
+pytestmark = pytest.mark.broker
+ROWS = 1_200  # more than one page of a task
+APP = """\
+from penstock import Serdes, StreamsBuilder, TimeWindows
+
+def topology():
+    builder = StreamsBuilder()
+    words = builder.stream("@SOURCE@", key_serde=Serdes.string(), value_serde=Serdes.string())
+    words.group_by_key().count(store="counts")
+    words.group_by_key().windowed_by(TimeWindows.of_size_with_no_grace(60_000)).count(store="minutes")
+    return builder.build()
+"""
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory, bootstrap_servers: str) -> Iterator[Stage]:
+    with running(tmp_path_factory.mktemp("stage"), bootstrap_servers, APP) as stage:
+        stage.produce(*((f"k{number:04}", "x") for number in range(ROWS)), ("k0007", "x"))
+        eventually(lambda: stage.json("status")["totals"]["records_processed"] == 2 * (ROWS + 1) // 2)
+        yield stage
+
+
+def rows(stage: Stage, *arguments: str) -> list[dict[str, object]]:
+    result = stage.run(*arguments)
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def check_rows(stage: Stage, *more: str) -> None:
+    """Check what get, range and export say; the same of a running and of a closed application."""
+    (found,) = rows(stage, "state", "get", "counts", "k0007", "--json", *more)
+    assert (found["key"], found["value"]) == ("k0007", 2)
+    (windowed,) = rows(stage, "state", "get", "minutes", "k0007", "--json", *more)
+    assert windowed["value"] == 2
+    assert windowed["end"] - windowed["start"] == 60_000  # type: ignore[operator]
+    missing = stage.run("state", "get", "counts", "nobody", *more)
+    assert (missing.exit_code, missing.stderr) == (1, "The store counts has no key nobody on this host.\n")
+
+    ranged = rows(stage, "state", "range", "counts", "--from", "k0010", "--to", "k0019", "--json", *more)
+    assert sorted(str(row["key"]) for row in ranged) == [f"k{number:04}" for number in range(10, 20)]
+    shown = stage.run("state", "range", "counts", "--limit", "3", *more)
+    assert len(shown.stdout.splitlines()) == 2 + 3
+    assert max(len(line) for line in shown.stdout.splitlines()) <= 80
+    assert shown.stderr.startswith("There are more than 3 rows")
+
+    for store in ("counts", "minutes"):
+        exported = rows(stage, "state", "export", store, *more)
+        assert sorted(str(row["key"]) for row in exported) == [f"k{number:04}" for number in range(ROWS)]
+
+
+def test_a_running_and_a_closed_application_show_the_same(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = stage.json("state", "list")
+    assert [(row["store"], row["task_id"]) for row in listed] == [
+        (store, f"0_{partition}") for store in ("counts", "minutes") for partition in range(PARTITIONS)
+    ]
+    assert {row["kind"] for row in listed} == {"timestamped_key_value", "timestamped_window"}
+    check_rows(stage)
+    unknown = stage.run("state", "get", "cuonts", "x")
+    assert unknown.exit_code == 1
+    assert "There is no store cuonts; there are counts, minutes." in unknown.stderr
+
+    stage.stop()
+    monkeypatch.syspath_prepend(stage.folder)
+    closed = stage.json("state", "list", "--topology", stage.topology)
+    assert [(row["store"], row["task_id"], row["kind"]) for row in closed] == [
+        (row["store"], row["task_id"], row["kind"]) for row in listed
+    ]
+    assert sum(row["entries"] for row in closed if row["store"] == "counts") == ROWS
+    check_rows(stage, "--topology", stage.topology)
+
+    (raw,) = rows(stage, "state", "get", "counts", "k0007", "--json")  # without serdes: timestamp and count as they lie
+    assert str(raw["value"]).endswith("0000000000000002")
+
+
+def test_no_state_is_said(stage: Stage) -> None:
+    result = stage.run("state", "list", "-c", "application.id=nobody")
+    assert result.exit_code == 1
+    assert "There is no state in " in result.stderr
+
+
+def test_plain_values_fit_into_json() -> None:
+    value = {"b": b"\xff", ("t", 1): {1.5, float("inf")}, "text": b"abc", "n": None}
+    shown = plain(value)
+    assert shown["b"] == "0xff"
+    assert (shown["text"], shown["n"]) == ("abc", None)
+    json.dumps(shown, allow_nan=False)

@@ -1,0 +1,218 @@
+"""penstock plan: which differences of two topologies are safe for the state of the first, and which are not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from penstock import Materialized, Serdes, Stores, StreamsBuilder, TimeWindows
+from penstock.topology.streams_config import StreamsConfig
+from penstock.topology.topology_facts import facts_of, serde_name
+from penstock.topology.topology_plan import Plan, Verdict, compare
+
+TEXT, NUMBER = Serdes.string(), Serdes.int64()
+Declare = Callable[[StreamsBuilder], Any]
+
+
+def facts(declare: Declare, **config: str) -> dict[str, Any]:
+    """Return a topology's description as its file gives it back."""
+    builder = StreamsBuilder()
+    declare(builder)
+    values = StreamsConfig({key.replace("_", "."): value for key, value in config.items()})
+    loaded: dict[str, Any] = json.loads(json.dumps(facts_of(builder.build(values), values)))
+    return loaded
+
+
+def plan(old: Declare, new: Declare) -> Plan:
+    return compare(facts(old), facts(new))
+
+
+def texts(found: Plan, verdict: Verdict) -> str:
+    return "\n".join(f"{finding.subject}: {finding.text}" for finding in found.findings if finding.verdict is verdict)
+
+
+def stream(builder: StreamsBuilder, topic: str = "in") -> Any:
+    return builder.stream(topic, key_serde=TEXT, value_serde=TEXT)
+
+
+def count(builder: StreamsBuilder, store: str = "counts") -> Any:
+    return stream(builder).group_by_key().count(store=store)
+
+
+def test_the_same_topology_is_the_same_in_each_process() -> None:
+    class Own:
+        def serialize(self, topic: str, value: bytes | None) -> bytes | None:
+            return value
+
+        def deserialize(self, topic: str, data: bytes | None) -> Any:
+            return data
+
+    def own(builder: StreamsBuilder) -> None:
+        builder.stream("in", key_serde=Own(), value_serde=Own()).group_by_key().count(store="counts")
+
+    assert facts(own) == facts(own)
+    assert plan(own, own) == Plan((), ())
+    assert " at 0x" not in serde_name(Own())
+
+
+def test_an_operator_more_is_safe_where_names_are_given() -> None:
+    found = plan(count, lambda b: stream(b).filter(lambda k, v: True).group_by_key().count(store="counts"))
+    assert found.verdict is Verdict.SAFE
+    assert "state does not depend on that" in texts(found, Verdict.SAFE)
+
+
+def test_an_operator_more_renames_what_has_a_generated_name() -> None:
+    found = plan(
+        lambda b: stream(b).group_by_key().count(),
+        lambda b: stream(b).filter(lambda k, v: True).group_by_key().count(),
+    )
+    assert found.verdict is Verdict.REFUSE
+    text = texts(found, Verdict.REFUSE)
+    assert "KSTREAM-AGGREGATE-STATE-STORE-0000000001: the store is now called" in text
+    assert "KSTREAM-AGGREGATE-STATE-STORE-0000000002: that one begins empty" in text
+
+
+def test_a_store_under_another_name_is_refused() -> None:
+    found = plan(count, lambda b: count(b, "totals"))
+    assert found.summary() == "refuse"
+    assert "counts: the store is now called totals" in texts(found, Verdict.REFUSE)
+
+
+def test_a_store_that_is_gone_and_one_that_is_new_are_safe() -> None:
+    def other(builder: StreamsBuilder) -> None:
+        stream(builder, "other").group_by_key().aggregate(
+            str, lambda k, v, a: v, store=Materialized.as_("last").with_value_serde(TEXT)
+        )
+
+    found = plan(count, other)
+    assert found.verdict is Verdict.SAFE
+    text = texts(found, Verdict.SAFE)
+    assert "counts: the store is gone, with what it held; its changelog counts-changelog stays" in text
+    assert "last: the store is new: it is empty" in text
+    assert "in: the topic is not read any more" in text
+    assert "other: the topic is read from now on" in text
+
+
+@pytest.mark.parametrize(
+    ("new", "message"),
+    [
+        (
+            lambda b: b.stream("in", key_serde=NUMBER, value_serde=TEXT).group_by_key().count(store="counts"),
+            "key_serde was Serdes.string() and is Serdes.int64()",
+        ),
+        (
+            lambda b: (
+                stream(b)
+                .group_by_key()
+                .aggregate(str, lambda k, v, a: v, store=Materialized.as_("counts").with_value_serde(TEXT))
+            ),
+            "value_serde was Serdes.int64() and is Serdes.string()",
+        ),
+        (
+            lambda b: (
+                stream(b)
+                .group_by_key()
+                .windowed_by(TimeWindows.of_size_with_no_grace(timedelta(hours=1)))
+                .count(store="counts")
+            ),
+            "the store was of the kind timestamped_key_value and is timestamped_window",
+        ),
+    ],
+    ids=["key serde", "value serde", "kind"],
+)
+def test_a_store_that_could_not_read_its_bytes_is_refused(new: Declare, message: str) -> None:
+    found = plan(count, new)
+    assert found.verdict is Verdict.REFUSE
+    assert message in texts(found, Verdict.REFUSE)
+
+
+def windowed(size: timedelta, retention: timedelta = timedelta(days=2)) -> Declare:
+    windows = TimeWindows.of_size_with_no_grace(size)
+    store = Materialized.as_("counts").with_retention(retention)
+    return lambda b: stream(b).group_by_key().windowed_by(windows).count(store=store)
+
+
+def test_another_window_size_is_refused_another_retention_is_not() -> None:
+    hour = timedelta(hours=1)
+    assert plan(windowed(hour), windowed(2 * hour)).verdict is Verdict.REFUSE
+    longer = plan(windowed(hour), windowed(hour, timedelta(days=3)))
+    assert longer.verdict is Verdict.SAFE
+    assert "retention_ms was 172800000 and is 259200000" in texts(longer, Verdict.SAFE)
+
+
+def test_a_store_in_another_sub_topology_is_rebuilt() -> None:
+    def behind_another(builder: StreamsBuilder) -> None:
+        stream(builder, "first").to("out")
+        count(builder)
+
+    found = plan(count, behind_another)
+    assert found.summary() == "rebuild these stores: counts"
+    assert "it was in sub-topology 0 and is in 1" in texts(found, Verdict.REBUILD)
+    assert "Stop all hosts, and wait for session.timeout.ms" in texts(found, Verdict.SAFE)
+
+
+def test_another_backend_is_rebuilt_where_there_is_a_changelog() -> None:
+    def kept(in_memory: bool, logged: bool = True) -> Declare:
+        supplier = (
+            Stores.in_memory_key_value_store("counts") if in_memory else Stores.persistent_key_value_store("counts")
+        )
+        store = Materialized.as_(supplier)
+        store = store if logged else store.with_logging_disabled()
+        return lambda b: stream(b).group_by_key().count(store=store)
+
+    assert plan(kept(True), kept(False)).rebuild == ("counts",)
+    found = plan(kept(True, logged=False), kept(False, logged=False))
+    assert found.verdict is Verdict.REFUSE
+    assert "the store has no changelog to be restored from" in texts(found, Verdict.REFUSE)
+    assert plan(kept(False), kept(False, logged=False)).verdict is Verdict.SAFE
+    assert plan(kept(False, logged=False), kept(False)).verdict is Verdict.REFUSE
+
+
+def repartitioned(name: str | None = "by-value", partitions: int | None = None, value_serde: Any = TEXT) -> Declare:
+    return lambda b: (
+        stream(b)
+        .select_key(lambda k, v: v)
+        .repartition(name=name, number_of_partitions=partitions, key_serde=TEXT, value_serde=value_serde)
+        .to("out", key_serde=TEXT, value_serde=TEXT)
+    )
+
+
+@pytest.mark.parametrize(
+    ("new", "message"),
+    [
+        (repartitioned("by-other"), "by-value-repartition: the repartition topic is not read any more"),
+        (repartitioned(partitions=4), "partitions of the repartition topic was derived and is 4"),
+        (repartitioned(value_serde=Serdes.json()), "value_serde of the repartition topic was Serdes.string()"),
+    ],
+    ids=["renamed", "partitions", "serde"],
+)
+def test_repartition_topics_keep_name_partitions_and_serdes(new: Declare, message: str) -> None:
+    found = plan(repartitioned(), new)
+    assert found.verdict is Verdict.REFUSE
+    assert message in texts(found, Verdict.REFUSE)
+
+
+def test_default_serdes_count_as_if_they_were_written() -> None:
+    def declare(builder: StreamsBuilder) -> None:
+        builder.stream("in").group_by_key().count(store="counts")
+
+    assert compare(facts(declare), facts(declare, default_key_serde="string")).verdict is Verdict.SAFE
+    assert compare(facts(declare), facts(declare, default_key_serde="int64")).verdict is Verdict.REFUSE
+
+
+def test_global_tables_are_compared_too() -> None:
+    def table(value_serde: Any) -> Declare:
+        return lambda b: b.global_table("names", key_serde=TEXT, value_serde=value_serde, store="names")
+
+    assert plan(table(TEXT), table(TEXT)) == Plan((), ())
+    assert plan(table(TEXT), table(NUMBER)).verdict is Verdict.REFUSE
+
+
+def test_a_description_of_another_version_is_not_compared() -> None:
+    found = compare({"version": 99}, facts(count))
+    assert found.verdict is Verdict.SAFE
+    assert "cannot be compared" in texts(found, Verdict.SAFE)

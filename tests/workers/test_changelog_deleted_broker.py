@@ -1,0 +1,41 @@
+"""Somebody deletes a changelog while the application runs: it says so, with what to do, and does not stand still."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from test_stream_thread_broker import Case
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+def test_a_changelog_that_is_deleted_while_it_is_written_ends_the_thread_with_what_to_do(
+    bootstrap_servers: str,
+    application_id: str,
+    make_topic: Callable[..., str],
+    admin: AdminClient,
+    tmp_path: Path,
+    guarantee: str,
+) -> None:
+    case = Case(bootstrap_servers, application_id, make_topic, tmp_path / str(uuid4()), "classic")
+    case.feed(30)
+    # By default librdkafka takes a topic for missing only after 30 s.
+    runner = case.start(processing_guarantee=guarantee, producer_topic_metadata_propagation_max_ms=500)
+    try:
+        runner.until(lambda: runner.processed == 30)
+        changelog = f"{application_id}-counts-changelog"
+        admin.delete_topics([changelog])[changelog].result(20)
+        case.feed(30)
+        with pytest.raises(AssertionError) as failed:  # with the traceback that the thread has reported
+            runner.until(lambda: False)
+        text = str(failed.value)
+        assert f"topic {changelog} partition" in text
+        assert "The changelog was deleted. A restart makes it anew, but empty" in text
+        assert "--reset-offsets" in text
+    finally:
+        runner.stop()

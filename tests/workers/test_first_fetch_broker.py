@@ -1,0 +1,45 @@
+"""How soon a connected consumer reads the first partition of a topic: librdkafka by itself takes up to 1 s."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Producer
+
+from penstock.topology.records import TopicPartition
+from penstock.topology.streams_config import StreamsConfig
+from penstock.workers.client_supplier import KafkaClientSupplier
+from penstock.workers.log_context import PrefixedLogger
+from penstock.workers.partition_consumer import PartitionConsumer
+
+pytestmark = pytest.mark.broker
+
+#: librdkafka looks each second for topics that it does not know yet.
+SCAN_SECONDS = 1.0
+DEADLINE_SECONDS = 20.0
+
+
+def test_the_first_partition_of_a_topic_is_read_at_once(
+    bootstrap_servers: str, make_topic: Callable[..., str], unique_name: Callable[[str], str]
+) -> None:
+    other, topic = make_topic("other"), make_topic("in")
+    producer = Producer({"bootstrap.servers": bootstrap_servers})
+    producer.produce(topic, b"value")
+    assert producer.flush(DEADLINE_SECONDS) == 0
+    config = StreamsConfig({"application.id": unique_name("app"), "bootstrap.servers": bootstrap_servers})
+    client = KafkaClientSupplier(config).get_restore_consumer("restore-consumer")
+    made_at = time.monotonic()
+    consumer = PartitionConsumer(client, PrefixedLogger(__name__, ""))
+    try:
+        consumer.watermarks(TopicPartition(other, 0))  # so that it is connected, and knows another topic only
+        assigned_at = time.monotonic()
+        assert assigned_at - made_at < SCAN_SECONDS / 2
+        partition = TopicPartition(topic, 0)
+        consumer.assign({partition: 0})
+        while not consumer.poll(10, 0.05):
+            assert time.monotonic() < assigned_at + DEADLINE_SECONDS
+        assert time.monotonic() < made_at + SCAN_SECONDS * 0.8
+    finally:
+        consumer.close()

@@ -1,0 +1,203 @@
+"""Compares a topology with the one that an application's state is from, before it is let near that state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from .topology_facts import FACTS_VERSION, Facts
+
+
+class Verdict(IntEnum):
+    """What follows from a difference; of several the highest counts."""
+
+    #: It runs on with the state it has.
+    SAFE = 0
+    #: It runs on, once some stores have been restored from their changelogs.
+    REBUILD = 1
+    #: Records or state would be lost, or read as what they are not.
+    REFUSE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One difference. subject: the store, topic or sub-topology; text: what is different, and what can be done."""
+
+    verdict: Verdict
+    subject: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All differences. rebuild: the stores whose files on disk are of no use to the new topology."""
+
+    findings: tuple[Finding, ...]
+    rebuild: tuple[str, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on the whole."""
+        return max((finding.verdict for finding in self.findings), default=Verdict.SAFE)
+
+    def summary(self) -> str:
+        """Return the verdict in words."""
+        if self.verdict is Verdict.REBUILD:
+            return f"rebuild these stores: {', '.join(self.rebuild)}"
+        return "refuse" if self.verdict is Verdict.REFUSE else "safe"
+
+
+#: What makes the bytes of a store. A change of it makes the changelog unreadable, or readable as something else.
+_BYTES = ("key_serde", "value_serde", "window_size_ms", "retain_duplicates", "headers_format")
+#: What a store does with its bytes on disk only: it can be restored from its changelog in the new form.
+_ON_DISK = ("backend", "time_ordered", "segment_interval_ms", "plain_values")
+#: Pairs of kinds whose changelogs have the same bytes; their files have not.
+_SAME_CHANGELOG = (
+    frozenset({"key_value", "timestamped_key_value"}),
+    frozenset({"window", "timestamped_window"}),
+)
+
+
+def compare(old: Facts, new: Facts) -> Plan:
+    """Return what is different in ``new``, both as facts_of gives them (possibly through JSON)."""
+    if old.get("version") != FACTS_VERSION:
+        text = f"its description is of version {old.get('version')}, this Penstock writes {FACTS_VERSION}"
+        return Plan((Finding(Verdict.SAFE, "topology", f"cannot be compared with the earlier one: {text}"),), ())
+    findings = (*_stores(old, new), *_internal_topics(old, new), *_subtopologies(old, new))
+    both = old["stores"].keys() & new["stores"].keys()
+    rebuild = {finding.subject for finding in findings if finding.verdict is Verdict.REBUILD} & both
+    return Plan(findings, tuple(sorted(rebuild)))
+
+
+def _stores(old: Facts, new: Facts) -> Iterator[Finding]:
+    gone = {name: store for name, store in old["stores"].items() if name not in new["stores"]}
+    fresh = {name: store for name, store in new["stores"].items() if name not in old["stores"]}
+    for name, store in gone.items():
+        twin = next((other for other in fresh if _shape(fresh[other], new) == _shape(store, old)), None)
+        if twin is not None:
+            del fresh[twin]
+            yield _renamed(name, twin)
+        else:
+            topic = store["changelog"]
+            rest = f"; its changelog {topic} stays until you delete it" if topic else ""
+            yield Finding(Verdict.SAFE, name, f"the store is gone, with what it held{rest}")
+    for name in fresh:
+        yield Finding(Verdict.SAFE, name, "the store is new: it is empty, and sees what comes from now on")
+    for name in sorted(old["stores"].keys() & new["stores"].keys()):
+        yield from _store(name, old["stores"][name], new["stores"][name])
+
+
+def _renamed(name: str, twin: str) -> Finding:
+    return Finding(
+        Verdict.REFUSE,
+        name,
+        f"the store is now called {twin}: that one begins empty, while its input goes on behind what {name} has "
+        f'counted. Keep the old name (store="{name}"); names with numbers change with each operator before them',
+    )
+
+
+def _shape(store: Mapping[str, Any], facts: Facts) -> tuple[Any, ...]:
+    """Return what a renamed store keeps."""
+    sources = facts["subtopologies"].get(str(store["subtopology"]), {}).get("sources", ())
+    outside = tuple(topic for topic in sources if topic not in facts["internal_topics"])
+    return (outside, store["kind"], *(store[name] for name in _BYTES))
+
+
+def _store(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Finding]:
+    kinds = {old["kind"], new["kind"]}
+    if len(kinds) == 2 and kinds not in _SAME_CHANGELOG:
+        yield Finding(
+            Verdict.REFUSE,
+            name,
+            f"the store was of the kind {old['kind']} and is {new['kind']}: it cannot read what is there. "
+            "Give it another name",
+        )
+        return
+    for field in _BYTES:
+        if old[field] != new[field]:
+            yield Finding(
+                Verdict.REFUSE,
+                name,
+                f"{field} was {old[field]} and is {new[field]}: store and changelog hold the old bytes. "
+                "Give the store another name, or reset the application",
+            )
+    yield from _changelog(name, old, new)
+    changed = [field for field in ("kind", *_ON_DISK) if old[field] != new[field]]
+    if changed:
+        text = ", ".join(f"{field} was {old[field]} and is {new[field]}" for field in changed)
+        yield _restored(name, new, text)
+    elif old["subtopology"] != new["subtopology"]:
+        text = f"it was in sub-topology {old['subtopology']} and is in {new['subtopology']}: its tasks have other names"
+        yield _restored(name, new, text)
+    for field in ("retention_ms", "history_retention_ms"):
+        if old[field] != new[field]:
+            text = f"{field} was {old[field]} and is {new[field]}; an existing changelog keeps its settings"
+            yield Finding(Verdict.SAFE, name, text)
+
+
+def _restored(name: str, new: Mapping[str, Any], text: str) -> Finding:
+    if new["changelog"] is None:
+        return Finding(Verdict.REFUSE, name, f"{text}; the store has no changelog to be restored from")
+    return Finding(Verdict.REBUILD, name, f"{text}; it is restored from {new['changelog']}")
+
+
+def _changelog(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Finding]:
+    was, now = old["changelog"], new["changelog"]
+    if was == now:
+        return
+    if now is None:
+        text = f"the store has no changelog any more: where its files are not, it begins empty; {was} stays"
+        yield Finding(Verdict.SAFE, name, text)
+    else:
+        text = f"its changelog was {was or 'none'} and is {now}: what it holds is not in there. Give it another name"
+        yield Finding(Verdict.REFUSE, name, text)
+
+
+def _internal_topics(old: Facts, new: Facts) -> Iterator[Finding]:
+    before, after = old["internal_topics"], new["internal_topics"]
+    for topic in sorted(before.keys() - after.keys()):
+        yield Finding(
+            Verdict.REFUSE,
+            topic,
+            "the repartition topic is not read any more: records in it that are not processed yet are lost. "
+            "Keep its name (name=), or let the old version process all of its input first",
+        )
+    for topic in sorted(after.keys() - before.keys()):
+        yield Finding(Verdict.SAFE, topic, "the repartition topic is new")
+    for topic in sorted(before.keys() & after.keys()):
+        for field, was in before[topic].items():
+            if was != after[topic][field]:
+                yield Finding(
+                    Verdict.REFUSE,
+                    topic,
+                    f"{field} of the repartition topic was {was or 'derived'} and is {after[topic][field] or 'derived'}"
+                    ": records are on their way in it. Give it another name once they are processed",
+                )
+
+
+def _subtopologies(old: Facts, new: Facts) -> Iterator[Finding]:
+    before, after = old["subtopologies"], new["subtopologies"]
+    reads = [{topic for part in parts.values() for topic in _read(part)} for parts in (before, after)]
+    for topic in sorted(reads[0] - reads[1] - old["internal_topics"].keys()):
+        yield Finding(Verdict.SAFE, topic, "the topic is not read any more")
+    for topic in sorted(reads[1] - reads[0] - new["internal_topics"].keys()):
+        yield Finding(Verdict.SAFE, topic, "the topic is read from now on, from where auto.offset.reset says")
+    for number in sorted(before.keys() & after.keys()):
+        one, other = before[number], after[number]
+        if not set(_read(one)) & set(_read(other)):
+            yield Finding(
+                Verdict.SAFE,
+                f"sub-topology {number}",
+                "means something else now. Stop all hosts, and wait for session.timeout.ms, before you start the new "
+                "version on one: tasks of both versions have the same names, and static members keep theirs that long",
+            )
+        elif one["operators"] != other["operators"]:
+            count = len(set(one["operators"]) ^ set(other["operators"]))
+            text = f"has other operators, or in another order ({count} names differ): state does not depend on that"
+            yield Finding(Verdict.SAFE, f"sub-topology {number}", text)
+
+
+def _read(part: Mapping[str, Any]) -> list[str]:
+    return [*part["sources"], *part["patterns"]]
