@@ -88,7 +88,7 @@ class CachingSegments(CachingStore):
         visible = max(low, (low[0], self.segments.visible_from))
         below = () if self._cached.take_in(visible, self._read_rows) else self._read_rows(visible)
         cached = [key for key in self._cached.find(low, high) if key >= visible or key not in self._cached.taken_in]
-        entries, copy = self._cache.entries, self._copy
+        entries, copy = self._cache.entries, self._copy or self.values.as_row
         rows = ((key, entries[key][VALUE]) for key in cached)
         found = [(key, value if copy is None or value is None else copy(value)) for key, value in rows]
         if below:

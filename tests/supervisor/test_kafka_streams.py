@@ -184,7 +184,7 @@ def test_processing_goes_on_when_nobody_reads_stdout_any_more(program: Any, cond
 
 def test_a_host_that_cannot_start_processes_is_named(program: Any, config: dict[str, Any]) -> None:
     config |= {"num.stream.threads": 3, "penstock.worker.restart.max": 1}
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir('/proc/self/fd')) + 4,) * 2)"
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir('/proc/self/fd')) + 7,) * 2)"
     process = program(end=f"{limit}; sys.exit(streams.run())")
     output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == ExitCode.RESTART_LIMIT, output

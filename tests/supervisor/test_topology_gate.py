@@ -127,7 +127,6 @@ def test_three_versions_of_an_application(app: App, counting: Counting, monkeypa
     monkeypatch.chdir(app.folder)
     monkeypatch.syspath_prepend(app.folder)
     app.config = {key: str(value) for key, value in counting.config.items()}
-    app.config["penstock.static.membership"] = "false"  # else the group keeps the old tasks for session.timeout.ms
     names = {"source": counting.source, "sink": counting.sink}
     app.module(COUNTING.format(before="", store="counts", **names))
     run_until_counted(app, counting)

@@ -123,6 +123,17 @@ def test_a_null_record_is_dropped_with_its_reason() -> None:
         assert sum(driver._task.dropped.values()) == 2
 
 
+def test_cached_windows_are_read_as_rows_with_a_timestamp() -> None:
+    builder = StreamsBuilder()
+    windows = TimeWindows.of_size_with_no_grace(10)
+    builder.stream("in", **TEXT).group_by_key().windowed_by(windows).count(store="windows")
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.create_input_topic("in", *TEXT.values()).pipe_input("k", "v", 3)
+        store = driver.get_timestamped_window_store("windows")
+        ((start, row),) = store.fetch_range("k", 0, 10)
+        assert (start, row.value, row.timestamp) == (0, 1, 3)
+
+
 def test_a_chain_deeper_than_python_can_nest_runs() -> None:
     builder = StreamsBuilder()
     stream = builder.stream("in", **TEXT)

@@ -455,6 +455,7 @@ FOREIGN_TOPICS = {0: topics_info(0, "c"), 1: topics_info(1, "a", "b")}
 def test_tasks_of_another_topology_are_refused_and_both_are_named(topics: Mapping[int, TopicsInfo]) -> None:
     leader, stranger = assignor(1), assignor(2, topics=topics)
     parts = rebalance(leader, {"m-1": leader.subscription((), (), {}), "m-2": stranger.subscription((), (), {})})
+    assert stranger.on_assignment(parts["m-2"].user_data) == Assignment(next_rebalance_in_ms=0), "it may be an old one"
     with pytest.raises(
         TaskAssignmentError,
         match=r"assigned task \d_\d, which reads .*in the topology of this program sub-topology \d reads .*"

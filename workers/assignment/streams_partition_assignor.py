@@ -93,6 +93,7 @@ class StreamsPartitionAssignor:
         self._log = log
         self._latest_version = latest_version
         self._used_version = latest_version
+        self._has_been_assigned = False
         self._unique_field = 0
         self._rack = rack
         self._topics: tuple[Mapping[int, TopicsInfo], Mapping[str, int], PartitionRacks] = ({}, {}, {})
@@ -268,7 +269,10 @@ class StreamsPartitionAssignor:
             )
         if info.commonly_supported_version > self._latest_version:
             raise TaskAssignmentError("Can't upgrade to metadata version greater than we support")
-        self._check_tasks({**info.active, **info.standby})
+        unfit = self._unfit({**info.active, **info.standby})
+        if unfit is not None:
+            return self._on_unfit(unfit)
+        self._has_been_assigned = True
         return Assignment(
             info.active,
             info.standby,
@@ -284,19 +288,29 @@ class StreamsPartitionAssignor:
         remaining = next_rebalance_ms - self._clock.wall_clock_ms()
         return min(max(remaining, 0), self._configs.probing_rebalance_interval_ms)
 
-    def _check_tasks(self, assigned: Mapping[TaskId, Partitions]) -> None:
-        """Refuse tasks of another topology; their records would go through the wrong processors."""
+    def _unfit(self, assigned: Mapping[TaskId, Partitions]) -> str | None:
+        """Return what is wrong with tasks of another topology: their records would go through the wrong processors."""
         topics = self._topics[0]
         for task, partitions in sorted(assigned.items()):
             own = topics[task.subtopology].source_topics if task.subtopology in topics else frozenset()
             given = {partition.topic for partition in partitions}
             if topics and given and not given & own:
-                raise TaskAssignmentError(
+                return (
                     f"The group's leader assigned task {task}, which reads {', '.join(sorted(given))}; in the topology "
-                    f"of this program sub-topology {task.subtopology} reads {', '.join(sorted(own)) or 'nothing'}. Two "
-                    "applications have the same application.id, or members run different versions of a program: give "
-                    "each application its own id, and stop all members before a changed topology starts."
+                    f"of this program sub-topology {task.subtopology} reads {', '.join(sorted(own)) or 'nothing'}."
                 )
+        return None
+
+    def _on_unfit(self, unfit: str) -> Assignment:
+        """Ask the group once more: a static member that is back soon gets what it had before its topology changed."""
+        if self._has_been_assigned:
+            raise TaskAssignmentError(
+                f"{unfit} Two applications have the same application.id, or members run different versions of a "
+                "program: give each application its own id, and stop all members before a changed topology starts."
+            )
+        self._has_been_assigned = True
+        self._log.info("%s Rebalancing again, in case that it is what this member had before.", unfit)
+        return Assignment(next_rebalance_in_ms=0)
 
     def _must_rejoin(self, info: AssignmentInfo) -> bool:
         """Return True after version probing, and when the group has another endpoint of this static member's."""
