@@ -23,6 +23,7 @@ from .segments import Segments
 from .session_store import SessionStore
 from .state_store import LONG, null_key
 from .thread_cache import ThreadCache
+from .values import Values
 from .window_store import LONG_MAX, WindowStore
 
 _new = tuple.__new__
@@ -32,6 +33,7 @@ class CachingSegments(CachingStore):
     """What caching window and session stores share: cached rows laid over the rows of a scan."""
 
     segments: Segments
+    values: Values
 
     def __init__(self, cache: ThreadCache, copy: Copy, objects: bool) -> None:
         super().__init__(cache, copy)

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 import orjson
 
 from penstock.workers.control import ReadStore
-from penstock.workers.store_text import Row
+from penstock.workers.store_answers import Row
 from penstock.workers.streams_metadata import HostInfo
 
 from .http_queries import RETRY_SECONDS, Found, QueryError

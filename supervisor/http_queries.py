@@ -12,8 +12,7 @@ from typing import Any, Protocol
 
 from penstock.topology.records import TopicPartition
 from penstock.workers.control import QueryResult, ReadStore
-from penstock.workers.store_reads import Reply, StoreRead
-from penstock.workers.store_text import Row
+from penstock.workers.store_answers import Reply, Row, StoreRead
 from penstock.workers.streams_metadata import HostInfo, StreamsMetadata
 
 from .queries import Answers

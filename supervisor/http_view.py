@@ -9,7 +9,7 @@ import orjson
 
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.control import DescribeTopology
-from penstock.workers.task import TaskState
+from penstock.workers.task_state import TaskState
 
 from .administration import Administration
 from .application_state import ApplicationState

@@ -12,7 +12,8 @@ from penstock.statestore.store_metrics import cache_bytes, rocksdb_metrics, scop
 
 from .metrics import MetricGroup
 from .stream_task import StreamTask
-from .task import Task, TaskState
+from .task import Task
+from .task_state import TaskState
 
 if TYPE_CHECKING:
     from .stream_thread_parts import StreamThreadParts

@@ -9,7 +9,8 @@ from penstock.statestore.stores import build_store
 from penstock.topology.errors import StreamsError
 from penstock.topology.task_context import Cancellable
 
-from .task import Task, TaskState
+from .task import Task
+from .task_state import TaskState
 
 
 class StandbyTask(Task):

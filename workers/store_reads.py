@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +20,11 @@ from penstock.topology.serdes import as_serde
 from penstock.topology.store_interfaces import StoreBuilder, StoreKind
 
 from .control import ReadStore
-from .store_text import BadKeyError, Row, parse_key, rows_of
+from .store_answers import Reply, Row, StoreRead
+from .store_text import BadKeyError, parse_key, rows_of
 from .streams_metadata import store_topics
-from .task import Task, TaskState
+from .task import Task
+from .task_state import TaskState
 
 if TYPE_CHECKING:
     from .stream_thread_parts import StreamThreadParts
@@ -34,40 +35,6 @@ READABLE = (
     *(StoreKind.KEY_VALUE, StoreKind.TIMESTAMPED_KEY_VALUE, StoreKind.VERSIONED_KEY_VALUE),
     *(StoreKind.WINDOW, StoreKind.TIMESTAMPED_WINDOW, StoreKind.SESSION),
 )
-
-
-class Reply(Enum):
-    """What came of a read in one process."""
-
-    OK = "ok"
-    #: The topology has no such store.
-    UNKNOWN_STORE = "unknown store"
-    #: The key, or what is asked for, does not fit the store.
-    BAD_REQUEST = "bad request"
-    #: The tasks that could answer are not in this process.
-    ELSEWHERE = "elsewhere"
-    #: A task is here, but is being restored, or a standby task is too far behind.
-    NOT_YET = "not yet"
-
-
-@dataclass(frozen=True, slots=True)
-class StoreRead:
-    """The answer. rows: at most limit + 1 of each task. partition, topics: where the key is. lag: of a standby task.
-
-    partitions: how many tasks have a part of the store, on all hosts; 0 where that was not asked for.
-    restore_remaining: records; eta_seconds: None if not known.
-    """
-
-    reply: Reply
-    detail: str = ""
-    rows: tuple[Row, ...] = ()
-    tasks: tuple[str, ...] = ()
-    partition: int | None = None
-    topics: tuple[str, ...] = ()
-    lag: int | None = None
-    partitions: int = 0
-    restore_remaining: int = 0
-    eta_seconds: float | None = None
 
 
 class StoreReader:

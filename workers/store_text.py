@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 import orjson
@@ -15,19 +15,13 @@ from penstock.topology.serdes import PlainSerde, as_serde
 from penstock.topology.store_interfaces import StoreBuilder, StoreKind
 
 from .control import ReadStore
+from .store_answers import Row
 
 LAST_MS = (1 << 63) - 1
 
 
 class BadKeyError(ValueError):
     """What was asked does not fit the store; the message says how it must be."""
-
-
-class Row(NamedTuple):
-    """One row: its place in the order of keys (bytes), and its JSON object."""
-
-    order: bytes
-    json: bytes
 
 
 def _json_or_text(text: str) -> Any:

@@ -20,7 +20,8 @@ from .partition_consumer import PartitionConsumer
 from .partition_group import PartitionGroup
 from .record_collector import make_log_change, make_send
 from .streams_producer import StreamsProducer
-from .task import Task, TaskEnvironment, TaskState
+from .task import Task, TaskEnvironment
+from .task_state import TaskState
 from .topic_partition_metadata import UNKNOWN, TopicPartitionMetadata
 
 #: Returns where to start a partition that has no committed offset: an offset, or one of partition_consumer's two.

@@ -6,7 +6,6 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, ClassVar, Protocol
 
 from penstock.statestore.state_directory import StateDirectory
@@ -20,41 +19,10 @@ from .log_context import PrefixedLogger
 from .loop_time import LoopTime
 from .metrics import ThreadMetrics
 from .processor_state_manager import ProcessorStateManager, RecycledStores
-from .state_machine import StateMachine, Transitions
+from .state_machine import StateMachine
 from .task_metrics import TaskMetrics
+from .task_state import TASK_TRANSITIONS, TaskState
 from .topic_names import TopicNames
-
-
-class TaskState(Enum):
-    """Where a task is in its life.
-
-    ::
-
-        CREATED ---> RESTORING, SUSPENDED
-        RESTORING -> RUNNING, SUSPENDED
-        RUNNING ---> SUSPENDED
-        SUSPENDED -> RESTORING, CLOSED
-        CLOSED ---->
-
-    A closed task is not used again: its successor is a new object (Kafka Streams revives corrupted ones).
-    """
-
-    CREATED = "CREATED"
-    RESTORING = "RESTORING"
-    RUNNING = "RUNNING"
-    SUSPENDED = "SUSPENDED"
-    CLOSED = "CLOSED"
-
-
-_S = TaskState
-
-TASK_TRANSITIONS: Transitions[TaskState] = {
-    _S.CREATED: (_S.RESTORING, _S.SUSPENDED),
-    _S.RESTORING: (_S.RUNNING, _S.SUSPENDED),
-    _S.RUNNING: (_S.SUSPENDED,),
-    _S.SUSPENDED: (_S.RESTORING, _S.CLOSED),
-    _S.CLOSED: (),
-}
 
 
 class Changelogs(Protocol):
@@ -117,7 +85,7 @@ class Task(ABC):
             task_id, self.input_partitions, topology, environment.topics, environment.state_directory, self.log
         )
         self.metrics = TaskMetrics(environment.metrics, topology, environment.topics.full)
-        self._states = StateMachine(_S.CREATED, TASK_TRANSITIONS, self.log, level=logging.DEBUG)
+        self._states = StateMachine(TaskState.CREATED, TASK_TRANSITIONS, self.log, level=logging.DEBUG)
 
     @property
     def state(self) -> TaskState:
@@ -152,8 +120,8 @@ class Task(ABC):
 
     def resume(self) -> None:
         """Go from SUSPENDED back to RESTORING; what the stores hold is still good."""
-        if self.state is _S.SUSPENDED:
-            self._transition_to(_S.RESTORING)
+        if self.state is TaskState.SUSPENDED:
+            self._transition_to(TaskState.RESTORING)
             self.log.info("Resumed to restoring state")
         else:
             self.log.trace("Skip resuming since state is %s", self.state.name)
@@ -163,17 +131,17 @@ class Task(ABC):
 
         clean: an error is raised, else it is logged: after an error there is nobody to raise it to.
         """
-        if self.state is _S.CLOSED:
+        if self.state is TaskState.CLOSED:
             self.log.trace("Skip closing since state is %s", self.state.name)
             return
-        if self.state is not _S.SUSPENDED:
+        if self.state is not TaskState.SUSPENDED:
             self._attempt(clean, "suspend", self.suspend)
         self._attempt(clean, "changelog reader unregistration", lambda: self.environment.changelogs.unregister(self))
         if clean:
             self.state_manager.persist()
             self.state_manager.write_checkpoint()
         self._attempt(clean, "state manager close", self.state_manager.close)
-        self._transition_to(_S.CLOSED)
+        self._transition_to(TaskState.CLOSED)
         self.environment.metrics.task_closed.record(1, self.environment.time.now_ms)
         self.log.info("Closed %s", "clean" if clean else "dirty")
 
@@ -184,7 +152,7 @@ class Task(ABC):
         """
         self.environment.changelogs.unregister(self, promoted=True)
         recycled = self.state_manager.recycle()
-        self._transition_to(_S.CLOSED)
+        self._transition_to(TaskState.CLOSED)
         self.environment.metrics.task_closed.record(1, self.environment.time.now_ms)
         self.log.info("Closed and recycled state")
         return recycled

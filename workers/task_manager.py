@@ -26,8 +26,9 @@ from .standby_task import StandbyTask
 from .store_changelog_reader import StoreChangelogReader
 from .stream_task import StreamTask
 from .streams_producer import StreamsProducer
-from .task import Task, TaskState
+from .task import Task
 from .task_creator import AbstractTaskCreator, StandbyTaskCreator, TaskCreator
+from .task_state import TaskState
 
 #: Which partitions each task reads.
 TaskPartitions = Mapping[TaskId, Collection[TopicPartition]]

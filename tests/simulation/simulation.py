@@ -18,7 +18,7 @@ from penstock.topology.errors import StreamsError
 from penstock.topology.partitioners import partition_for_key
 from penstock.topology.records import RawRecord, TopicPartition
 from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.task import TaskState
+from penstock.workers.task_state import TaskState
 
 from .applications import APPLICATIONS, CLOSER, COUNTS, IN, OUT, InputRecord
 from .auditor import Auditor, rows_of

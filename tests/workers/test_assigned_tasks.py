@@ -18,7 +18,7 @@ from penstock.topology.streams_builder import StreamsBuilder
 from penstock.workers.assigned_streams_tasks import AssignedStreamsTasks
 from penstock.workers.log_context import TRACE, PrefixedLogger
 from penstock.workers.stream_task import StreamTask
-from penstock.workers.task import TaskState
+from penstock.workers.task_state import TaskState
 from penstock.workers.task_timeouts import TaskTimeouts
 
 TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}

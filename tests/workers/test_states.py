@@ -14,7 +14,7 @@ from penstock.topology.errors import StreamsError
 from penstock.workers.changelog import CHANGELOG_TRANSITIONS, ChangelogState
 from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.stream_thread_state import STREAM_THREAD_TRANSITIONS, StreamThreadState, stream_thread_states
-from penstock.workers.task import TASK_TRANSITIONS, TaskState
+from penstock.workers.task_state import TASK_TRANSITIONS, TaskState
 
 MACHINES: list[tuple[type[Enum], Any]] = [
     (StreamThreadState, STREAM_THREAD_TRANSITIONS),
