@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import socket
@@ -15,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka import errors as kafka_errors
 from kafka.net.manager import KafkaConnectionManager
 
 from penstock.dev_broker import DevBroker
@@ -24,7 +26,7 @@ from penstock.workers.clock import SystemClock
 from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.membership import group_coordinator, group_metadata, requests
 from penstock.workers.membership.group_member import GroupMember
-from penstock.workers.membership.kafka_connection import GroupConnection
+from penstock.workers.membership.kafka_connection import GroupConnection, UnreachableError
 from penstock.workers.membership.member_state import MEMBER_TRANSITIONS, MemberState, member_states
 from penstock.workers.membership.membership import (
     Assigned,
@@ -190,6 +192,34 @@ def test_a_restart_of_the_broker_is_survived_without_losing_the_membership(start
         assert member.poll() == []
         assert member.member_id == member_id
         assert member.committed([TopicPartition("t", 0)]) == {TopicPartition("t", 0): (4, "y")}
+
+
+class Gone:
+    """A connection to a coordinator that has just gone away."""
+
+    async def find_coordinator(self, group: str) -> tuple[str, str]:
+        raise UnreachableError(f"the coordinator of {group} is gone")
+
+
+def test_fenced_after_an_outage_a_static_member_joins_anew_and_otherwise_it_dies(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A broker that crashed may hold an earlier member of the slot for the right one; nobody else has joined."""
+    config, fenced = GroupMemberConfig("g", instance_id="slot-0"), kafka_errors.FencedInstanceIdError.errno
+    coordinator = group_coordinator.GroupCoordinator(
+        config,
+        Gone(),
+        SystemClock(),
+        PrefixedLogger("penstock.test", ""),  # type: ignore[arg-type]
+    )
+    with pytest.raises(UnreachableError):
+        asyncio.run(coordinator.membership(requests.heartbeat(config, Identity()), 100))
+    with pytest.raises(kafka_errors.UnknownMemberIdError):
+        coordinator.check(fenced)
+    assert "another member of group.instance.id=slot-0; joining anew" in caplog.text
+    coordinator.check(0)
+    with pytest.raises(kafka_errors.FencedInstanceIdError):
+        coordinator.check(fenced)
 
 
 def test_the_states_and_the_diagram_agree() -> None:

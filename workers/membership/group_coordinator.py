@@ -52,6 +52,8 @@ class GroupCoordinator:
         self._connections: tuple[str, str] | None = None
         self._unreachable_since: int | None = None
         self._warned_at = 0
+        #: Whether the connection broke, or the coordinator moved, since its last answer without an error.
+        self._lost_touch = False
 
     async def membership(self, request: Any, timeout_ms: float) -> Any:
         """Send over the first connection, return the response; raises UnreachableError or BrokerUnavailableError."""
@@ -84,6 +86,18 @@ class GroupCoordinator:
     def check(self, code: int) -> None:
         """Take note of an answer's error code, 0 being none; raises kafka-python's exception for any other."""
         error = kafka_errors.for_code(code)
+        if not code:
+            self._lost_touch = False
+        elif error is kafka_errors.FencedInstanceIdError and self._lost_touch:
+            # A broker that crashes in the middle of a rebalance forgets which member id it gave to a static member
+            # last, and holds an earlier one of this slot for the right one. If it was another process after all, that
+            # one is fenced by the new join, and told so.
+            self._log.warning(
+                "The group's coordinator, unreachable a moment ago, knows another member of group.instance.id=%s; "
+                "joining anew.",
+                self._config.instance_id,
+            )
+            raise kafka_errors.UnknownMemberIdError
         if error in MOVED:
             self._lost(error.__name__)
         elif self._unreachable_since is not None:
@@ -93,6 +107,7 @@ class GroupCoordinator:
 
     def _lost(self, reason: str) -> None:
         self._connections = None
+        self._lost_touch = True
         now = self._clock.monotonic_ms()
         if self._unreachable_since is None:
             self._unreachable_since = self._warned_at = now
