@@ -122,17 +122,17 @@ class Peer(System):
     scenarios = ("count",)
     share_of_records = 0.05
 
-    def __init__(self, name: str, package: str, program: str, lock: str, work_directory: Path) -> None:
+    def __init__(self, name: str, package: str, program: str, pins: str, work_directory: Path) -> None:
         self.name = name
-        pins = HERE / "peers" / lock
-        environment = work_directory / lock
+        requirements = HERE / "peers" / pins
+        environment = work_directory / program
         venv.create(environment, with_pip=True)
         self._python = environment / "bin" / "python"
-        install = [str(self._python), "-m", "pip", "install", "--quiet", "--no-deps", "-r", str(pins)]
+        install = [str(self._python), "-m", "pip", "install", "--quiet", "--no-deps", "-r", str(requirements)]
         if subprocess.run(install, check=False).returncode:
             raise BenchmarkError(f"{name} cannot be installed: see above")
         self._program = HERE / "peers" / program
-        found = re.search(rf"^{package}==(.*)$", pins.read_text("utf-8"), re.MULTILINE)
+        found = re.search(rf"^{package}==(.*)$", requirements.read_text("utf-8"), re.MULTILINE)
         assert found is not None
         self._version = f"{name} {found[1]}"
 
@@ -150,8 +150,8 @@ class Peer(System):
 def peers(work_directory: Path) -> list[System]:
     """Return the other Python libraries; raises BenchmarkError if one cannot be installed."""
     return [
-        Peer("Quix Streams", "quixstreams", "quix_streams.py", "quix_streams.lock", work_directory),
-        Peer("Faust", "faust-streaming", "faust_streaming.py", "faust.lock", work_directory),
+        Peer("Quix Streams", "quixstreams", "quix_streams.py", "quix_streams.txt", work_directory),
+        Peer("Faust", "faust-streaming", "faust_streaming.py", "faust.txt", work_directory),
     ]
 
 

@@ -103,12 +103,14 @@ def test_a_wrong_command_line_is_refused(arguments: tuple[str, ...], part: str) 
 
 
 def test_an_unknown_topic_is_named(stage: Stage) -> None:
+    stage.stop()
     result = stage.run("reset", "--input-topic", "no-such-topic")
     assert result.exit_code == 1
     assert "There is no topic no-such-topic" in result.stderr
 
 
 def test_topics_of_a_group_with_a_longer_name_are_left_alone(stage: Stage) -> None:
+    stage.stop()
     other = f"{stage.application_id}-two"
     topic = f"{other}-counts-changelog"
     stage.make_topics(topic)

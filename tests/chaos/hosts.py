@@ -98,12 +98,17 @@ class Host:
         return not psutil.wait_procs(workers, END_SECONDS)[1]
 
     def stop(self) -> int:
-        """Stop in good order; returns the exit code, SIGKILL's if it took too long."""
-        self.signal_supervisor(signal.SIGTERM)
+        """Stop in good order; returns the exit code, SIGKILL's if it took too long.
+
+        A supervisor that is still being imported is ended by the signal: nothing runs yet, so that is good order too.
+        """
         if self._process is None:
             return 0
+        importing = not _catches(self._process.pid, signal.SIGTERM)
+        self.signal_supervisor(signal.SIGTERM)
         try:
-            return int(self._process.wait(END_SECONDS))
+            code = int(self._process.wait(END_SECONDS))
+            return 0 if importing and code == -signal.SIGTERM else code
         except psutil.TimeoutExpired:
             self.kill()
             return -signal.SIGKILL
@@ -161,6 +166,16 @@ def _damage(path: Path, rng: random.Random) -> str:
                 content[at] ^= rng.randint(1, 255)
             path.write_bytes(content)
             return "overwritten"
+
+
+def _catches(pid: int, number: signal.Signals) -> bool:
+    """Return whether a process has a handler for a signal; True if there is no such process."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    mask = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(mask >> (number - 1) & 1)
 
 
 def _command(process: psutil.Process) -> list[str]:

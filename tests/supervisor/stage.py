@@ -19,7 +19,7 @@ from penstock.supervisor.application_state import ApplicationState
 from penstock.supervisor.supervisor import Supervisor
 
 #: Longer than anything here takes; a test that waits this long has failed.
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class ManualClock:

@@ -350,17 +350,17 @@ def test_a_thousand_tasks_for_a_hundred_members_take_well_under_two_seconds(
     stateful = {TaskId(0, partition) for partition in range(800)}
     stateless = {TaskId(1, partition) for partition in range(200)}
     clients = [client(number + 1, threads) for number in range(100 // threads)]
-    started = time.perf_counter()
+    started = time.process_time()
     placed, _ = run(clients, stateful, stateless, assignor, num_standby_replicas=1)
-    fresh = time.perf_counter() - started
+    fresh = time.process_time() - started
     survivors = again(placed)[: len(clients) * 3 // 4]
-    started = time.perf_counter()
+    started = time.process_time()
     run(survivors, stateful, stateless, assignor, num_standby_replicas=1)
-    shrunk = time.perf_counter() - started
+    shrunk = time.process_time() - started
     with capsys.disabled():
         print(
             f"\n{type(assignor).__name__}, 1,000 tasks with 800 standbys, {len(clients)} clients of {threads} threads: "
-            f"{fresh:.2f} s new, {shrunk:.2f} s after losing a quarter"
+            f"{fresh:.2f} s of CPU new, {shrunk:.2f} s after losing a quarter"
         )
     assert fresh + shrunk < 2.0
 

@@ -198,6 +198,7 @@ def test_the_member_gets_streams_configs_settings_and_the_connections_of_the_con
         max_poll_interval_ms=20_000,
         request_timeout_ms=4_000,
         unavailable_timeout_ms=9_000,
+        committed_wait_ms=500,
     )
     assert connection == {
         "bootstrap_servers": "localhost:1",
