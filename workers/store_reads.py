@@ -29,8 +29,6 @@ from .task_state import TaskState
 if TYPE_CHECKING:
     from .stream_thread_parts import StreamThreadParts
 
-#: How long the partition count of a topic is good, in ms (Kafka: metadata.max.age.ms).
-COUNTS_MS = 300_000
 READABLE = (
     *(StoreKind.KEY_VALUE, StoreKind.TIMESTAMPED_KEY_VALUE, StoreKind.VERSIONED_KEY_VALUE),
     *(StoreKind.WINDOW, StoreKind.TIMESTAMPED_WINDOW, StoreKind.SESSION),
@@ -42,7 +40,6 @@ class StoreReader:
 
     def __init__(self, parts: StreamThreadParts) -> None:
         self._parts = parts
-        self._counts: dict[str, tuple[int, int]] = {}
 
     def read(self, request: ReadStore) -> StoreRead:
         """Answer a request; whatever goes wrong becomes the answer's, not this thread's."""
@@ -91,15 +88,7 @@ class StoreReader:
         data = None if serde is None or not topics else serde.serialize(topics[0], key)
         if data is None:
             raise BadKeyError(f"Which partition of {builder.name} has this key is not known; say it with partition=.")
-        return partition_for_key(data, max(map(self._partition_count, topics)))
-
-    def _partition_count(self, topic: str) -> int:
-        now_ms = self._parts.clock.monotonic_ms()
-        count, until_ms = self._counts.get(topic, (0, 0))
-        if now_ms >= until_ms:
-            count = self._parts.producer.partition_count(topic)
-            self._counts[topic] = count, now_ms + COUNTS_MS
-        return count
+        return partition_for_key(data, max(map(self._parts.producer.partition_count, topics)))
 
     def _task(self, task_id: TaskId) -> Task | None:
         manager = self._parts.task_manager
@@ -118,7 +107,7 @@ class StoreReader:
         if failed is not None:
             return failed
         topics = self._topics(request.store)
-        partitions = max(map(self._partition_count, topics), default=1)
+        partitions = max(map(self._parts.producer.partition_count, topics), default=1)
         if not answers:
             return StoreRead(Reply.ELSEWHERE, partition=request.partition, topics=topics, partitions=partitions)
         return StoreRead(

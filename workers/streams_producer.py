@@ -49,6 +49,8 @@ INITIALIZE_SECONDS = 10.0
 #: How long the broker may take to say whether a topic exists, in seconds; asked only when a record was given up.
 METADATA_SECONDS = 5.0
 
+#: How long it is known how many partitions a topic has, in ms (metadata.max.age.ms).
+PARTITION_COUNT_MS = 300_000
 #: How long records that nobody waits for any more may take when the client is closed, in seconds.
 CLOSE_SECONDS = 5.0
 
@@ -100,6 +102,9 @@ class StreamsProducer:
         self.in_transaction = False
         self.dropped = 0
         self._writers: dict[str, set[TaskId]] = {}
+        self._partition_counts: dict[str, int] = {}
+        self._last_counts: dict[str, int] = {}
+        self._forget_counts_at = 0
         self._dead_letter_topics: set[str] = set()
         self._log = log
         self._handler = handler
@@ -166,7 +171,11 @@ class StreamsProducer:
         self._error = None
 
     def poll(self) -> None:
-        """Take in reports of failure without waiting."""
+        """Take in reports of failure without waiting; forget, now and then, how many partitions topics had."""
+        now = self._clock.monotonic_ms()
+        if now >= self._forget_counts_at:
+            self._partition_counts.clear()
+            self._forget_counts_at = now + PARTITION_COUNT_MS
         self._serve(self._producer.poll, 0)
         self.check()
 
@@ -180,7 +189,23 @@ class StreamsProducer:
         self.check()
 
     def partition_count(self, topic: str) -> int:
-        """Return how many partitions a topic has; raises StreamsError without such a topic, BrokerUnavailableError."""
+        """Return how many partitions a topic has; raises StreamsError without such a topic, BrokerUnavailableError.
+
+        A partitioner asks for each record, the broker is asked each PARTITION_COUNT_MS; if it does not answer then, the
+        last count goes on to be used, as Kafka's producer does with its metadata.
+        """
+        count = self._partition_counts.get(topic)
+        if count is None:
+            try:
+                count = self._ask_partition_count(topic)
+            except BrokerUnavailableError:
+                count = self._last_counts.get(topic)
+                if count is None:
+                    raise
+            self._partition_counts[topic] = self._last_counts[topic] = count
+        return count
+
+    def _ask_partition_count(self, topic: str) -> int:
         try:
             metadata = self._producer.list_topics(topic, TRANSACTION_REQUEST_SECONDS).topics.get(topic)
         except KafkaException as error:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from memory_kafka import ManualClock
 
 from penstock.topology import records
 from penstock.topology.errors import StreamsError, TaskMigratedError
@@ -14,7 +15,7 @@ from penstock.topology.exception_handlers import ProducerRecord, Response
 from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.production_errors import production_error_handler
 from penstock.workers.record_collector import make_log_change, make_send
-from penstock.workers.streams_producer import StreamsProducer
+from penstock.workers.streams_producer import PARTITION_COUNT_MS, StreamsProducer
 
 TOPIC = "topic"
 TASK = records.TaskId(0, 1)
@@ -188,3 +189,28 @@ def test_a_fenced_producer_means_that_its_tasks_have_moved(mock: Mock) -> None:
     mock.producer._on_error(mock.producer.errors, fenced, records.RawRecord(TOPIC, 0, -1, 1, b"k", b"v"))
     with pytest.raises(TaskMigratedError, match="fenced"):
         mock.producer.check()
+
+
+def test_how_many_partitions_a_topic_has_is_asked_once_in_minutes() -> None:
+    """A partitioner asks for each record: windowed results were a question to the broker each."""
+    asked: list[str] = []
+
+    class Counting(Producer):
+        def list_topics(self, topic: str = "", timeout: float = -1) -> Any:
+            asked.append(topic)
+            return super().list_topics(topic, timeout)
+
+    clock = ManualClock()
+    settings = {"test.mock.num.brokers": 1, "bootstrap.servers": ""}
+    producer = StreamsProducer(lambda more: Counting({**settings, **more}, logger=LOG.logger), LOG, clock=clock)
+    try:
+        for _ in range(3):
+            producer.poll()
+            assert producer.partition_count(TOPIC) == 4  # as many as the mock's topics have
+        assert asked == [TOPIC]
+        clock.advance(PARTITION_COUNT_MS)
+        producer.poll()
+        producer.partition_count(TOPIC)
+        assert asked == [TOPIC, TOPIC]
+    finally:
+        producer.close()

@@ -267,9 +267,7 @@ def test_a_summary_is_logged_every_two_minutes(
     assert "Processed 3 total records, ran 0 punctuators, and committed 1 total tasks since" in summaries[0]
 
 
-def test_iterations_grow_and_are_halved_by_a_commit(
-    cluster: Cluster, counter: Application, clock: ManualClock
-) -> None:
+def test_iterations_grow_and_are_halved_by_a_commit(cluster: Cluster, counter: Application, clock: ManualClock) -> None:
     thread = counter.thread().until_running()
     feed(cluster, "a" * 500)
     thread.step(3)

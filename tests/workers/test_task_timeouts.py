@@ -19,6 +19,7 @@ from penstock.topology.serdes import Serdes
 from penstock.topology.streams_builder import StreamsBuilder
 from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.membership.membership import CommitTimeoutError
+from penstock.workers.streams_producer import PARTITION_COUNT_MS
 from penstock.workers.task_timeouts import TaskTimeouts
 
 TIMEOUT_MS = 300_000
@@ -375,7 +376,21 @@ def test_a_record_that_stopped_half_way_is_begun_again(
         assert counts(cluster) == {"a": 2}
     else:  # what the changelog has of the tries that stopped counts too, as after a crash
         assert counts(cluster)["a"] >= 2
-    outage.lasts = True
+    outage.lasts, calls = True, outage.calls
+    clock.advance(PARTITION_COUNT_MS)
+    feed(cluster, "a")
+    thread.step(10)
+    assert outage.calls == calls + 1, "what was known before is good enough"
+
+
+def test_a_partition_count_that_never_comes_ends_the_thread(
+    cluster: Cluster, clock: ManualClock, application: Callable[..., Application]
+) -> None:
+    cluster.create_topic(IN, 1)
+    cluster.create_topic(OUT, 1)
+    config = {"statestore.cache.max.bytes": 0, "task.timeout.ms": TIMEOUT_MS}
+    thread = application(counting_to_partitioned(), **config).thread().until_running()
+    Outage(thread.producer, "list_topics", silence())
     feed(cluster, "a")
     assert "The partitions of topic out could not be read" in str(until_error(thread, clock))
 
