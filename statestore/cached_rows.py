@@ -37,6 +37,18 @@ class CachedRows:
         self._evictions = cache.evictions
         self.taken_in: set[CacheKey] = set()
 
+    def hidden(self, cache_key: CacheKey) -> bool:
+        """Return whether a row that has expired must not be seen: it was taken in, and not changed since."""
+        if cache_key not in self.taken_in:
+            return False
+        cell = self._cache.entries.get(cache_key)
+        return cell is None or not cell[STAMP]
+
+    def sent(self, changes: Iterable[Sequence[Any]]) -> None:
+        """Note that changed rows go to the store below: from now on they are rows that were put, and are seen."""
+        if self.taken_in:
+            self.taken_in.difference_update([change[0] for change in changes])
+
     def put(self, cache_key: CacheKey) -> None:
         """Note a cache key that is about to be put into the cache."""
         if self.taken_in:

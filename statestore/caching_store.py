@@ -13,6 +13,7 @@ from itertools import chain, repeat
 from typing import Any
 
 from penstock.topology.records import Headers, Message
+from penstock.topology.serdes import ITSELF
 from penstock.topology.store_interfaces import (
     HEADERS,
     KEY,
@@ -43,9 +44,6 @@ class CachingStore(StateStore):
 
     copy: makes a private copy of a value, None where values cannot be changed.
     """
-
-    #: Whether the cache's keys are what a listener gets.
-    _keys_are_objects = False
 
     def __init__(self, cache: ThreadCache, copy: Copy) -> None:
         # StateStore.__init__ has run: the store below is there
@@ -195,8 +193,7 @@ class CachingStore(StateStore):
     def _send_downstream(self, changes: Iterable[Changed], olds: Iterable[Any], listener: FlushListener) -> None:
         task, object_key, copy = self.task, self._object_key, self._copy
         if self._downstream is not None:
-            as_keys = self._keys_are_objects
-            self._downstream(changes if as_keys else [(object_key(c[0]), *c[1:]) for c in changes], olds)
+            self._downstream(changes, olds)
             return
         for (key, value, timestamp, headers, message), old in zip(changes, olds, strict=False):
             task.timestamp, task.headers, task.message = timestamp, headers, message
@@ -236,7 +233,7 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
         KeyValueStore.__init__(self, builder, task, rows)
         CachingStore.__init__(self, cache, self.values.copy)
         encode_key = self.serdes.encode_key
-        objects = self._keys_are_objects = self.serdes.cacheable_keys
+        objects = self.serdes.cacheable_keys
         #: From a cache key to the row's key and to the object.
         self._row_key: Callable[[Any], bytes] = encode_key if objects else _same
         self._cache_key: Callable[[Any], Any] = _same if objects else encode_key
@@ -264,7 +261,8 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
 
     def cells(self) -> Cells | None:
         """See StateStore.cells."""
-        return self._cache.cells(self._load_cell, self._make_dirty) if self.serdes.cacheable_keys else None
+        serdes = self.serdes
+        return self._cache.cells(self._load_cell, serdes.copy_value, ITSELF) if serdes.cacheable_keys else None
 
     def _write_entry(self, key: Any, value: Any) -> None:
         row_key = self._row_key(key)

@@ -13,7 +13,8 @@ from itertools import chain
 from typing import Any
 
 from penstock.topology.records import Message, Windowed
-from penstock.topology.store_interfaces import KEY, STAMP, VALUE, Cell, Cells, StoreBuilder
+from penstock.topology.serdes import Inline
+from penstock.topology.store_interfaces import STAMP, VALUE, Cell, Cells, StoreBuilder
 from penstock.topology.task_context import TaskContext
 
 from .bytes_store import BytesStore, RawRow, Row, merge
@@ -22,11 +23,13 @@ from .caching_store import CachingStore, Copy
 from .segments import Segments
 from .session_store import SessionStore
 from .state_store import LONG, null_key
-from .thread_cache import ThreadCache
+from .thread_cache import Changed, ThreadCache
 from .values import Values
 from .window_store import LONG_MAX, WindowStore
 
 _new = tuple.__new__
+#: Windows no longer than this, a thousand years, end before time does: without the check that _windowed makes.
+SIZE_MAX_MS = 1 << 45
 
 
 class CachingSegments(CachingStore):
@@ -67,9 +70,9 @@ class CachingSegments(CachingStore):
             ((key, None) for key in self._deleting),
             ((key, cell[VALUE]) for key, cell in self._cache.entries.items() if cell[STAMP] or cell[VALUE] is not None),
         )
-        taken_in, visible_from = self._cached.taken_in, self.segments.visible_from
+        hidden, visible_from = self._cached.hidden, self.segments.visible_from
         for key, value in entries:
-            if wanted(key) and (key[1] >= visible_from or key not in taken_in):
+            if wanted(key) and (key[1] >= visible_from or not hidden(key)):
                 log_key = self._log_key(key)
                 data = None if value is None else encode(value)
                 yield LONG.pack(time_of(log_key) // interval) + log_key, data
@@ -89,7 +92,7 @@ class CachingSegments(CachingStore):
         """Return the rows of a record key with low <= cache key < high, by time; the values are the caller's own."""
         visible = max(low, (low[0], self.segments.visible_from))
         below = () if self._cached.take_in(visible, self._read_rows) else self._read_rows(visible)
-        cached = [key for key in self._cached.find(low, high) if key >= visible or key not in self._cached.taken_in]
+        cached = [key for key in self._cached.find(low, high) if key >= visible or not self._cached.hidden(key)]
         entries, copy = self._cache.entries, self._copy or self.values.as_row
         rows = ((key, entries[key][VALUE]) for key in cached)
         found = [(key, value if copy is None or value is None else copy(value)) for key, value in rows]
@@ -98,6 +101,10 @@ class CachingSegments(CachingStore):
             found += [row for row in below if row[0] not in known and (high is None or row[0] < high)]
             found.sort(key=lambda row: row[0])
         return [row for row in found if row[1] is not None]
+
+    def _send(self, changes: Sequence[Changed]) -> None:
+        self._cached.sent(changes)
+        super()._send(changes)
 
     def rollback(self) -> None:
         """See StateStore.rollback."""
@@ -125,15 +132,15 @@ class CachingWindowStore(CachingSegments, WindowStore):
         )
 
     def _fetcher(self, get: Callable[[Any], Any]) -> Callable[[Any, int], Any]:
-        segments, taken_in, encode_key = (
+        segments, hidden, encode_key = (
             self.segments,
-            self._cached.taken_in,
+            self._cached.hidden,
             None if self._objects else self._encode_key,
         )
 
         def fetch(key: Any, time: int) -> Any:
             cache_key = (key if encode_key is None else encode_key(key), time)
-            if time < segments.visible_from and cache_key in taken_in:
+            if time < segments.visible_from and hidden(cache_key):
                 return None
             return get(cache_key)
 
@@ -170,16 +177,43 @@ class CachingWindowStore(CachingSegments, WindowStore):
 
     def cells(self) -> Cells | None:
         """See StateStore.cells. Only for windows that are still open: it does not look whether a row has expired."""
-        return self._cache.cells(self._load_cell, self._take_out) if self._objects else None
+        if not self._objects:
+            return None
+        if self._size_ms > SIZE_MAX_MS:
+            object_key = Inline("{windowed}({0}[0], {0}[1])", {"windowed": self._windowed})
+        else:
+            names = {"new_tuple": _new, "windowed": Windowed}
+            object_key = Inline(f"{{new_tuple}}({{windowed}}, ({{0}}[0], {{0}}[1], {{0}}[1] + {self._size_ms}))", names)
+        return self._cache.cells(self._load_cell, self.serdes.copy_value, object_key)
 
     def _load_cell(self, key: CacheKey) -> Cell:
         value = None if key in self._deleting else self._read_entry(key)
         self._cached.put(key)
         return self._cache.add_clean(key, value)
 
-    def _take_out(self, cell: Cell) -> None:
-        self._cached.taken_in.discard(cell[KEY])
-        self._make_dirty(cell)
+    def _write_entries(self, changes: Iterable[Changed]) -> None:
+        """See CachingStore._write_entries. In line for the store of most tables: it runs for each changed window."""
+        if not self.values.logs_value_and_timestamp or not self._objects:
+            super()._write_entries(changes)
+            return
+        task, encode_key, write, put, name = (
+            self.task,
+            self._encode_key,
+            self._write_entry,
+            self.segments.put,
+            self.name,
+        )
+        encode, log_change, pack = self.serdes.encode_value, self.task.log_change, LONG.pack
+        for key, value, timestamp, headers, message in changes:
+            data = None if value is None else encode(value[0])
+            if data is None:
+                task.timestamp, task.headers, task.message = timestamp, headers, message
+                write(key, value)
+            else:
+                start, newest = key[1], value[1]
+                log_key = encode_key(key[0]) + pack(start) + b"\0\0\0\0"
+                log_change(name, log_key, data, newest)
+                put(log_key, start, pack(newest) + data)
 
     def _encode(self, value: Any) -> bytes | None:
         return self.values.encode(value)
@@ -223,7 +257,7 @@ class CachingSessionStore(CachingSegments, SessionStore):
     def fetch_session(self, key: Any, start: int, end: int) -> Any:
         """See SessionStore.fetch_session."""
         cache_key = (key if self._objects else self._encode_key(key), end, start)
-        if end < self.segments.visible_from and cache_key in self._cached.taken_in:
+        if end < self.segments.visible_from and self._cached.hidden(cache_key):
             return None
         return self._get(cache_key)
 

@@ -17,6 +17,7 @@ from operator import itemgetter
 from typing import Any
 
 from penstock.topology.records import Headers, Message
+from penstock.topology.serdes import Inline
 from penstock.topology.store_interfaces import HEADERS, KEY, MESSAGE, STAMP, TIMESTAMP, USED, VALUE, Cell, Cells
 
 #: What Kafka Streams adds for each entry (NamedCache.LRUNode 24, LRUCacheEntry 1, ProcessorRecordContext 20 and the
@@ -79,9 +80,10 @@ class NamedCache:
         """Estimated size of all entries."""
         return len(self.entries) * self.entry_bytes
 
-    def cells(self, load: Callable[[Any], Cell], make_dirty: Callable[[Cell], None]) -> Cells:
+    def cells(self, load: Callable[[Any], Cell], copy_value: Callable[[Any], Any] | None, object_key: Inline) -> Cells:
         """Return what a fused source uses of this cache; see Cells."""
-        return Cells(self.entries.get, load, make_dirty, self.next_stamp, self.grown)
+        dirty = self.dirty.append
+        return Cells(self.entries.get, load, dirty, self.next_stamp, self.grown, copy_value, object_key)
 
     def add_clean(self, key: Any, value: Any) -> Cell:
         """Add what the store below has, None for nothing, and return its cell; call grown() when it is in use."""

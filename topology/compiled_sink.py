@@ -9,6 +9,7 @@ from .error_handling import ErrorHandling
 from .errors import StreamsError
 from .exception_handlers import ProducerRecord
 from .operators.record_context import record_metadata
+from .partitioners import WindowedHashes, WindowedStreamPartitioner
 from .processor_topology import SinkNode
 from .records import Headers, RecordMetadata
 from .serdes import Serde, inline, resolve_serde, serializer_for
@@ -57,7 +58,8 @@ def fuse_sink(
     code: LoopCode, node: SinkNode, topic: str, task: TaskContext, errors: ErrorHandling, names: Names
 ) -> bool:
     """Write a sink of one topic into a loop; see Operator.fuse."""
-    if node.partitioner is not None:
+    windowed = node.partitioner if isinstance(node.partitioner, WindowedStreamPartitioner) else None
+    if node.partitioner is not None and (windowed is None or not windowed.serde.cacheable_keys):
         return False
     parts = []
     for variable, serde, is_key in ((names.key, node.key_serde, True), (names.value, node.value_serde, False)):
@@ -66,6 +68,7 @@ def fuse_sink(
         parts.append(text if to_bytes.takes_none else f"None if {variable} is None else {text}")
     key, value, record = code.fresh("key"), code.fresh("value"), code.bind(ProducerRecord, "producer_record")
     send, failed, full = code.bind(task.send, "send"), code.bind(errors.failed_serialization, "unsent"), repr(topic)
+    partition = "" if windowed is None else _write_windowed_partition(code, windowed, topic, task, names)
     with code.block("try:"):  # costs nothing unless it fails
         code.emit(f"{key} = {parts[0]}")
         code.emit(f"{value} = {parts[1]}")
@@ -74,8 +77,24 @@ def fuse_sink(
         unsent = f"{record}({full}, {names.key}, {names.value}, timestamp, headers)"
         code.emit(f"{failed}({node.name!r}, {unsent}, error)")
     with code.block("else:"):
-        code.emit(f"{send}({full}, {key}, {value}, timestamp, headers)")
+        code.emit(f"{send}({full}, {key}, {value}, timestamp, headers{partition})")
     return True
+
+
+def _write_windowed_partition(
+    code: LoopCode, partitioner: WindowedStreamPartitioner, topic: str, task: TaskContext, names: Names
+) -> str:
+    """Write what finds the partition of a windowed key by the key inside, and return it as one more argument."""
+    hashes = WindowedHashes(partitioner, topic)
+    found, count = code.fresh("hash"), code.flag("partitions")
+    with code.block(f"if not {count}:"):
+        code.say_record()
+        code.emit(f"{count} = {code.bind(task.partition_count, 'partition_count')}({topic!r})")
+    code.emit(f"{found} = {code.bind(hashes.known.get, 'known_hash')}({names.key}[0])")
+    with code.block(f"if {found} is None:"):
+        code.say_record()
+        code.emit(f"{found} = {code.bind(hashes.find, 'find_hash')}({names.key}[0])")
+    return f", {found} % {count}"
 
 
 def _partitioned_sink(

@@ -22,7 +22,7 @@ from .error_handling import ErrorHandling
 from .operators.operator import NodeContext
 from .processor_topology import Node, ProcessorNode, ProcessorTopology, SinkNode
 from .records import Change, Message
-from .serdes import Inline, inline
+from .serdes import ITSELF, Inline, inline
 from .task_context import Process, TaskContext
 from .timestamp_extractors import fail_on_invalid_timestamp
 
@@ -94,7 +94,7 @@ class Fusion:
                 store = node.operator.flushed_store(self.contexts[name])
                 if store is not None:
                     code = FlushCode(self)
-                    code.write_flush(node)
+                    code.write_flush(node, store.cells().object_key)
                     loop = code.compile(f"<penstock {self.task.task_id} flush of {name} {next(_loops)}>")
                     store.set_downstream(loop.process_batch)
 
@@ -289,10 +289,12 @@ class FlushCode(LoopCode):
     def say_record(self) -> None:
         """Do nothing: the task knows the record from the beginning."""
 
-    def write_flush(self, node: ProcessorNode) -> None:
-        """Write the loop over the changes of a node."""
+    def write_flush(self, node: ProcessorNode, object_key: Inline) -> None:
+        """Write the loop over the changes of a node; object_key: from a cache key to the record's key."""
         self._indent, self._node = 1, node.name
         with self.block("for (key, row, timestamp, headers, message), old in zip(changes, olds):"):
+            if object_key is not ITSELF:
+                self.emit(f"key = {self.use(object_key, 'key')}")
             self.emit("task.timestamp = timestamp")
             self.emit("task.headers = headers")
             self.emit("task.message = message")

@@ -187,6 +187,8 @@ class Inline(NamedTuple):
     takes_none: bool = False
 
 
+#: Leaves its argument as it is.
+ITSELF = Inline("{}", {}, takes_none=True)
 #: The expressions of the functions below, which all give None for None.
 _INLINE: dict[Callable[..., Any], Inline] = {}
 
@@ -194,6 +196,18 @@ _INLINE: dict[Callable[..., Any], Inline] = {}
 def inline(function: Callable[..., Any]) -> Inline:
     """Return an expression that does what a serializer or deserializer does: at worst a call of it."""
     return _INLINE.get(function) or Inline("{call}({})", {"call": function}, takes_none=True)
+
+
+def with_window(inner: Callable[..., Any], times: str, pack: Callable[..., bytes]) -> Inline:
+    """Return what serializes a windowed key: the key inside by inner, then pack(times); times: an expression of {0}."""
+    code = inline(inner)
+    key = code.template.replace("{}", "{0}[0]")
+    return Inline(f"(b'' if {{0}}[0] is None else {key}) + {{pack}}({times})", {**code.names, "pack": pack})
+
+
+def set_inline(function: Callable[..., Any], code: Inline) -> None:
+    """Let inline() return an expression for a function."""
+    _INLINE[function] = code
 
 
 def _encode_string(value: str | None) -> bytes | None:
@@ -238,13 +252,20 @@ def _decode_json(data: bytes | None) -> Any:
     return None if data is None else orjson.loads(data)
 
 
+_NESTED = frozenset((dict, list))
+
+
 def copy_json(value: Any) -> Any:
     """Return an independent copy of what JSON can hold; several times faster than copy.deepcopy."""
     kind = type(value)
     if kind is dict:
-        return {k: copy_json(v) if type(v) in (dict, list) else v for k, v in value.items()}
+        if _NESTED.isdisjoint(map(type, value.values())):
+            return value.copy()
+        return {k: copy_json(v) if type(v) in _NESTED else v for k, v in value.items()}
     if kind is list:
-        return [copy_json(v) if type(v) in (dict, list) else v for v in value]
+        if _NESTED.isdisjoint(map(type, value)):
+            return value.copy()
+        return [copy_json(v) if type(v) in _NESTED else v for v in value]
     return value
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from .serdes import Inline
 
 
 class StoreKind(Enum):
@@ -96,7 +99,8 @@ class Cells(NamedTuple):
 
     get(cache key): the cell, None if it is not cached; load(cache key): the cell with what the store below has, None
     for nothing; make_dirty(cell): before the first change of a cell whose stamp is 0; next_stamp(): the
-    stamp of a put; grown(): makes room, once a cell that was loaded is in use.
+    stamp of a put; grown(): makes room, once a cell that was loaded is in use. copy_value: makes a private copy of a
+    row's value, None where values cannot be changed. object_key: from a cache key to what a flush listener gets.
     """
 
     get: Callable[[Any], Cell | None]
@@ -104,3 +108,5 @@ class Cells(NamedTuple):
     make_dirty: Callable[[Cell], None]
     next_stamp: Callable[[], int]
     grown: Callable[[], None]
+    copy_value: Callable[[Any], Any] | None
+    object_key: Inline

@@ -8,7 +8,18 @@ from typing import Any
 from .durations import Duration, to_millis
 from .errors import SerializationError
 from .records import Change, Windowed
-from .serdes import FromBytes, Serde, SerdeLike, ToBytes, as_serde, deserializer_for, serializer_for
+from .serdes import (
+    FromBytes,
+    Inline,
+    Serde,
+    SerdeLike,
+    ToBytes,
+    as_serde,
+    deserializer_for,
+    serializer_for,
+    set_inline,
+    with_window,
+)
 
 _TIMESTAMP = struct.Struct(">q")
 _SESSION = struct.Struct(">qq")
@@ -29,6 +40,11 @@ class WindowedSerde(Serde[Windowed]):
         if inner_serde.serializer is not None and inner_serde.deserializer is not None:
             self.serializer = self._serializer(inner_serde.serializer)
             self.deserializer = self._deserializer(inner_serde.deserializer)
+            set_inline(self.serializer, self._inline(inner_serde.serializer))
+
+    def _inline(self, inner: ToBytes) -> Inline:
+        """Return what _serializer does, as an expression."""
+        raise NotImplementedError
 
     def _serializer(self, inner: ToBytes) -> ToBytes:
         raise NotImplementedError
@@ -79,6 +95,9 @@ class TimeWindowedSerde(WindowedSerde):
         """See Serde.with_default."""
         return TimeWindowedSerde(default, self.window_size_ms) if self.inner is None else self
 
+    def _inline(self, inner: ToBytes) -> Inline:
+        return with_window(inner, "{0}[1]", _TIMESTAMP.pack)
+
     def _serializer(self, inner: ToBytes) -> ToBytes:
         pack = _TIMESTAMP.pack
 
@@ -111,6 +130,9 @@ class SessionWindowedSerde(WindowedSerde):
     def with_default(self, default: Serde[Any] | None) -> SessionWindowedSerde:
         """See Serde.with_default."""
         return SessionWindowedSerde(default) if self.inner is None else self
+
+    def _inline(self, inner: ToBytes) -> Inline:
+        return with_window(inner, "{0}[2], {0}[1]", _SESSION.pack)
 
     def _serializer(self, inner: ToBytes) -> ToBytes:
         pack = _SESSION.pack

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,12 @@ import pytest
 
 import penstock._driver_task
 from penstock import Processor, Record, Serdes, StreamsBuilder, StreamsError, TimeWindows
+from penstock._driver_task import DriverTask
 from penstock.testing import TopologyTestDriver
+from penstock.topology import partitioners
 from penstock.topology.compiled import compile_topology
+from penstock.topology.partitioners import WindowedHashes, WindowedStreamPartitioner, partition_for_key
+from penstock.topology.windowed_serdes import TimeWindowedSerde
 from tests.goldens.case import files, read
 from tests.goldens.compare import compare_run
 
@@ -132,6 +137,42 @@ def test_cached_windows_are_read_as_rows_with_a_timestamp() -> None:
         store = driver.get_timestamped_window_store("windows")
         ((start, row),) = store.fetch_range("k", 0, 10)
         assert (start, row.value, row.timestamp) == (0, 1, 3)
+
+
+def windowed_counts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, bytes, int | None]]:
+    """Count in windows; return what was written, with the partitions that the sinks chose among seven."""
+    written: list[tuple[str, int, bytes, int | None]] = []
+
+    def send(_task: Any, topic: str, key: bytes, value: bytes, at: int, headers: Any, partition: Any = None) -> None:
+        written.append((topic, at, key, partition))
+
+    monkeypatch.setattr(DriverTask, "send", send)
+    monkeypatch.setattr(DriverTask, "partition_count", lambda _task, _topic: 7)
+    builder = StreamsBuilder()
+    stream = builder.stream("in", **TEXT).group_by_key()
+    stream.windowed_by(TimeWindows.of_size_with_no_grace(10)).count(store="windows").to_stream().to("out")
+    with TopologyTestDriver(builder.build()) as driver:
+        topic = driver.create_input_topic("in", *TEXT.values())
+        for number in range(40):
+            topic.pipe_input(f"key-{number % 13}", "v", number)
+    return [row for row in written if row[0] == "out"]
+
+
+def test_windowed_results_go_where_the_partitioner_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = windowed_counts(monkeypatch)
+    assert {partition for *_, partition in written} == {partition_for_key(b"key-%d" % n, 7) for n in range(13)}
+    assert all(partition == partition_for_key(key[:-8], 7) for _, _, key, partition in written)
+    monkeypatch.setattr(penstock._driver_task, "compile_topology", partial(compile_topology, fused=False))
+    assert windowed_counts(monkeypatch) == written
+
+
+def test_hashes_are_kept_for_so_many_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partitioners, "HASHES_MAX", 2)
+    hashes = WindowedHashes(WindowedStreamPartitioner(TimeWindowedSerde(Serdes.string(), 10)), "out")
+    for _ in range(2):
+        for key in ("a", "b", "c"):
+            assert hashes.find(key) % 5 == partition_for_key(key.encode(), 5)
+    assert len(hashes.known) <= 2
 
 
 def test_a_chain_deeper_than_python_can_nest_runs() -> None:

@@ -9,6 +9,7 @@ from ..store_interfaces import HEADERS, MESSAGE, STAMP, TIMESTAMP, USED, VALUE, 
 from .counting import count_aggregator, count_initializer
 from .operator import NodeContext
 from .table_store import private_copy
+from .value_getters import KTableValueGetter
 
 if TYPE_CHECKING:
     from ..fusion import LoopCode, Names
@@ -18,6 +19,27 @@ def cached_store(node: NodeContext, name: str, kind: StoreKind) -> Any:
     """Return a store of this kind that has cells; None if it does not cache: each update is forwarded then."""
     store = node.store(name)
     return store if store.builder.kind is kind and store.cells() is not None else None
+
+
+def write_lookup(code: LoopCode, getter: KTableValueGetter, key: str, row: str, value: str) -> None:
+    """Write how a table's row for a key, and a value of the reader's own, get into variables; None without a row."""
+    get = code.bind(getter.get, "get")
+    if getter.cells is None:
+        code.say_record()
+        code.emit(f"{row} = {get}({key})")
+        code.emit(f"{value} = None if {row} is None else {row}[0]")
+        return
+    cell, copy_value = code.fresh("cell"), getter.cells.copy_value
+    code.emit(f"{cell} = {code.bind(getter.cells.get, 'get_cell')}({key})")
+    with code.block(f"if {cell} is None:"):
+        code.say_record()
+        code.emit(f"{row} = {get}({key})")
+        code.emit(f"{value} = None if {row} is None else {row}[0]")
+    with code.block("else:"):
+        code.emit(f"{cell}[{USED}] = True")
+        code.emit(f"{row} = {cell}[{VALUE}]")
+        own = f"{row}[0]" if copy_value is None else f"{code.bind(copy_value, 'copy_value')}({row}[0])"
+        code.emit(f"{value} = None if {row} is None else {own}")
 
 
 class FusedCell:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from ..errors import StreamsError
 from ..records import Headers, ProcessorRecordContext
 from ..task_context import Process
+from .fused_cells import write_lookup
 from .operator import NodeContext, Operator
 from .record_context import record_context, with_record_context
 from .value_getters import KTableValueGetter, KTableValueGetterSupplier
@@ -118,24 +120,23 @@ class KStreamKTableJoin(Operator):
         getter = self._getter(code.context)
         if self.grace_ms is not None or getter.get_as_of is not None:
             return False
-        row, value = code.fresh("row"), code.fresh("value")
-        joiner, get = code.bind(self.joiner, "joiner"), code.bind(getter.get, "get")
+        row, right, value = code.fresh("row"), code.fresh("right"), code.fresh("value")
+        joiner = code.bind(self.joiner, "joiner")
         arguments = f"{names.key}, {names.value}" if self.with_key else names.value
         no_key = "" if self.left_join else f" or {names.key} is None"
         with code.block(f"if {names.value} is None{no_key}:"):
             code.drop("null join key or value")
         with code.block("else:"):
-            code.say_record()
-            code.emit(
-                f"{row} = {get}({names.key})" + (f" if {names.key} is not None else None" if self.left_join else "")
-            )
             if self.left_join:
-                code.emit(f"{value} = {joiner}({arguments}, None if {row} is None else {row}[0])")
-                code.forward(names._replace(value=value))
+                with code.block(f"if {names.key} is None:"):
+                    code.emit(f"{row} = {right} = None")
+                with code.block("else:"):
+                    write_lookup(code, getter, names.key, row, right)
             else:
-                with code.block(f"if {row} is not None:"):
-                    code.emit(f"{value} = {joiner}({arguments}, {row}[0])")
-                    code.forward(names._replace(value=value))
+                write_lookup(code, getter, names.key, row, right)
+            with nullcontext() if self.left_join else code.block(f"if {row} is not None:"):
+                code.emit(f"{value} = {joiner}({arguments}, {right})")
+                code.forward(names._replace(value=value))
         return True
 
     def _join(self, node: NodeContext) -> Process:

@@ -105,7 +105,8 @@ class KTableMaterializedValueGetterSupplier(KTableValueGetterSupplier):
     def compile(self, node: NodeContext) -> KTableValueGetter:
         """See KTableValueGetterSupplier."""
         store = TableStore(node, self.store_name)
-        return KTableValueGetter(store.get, store.get_as_of)
+        timestamped = store.store.builder.kind is StoreKind.TIMESTAMPED_KEY_VALUE
+        return KTableValueGetter(store.get, store.get_as_of, store.store.cells() if timestamped else None)
 
 
 def forwards_itself(node: NodeContext, store: Any, send_old_values: bool) -> bool:

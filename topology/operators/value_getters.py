@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from ..records import ValueAndTimestamp
+from ..store_interfaces import Cells
 from .operator import NodeContext
 
 #: (key) -> row.
@@ -23,13 +24,15 @@ class KTableValueGetter:
     """The getter of one task (Kafka Streams: KTableValueGetter).
 
     get(key) is the current row; get_as_of(key, timestamp) the row as of a time, None unless the table is versioned.
+    cells: the cache of the store whose rows get returns as they are, None if there is none.
     """
 
-    __slots__ = ("get", "get_as_of")
+    __slots__ = ("cells", "get", "get_as_of")
 
-    def __init__(self, get: Getter, get_as_of: GetterAsOf | None = None) -> None:
+    def __init__(self, get: Getter, get_as_of: GetterAsOf | None = None, cells: Cells | None = None) -> None:
         self.get = get
         self.get_as_of = get_as_of
+        self.cells = cells
 
     def map(self, row: Callable[[Any, ValueAndTimestamp], ValueAndTimestamp | None]) -> KTableValueGetter:
         """Return a getter whose rows are row(key, row of this getter)."""
