@@ -59,7 +59,7 @@ def test_the_demo_answers_as_plain_python_does_and_goes_on_where_it_stopped(home
     assert shown.count("to DEAD") == 2
     assert "State transition from PENDING_SHUTDOWN to NOT_RUNNING" in shown
 
-    with start_demo(home, "--keep") as demo:
+    with start_demo(home) as demo:  # the second run goes on with what the first one left
         shown, _ = demo.communicate(timeout=PATIENCE_SECONDS)
     assert demo.returncode == 0, shown
     assert "The data set is loaded already" in shown
@@ -67,7 +67,7 @@ def test_the_demo_answers_as_plain_python_does_and_goes_on_where_it_stopped(home
 
 
 def test_ctrl_c_stops_the_demo_in_good_order(home: Path) -> None:
-    with start_demo(home) as demo:
+    with start_demo(home, "--fresh") as demo:
         assert demo.stdout is not None
         shown = []
         for line in demo.stdout:

@@ -43,14 +43,15 @@ console = Console(highlight=False)
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--threads", type=click.IntRange(min=1), default=2, show_default=True, help="Stream threads: processes.")
 @click.option("--follow", is_flag=True, help="Keep running after the answers, until Ctrl-C.")
-@click.option("--fresh/--keep", default=True, help="Start over (the default), or go on with what the last run left.")
+@click.option("--fresh/--keep", default=False, help="Start over, or go on with what the last run left (the default).")
 @click.option("--verify", "verifies", is_flag=True, help="Compute the answers with plain Python too, and compare.")
 @click.option("--engine", type=click.Choice(["local"]), default="local", show_default=True, help="What runs it.")
 def main(threads: int, follow: bool, fresh: bool, verifies: bool, engine: str) -> None:
     """Run a year of real flights through Penstock, and show the answers.
 
     It starts a dev broker, loads 367,687 records into five topics, and processes them with the topology in
-    examples/flights. $KAFKA_BOOTSTRAP_SERVERS names another cluster to use.
+    examples/flights. A second run finds data and state, and takes seconds. $KAFKA_BOOTSTRAP_SERVERS names another
+    cluster to use.
     """
     del engine  # there is one so far
     # A service manager's or a CI's stop is as orderly as Ctrl-C.
@@ -134,7 +135,7 @@ class Demo:
         """
         log_file = self.directory / "demo.log"
         with _logging(log_file):
-            console.print(f"Starting {self.threads} stream threads; their log: {log_file}")
+            console.print(f"Starting {self.threads} stream threads; their log: {log_file}", soft_wrap=True)
             streams = KafkaStreams(TOPOLOGY, self._config())
             ended = threading.Event()
             streams.set_state_listener(lambda new, _: ended.set() if new.has_completed_shutdown else None)
@@ -146,7 +147,9 @@ class Demo:
                         console.print("Following: Ctrl-C ends it")
                         self._watch(streams, ended, until_finished=False)
             if streams.exit_code:
-                raise PenstockError(f"the application ended with {streams.exit_code.name}: see {log_file}")
+                raise PenstockError(
+                    f"the application ended with {streams.exit_code.name}: see {log_file}. --fresh starts over"
+                )
 
     def _config(self) -> StreamsConfig:
         own = {
@@ -169,7 +172,7 @@ class Demo:
                 if console.is_terminal:
                     live.update(live_view(state, threads, progress), refresh=True)
                 elif refreshes % LINE_EVERY == 0:
-                    console.print(status_line(state, threads, progress))
+                    console.print(status_line(state, threads, progress), soft_wrap=True)
                 refreshes += 1
                 if until_finished and progress.finished:
                     return True
@@ -196,7 +199,7 @@ class _Transitions(logging.Handler):
         """See logging.Handler."""
         message = record.getMessage()
         if "State transition from" in message and message.startswith(("stream-client", "stream-thread")):
-            console.print(PROCESS_ID.sub("", message), style="dim", markup=False)
+            console.print(PROCESS_ID.sub("", message), style="dim", markup=False, soft_wrap=True)
 
 
 @contextmanager
