@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import struct
 import threading
@@ -213,7 +214,10 @@ def shares_all_tasks(runner: Runner) -> bool:
     return len(runner.running_tasks) == PARTITIONS and 0 < len(runner.active_tasks) < PARTITIONS
 
 
-def test_standby_tasks_follow_on_another_disk_and_take_over(case: Case, tmp_path: Path) -> None:
+def test_standby_tasks_follow_on_another_disk_and_take_over(
+    case: Case, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "penstock.workers")
     if case.protocol == "streams":
         configure_streams_group(case.bootstrap, case.application_id, num_standby_replicas=1)
     case.feed(300)
@@ -224,8 +228,12 @@ def test_standby_tasks_follow_on_another_disk_and_take_over(case: Case, tmp_path
     first.until(lambda: shares_all_tasks(first))
     case.feed(30)
     first.until(lambda: first.processed + second.processed >= 330 - 10 * len(second.active_tasks))
+    caplog.clear()
+    promoted = set(first.active_tasks)
     first.stop()
     second.until(lambda: len(second.active_tasks) == PARTITIONS)
+    opened = {task for task in promoted if f"Recycling suspended standby task {task}" in caplog.text}
+    assert opened == promoted, "a standby's stores go to the active task open"
     case.feed(30)
     second.until(lambda: first.processed + second.processed >= 360).stop()
     assert case.changelog() == case.expected
