@@ -25,6 +25,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 
+from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.records import TopicPartition
 
 from .membership.membership import GroupMembership, OffsetAndMetadata
@@ -71,7 +72,13 @@ class Commit(ABC):
         """Wait until every record is acknowledged; return where the tasks' changelogs end then."""
         self.producer.flush()
         written = {p for t in self.tasks for p in t.changelog_partitions - t.state_manager.source_changelogs}
-        return self._end_offsets(written) if self.offsets else {}
+        if not self.offsets:
+            return {}
+        try:
+            return self._end_offsets(written)
+        except BrokerUnavailableError:
+            self.producer.check_changelogs(written)  # a topic that is not there will not answer later either
+            raise
 
     def commit_stores(self, ends: Mapping[TopicPartition, int]) -> None:
         """Write the stores of all tasks to disk."""

@@ -391,6 +391,20 @@ class StreamsProducer:
                 advice = f". The changelog was deleted. {CHANGELOG_DELETED.rstrip('.')}"
         return f"Error encountered sending record to topic {where}{tasks} due to: {error}{advice}"
 
+    def check_changelogs(self, partitions: Collection[TopicPartition]) -> None:
+        """Raise StreamsError if one of these changelogs is gone; return too if the broker does not answer."""
+        try:
+            existing = self._producer.list_topics(timeout=METADATA_SECONDS).topics
+        except KafkaException:
+            return
+        for topic, partition in sorted(partitions):
+            if topic not in existing:
+                tasks = listed(sorted(self._writers.get(topic, set())))
+                raise StreamsError(
+                    f"The end of topic {topic} partition {partition}, written by {tasks}, cannot be read. "
+                    f"The changelog was deleted. {CHANGELOG_DELETED}"
+                )
+
     def _is_missing(self, topic: str) -> bool:
         """Ask the broker whether a topic does not exist; False if it does not answer."""
         try:
