@@ -193,9 +193,13 @@ class Handover:
         self._round(self.feed)
         self.java.stop(process)
 
-    def run_penstock(self, state_dir: str) -> None:
+    def run_penstock(self, state_dir: str, threads: int = 2) -> None:
         """Feed a round to Penstock and wait until it is processed and committed."""
-        config = self.config | {"state.dir": str(self.directory / state_dir), "penstock.worker.beat.interval.ms": "50"}
+        config = self.config | {
+            "state.dir": str(self.directory / state_dir),
+            "penstock.worker.beat.interval.ms": "50",
+            "num.stream.threads": str(threads),
+        }
         with KafkaStreams(topology(self.topics), config) as streams:
             streams.start()
             self._round(self.feed)
@@ -356,7 +360,8 @@ def test_a_java_application_is_taken_over_and_given_back(handover: MakeHandover)
     application.run_java("java")
     topics = application.internal_topics()
     records = application.changelog_records()
-    application.run_penstock("penstock")
+    # One thread: a task that moves to the second one, which joins a little later, restores its stores in memory again.
+    application.run_penstock("penstock", threads=1)
     assert application.restored == records, "every record of the changelogs that Java wrote, and none twice"
     application.run_java("java")  # on its own state, behind which its changelogs have gone on
     application.run_penstock("penstock")  # likewise
