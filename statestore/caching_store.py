@@ -50,7 +50,6 @@ class CachingStore(StateStore):
         self._cache = cache.named(f"{self.task.task_id}-{self.name}", self._send, self._entry_size)
         self._copy = copy
         self._deleting: set[Any] = set()  # keys whose tombstones a flush has taken but perhaps not yet written
-        self._make_dirty: Callable[[Cell], None] = self._cache.dirty.append
         self._listener: FlushListener | None = None
         self._downstream: Callable[[Iterable[Any], Iterable[Any]], None] | None = None
         self._send_old_values = False
@@ -114,7 +113,8 @@ class CachingStore(StateStore):
     def _putter(self, copy: Copy) -> Callable[[Any, Any], None]:
         """Return the function that puts a value under a cache key."""
         name, task, cache = self.name, self.task, self._cache
-        entries, get_cell, make_dirty, next_stamp = cache.entries, cache.entries.get, self._make_dirty, cache.next_stamp
+        entries, get_cell = cache.entries, cache.entries.get
+        make_dirty, next_stamp = cache.dirty.append, cache.next_stamp
 
         def put(key: Any, value: Any) -> None:
             cell = get_cell(key)
