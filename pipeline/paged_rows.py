@@ -120,7 +120,7 @@ class PagedRows(BytesStore):
         self._undo.setdefault(key, old)
 
     def rows(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> list[Row]:
-        """See BytesStore.rows."""
+        """See BytesStore.rows. A scan holds them in memory too: pages cannot be read again as they were."""
         found: list[Row] = []
         first = 0 if start is None else bisect_right(self._firsts, start) - 1
         for page in self._pages[first:]:
@@ -131,15 +131,6 @@ class PagedRows(BytesStore):
         if reverse:
             found.reverse()
         return found
-
-    def scan(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> Iterator[Row]:
-        """See BytesStore.scan. Holds the range in memory: pages cannot be read again as they were."""
-        return iter(self.rows(start, end, reverse))
-
-    def delete_range(self, start: bytes, end: bytes) -> None:
-        """See BytesStore.delete_range."""
-        for key, _ in self.rows(start, end):
-            self.put(key, None)
 
     def approximate_num_entries(self) -> int:
         """See BytesStore.approximate_num_entries: pages that were not read count as the average of those that were."""

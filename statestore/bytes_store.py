@@ -41,13 +41,14 @@ class BytesStore(ABC):
     def rows(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> list[Row]:
         """Return the rows of a short range: what fetches of one key use."""
 
-    @abstractmethod
     def scan(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> Iterator[Row]:
         """Iterate over a range as it is now: later updates are not seen. Close it or exhaust it."""
+        return iter(self.rows(start, end, reverse))
 
-    @abstractmethod
     def delete_range(self, start: bytes, end: bytes) -> None:
         """Delete a range of keys that nobody reads any more; may take place with the next commit."""
+        for key, _ in self.rows(start, end):
+            self.put(key, None)
 
     @abstractmethod
     def approximate_num_entries(self) -> int:

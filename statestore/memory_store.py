@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from .bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row
 from .sorted_keys import SortedKeys
@@ -48,15 +48,6 @@ class InMemoryStore(BytesStore):
         if reverse:
             found.reverse()
         return found
-
-    def scan(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> Iterator[Row]:
-        """See BytesStore.scan."""
-        return iter(self.rows(start, end, reverse))
-
-    def delete_range(self, start: bytes, end: bytes) -> None:
-        """See BytesStore.delete_range."""
-        for key, _ in self.rows(start, end):
-            self.put(key, None)
 
     def approximate_num_entries(self) -> int:
         """See BytesStore.approximate_num_entries."""
