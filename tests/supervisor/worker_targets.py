@@ -15,7 +15,7 @@ import time
 import warnings
 from typing import Any
 
-from penstock.supervisor.worker_process import WorkerSpec
+from penstock.supervisor.worker_process import PipeControl, WorkerSpec
 from penstock.topology.errors import ConfigError
 from penstock.workers.control import (
     ApplicationShutdownRequested,
@@ -97,6 +97,8 @@ class Puppet:
             case "answer for the group":
                 self.control.report(ApplicationShutdownRequested())
             case "exit":
+                assert isinstance(self.control, PipeControl)
+                self.control.close()  # the supervisor is to see that this stream thread had started
                 os._exit(order["code"])
             case "return":
                 self.state = "DEAD"
