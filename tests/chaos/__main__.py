@@ -42,6 +42,8 @@ def main() -> int:
     if outcome.good:
         shutil.rmtree(directory)
         return 0
+    if not outcome.judged:
+        print("This run says nothing: the broker itself has left transactions open, see above. Try again.")
     print(f"Logs, state and the broker's data are in {directory}")
     return 1
 

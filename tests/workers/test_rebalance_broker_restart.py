@@ -17,11 +17,7 @@ from test_stream_thread_broker import Case, Runner
 
 from penstock.dev_broker import DevBroker
 
-pytestmark = [
-    pytest.mark.broker,
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # kafka-python's, of failed attempts
-]
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 #: The broker's restart, and a producer's give-up and return, on a busy machine.
 PATIENCE_SECONDS = 120.0

@@ -206,7 +206,6 @@ def test_a_broker_without_the_protocol_is_named_as_such(tmp_path: Path, unique_n
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # kafka-python's, of failed attempts
 def test_a_coordinator_that_restarts_keeps_its_members(tmp_path: Path, unique_name: Callable[[str], str]) -> None:
     with DevBroker("restarted", tmp_path, config=QUICK_GROUPS) as broker:
         group = Group(unique_name("group"), broker.bootstrap_servers)
