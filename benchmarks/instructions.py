@@ -1,0 +1,149 @@
+"""``python -m benchmarks.instructions``: how many bytecode instructions a record costs in operators, cache and stores.
+
+Seconds depend on the machine and on what else it does; instructions do not, so that a test can hold a limit to them
+(tests/test_instructions.py). What happens in C counts nothing here: this finds Python code that has crept into a loop,
+not a slow library. The unit is the instructions of a loop that does the least that a count can do, so that the limits
+hold for other versions of Python too.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import topologies
+from benchmarks.driver import CACHE_BYTES
+from benchmarks.measure import BenchmarkError
+from penstock import StreamsConfig, Topology
+from penstock._driver_task import Clock, DriverTask
+from penstock.statestore.thread_cache import ThreadCache
+from penstock.topology.records import RawRecord
+from penstock.topology.subtopologies import build_whole_topology
+
+INPUT, OUTPUT, USERS = "in", "out", "users"
+KEYS = 100
+RECORDS = 2_000  # of which the first half only warms up: caches, and what Python specializes
+BATCHES = 4
+STEP_MS = 10  # of event time between two records
+
+SCENARIOS: dict[str, tuple[Callable[[], Topology], int]] = {
+    "count": (topologies.count, CACHE_BYTES),
+    "count-uncached": (topologies.count, 0),
+    "windowed-count": (topologies.windowed_count, CACHE_BYTES),
+    "map-filter": (topologies.map_filter, CACHE_BYTES),
+    "table-join": (topologies.table_join, CACHE_BYTES),
+}
+
+
+def counted(work: Callable[[], object]) -> int:
+    """Do some work and return how many bytecode instructions it took in this thread."""
+    number = 0
+
+    def trace(frame: FrameType, event: str, _argument: Any) -> Any:
+        nonlocal number
+        if event == "call":
+            frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        elif event == "opcode":
+            number += 1
+        return trace
+
+    before = sys.gettrace()
+    gc.disable()  # what it collects may run Python code
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+        gc.enable()
+    return number
+
+
+def purchases(first: int, records: int) -> list[RawRecord]:
+    """Return purchases as the benchmarks have them, of KEYS users in turn."""
+    return [
+        RawRecord(INPUT, 0, n, n * STEP_MS, _user(n), b'{"id":%d,"amount":%d}' % (n, n))
+        for n in range(first, first + records)
+    ]
+
+
+def _user(number: int) -> bytes:
+    return b"k%06d" % (number % KEYS)
+
+
+def least(messages: Sequence[RawRecord]) -> Callable[[], None]:
+    """Return the loop that is the unit: a count in a dict."""
+
+    def loop() -> None:
+        counts: dict[bytes | None, tuple[int, int]] = {}
+        for message in messages:
+            key, timestamp = message.key(), message.timestamp()[1]
+            old, newest = counts.get(key, (0, 0))
+            counts[key] = (old + 1, timestamp if timestamp > newest else newest)
+
+    return loop
+
+
+def cost(name: str) -> float:
+    """Return the instructions of a record of a scenario, in units of the least loop's; raises BenchmarkError."""
+    half = RECORDS // 2
+    measured = purchases(half, half)
+    with tempfile.TemporaryDirectory(prefix="penstock-instructions-") as directory:
+        task = _task(name, Path(directory))
+        source, users = task.compiled.source_of(INPUT), task.compiled.source_of(USERS)
+        if source is None:
+            raise BenchmarkError(f"{name} has no source for {INPUT}")
+        if users is not None:
+            city = orjson.dumps({"city": "Bern"})
+            users.process_batch([RawRecord(USERS, 0, n, 0, _user(n), city) for n in range(KEYS)])
+
+        def run(messages: Sequence[RawRecord]) -> None:
+            size = len(messages) // BATCHES
+            for begin in range(0, len(messages), size):
+                source.process_batch(messages[begin : begin + size])
+                task.commit()
+
+        run(purchases(0, half))
+        number = counted(lambda: run(measured))
+        task.close()
+    return number / counted(least(measured))
+
+
+def _task(name: str, directory: Path) -> DriverTask:
+    make, cache_bytes = SCENARIOS[name]
+    topics = {topologies.INPUT_VARIABLE: INPUT, topologies.OUTPUT_VARIABLE: OUTPUT, topologies.TABLE_VARIABLE: USERS}
+    before = dict(os.environ)
+    os.environ.update(topics)
+    try:
+        topology = make()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    config = StreamsConfig({"application.id": "instructions", "bootstrap.servers": "localhost:0"})
+    built = build_whole_topology(topology.internal_builder, config)
+    return DriverTask(built, config, Clock(0), directory, ThreadCache(cache_bytes))
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Print what a record costs."""
+    table = Table(title="bytecode instructions a record, in units of a count in a dict")
+    table.add_column("scenario")
+    table.add_column("units", justify="right")
+    for name in SCENARIOS:
+        table.add_row(name, f"{cost(name):.2f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

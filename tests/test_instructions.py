@@ -1,0 +1,28 @@
+"""A guard against slower loops: how many bytecode instructions a record costs. See benchmarks/instructions.py."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks import instructions
+
+#: What was counted when the limit was set, and a tenth more: versions of Python differ. Lower a limit when a loop gets
+#: faster; raise it for what must be in the loop, and say in docs/speed.md what that is.
+LIMITS = {"count": 5.9, "count-uncached": 13.2, "windowed-count": 7.9, "map-filter": 2.9, "table-join": 4.9}
+
+
+@pytest.mark.parametrize("name", instructions.SCENARIOS)
+def test_a_record_costs_no_more_than_before(name: str) -> None:
+    assert instructions.cost(name) < LIMITS[name]
+
+
+def test_instructions_are_counted_and_each_time_the_same() -> None:
+    few, many = instructions.least(instructions.purchases(0, 100)), instructions.least(instructions.purchases(0, 200))
+    assert instructions.counted(few) == instructions.counted(few)
+    assert 1.9 < instructions.counted(many) / instructions.counted(few) < 2.1
+
+
+def test_the_command_prints_each_scenario() -> None:
+    printed = CliRunner().invoke(instructions.main).output
+    assert all(name in printed for name in instructions.SCENARIOS)
