@@ -120,12 +120,16 @@ class RecordQueue:
         start = self._next
         timestamps = self._timestamps
         stop = min(start + limit, len(self._records))
-        end = stop if self._alone else start + 1
-        while end < stop and timestamps[end] < before:
-            end += 1
+        if before == _MAX_TIMESTAMP:  # nothing of another partition waits
+            end = stop
+        else:
+            end = start + 1
+            while end < stop and timestamps[end] < before:
+                end += 1
         self._next = end
         if not self._alone:
-            self._time = max(self._time, *timestamps[start:end])
+            newest = max(timestamps[start:end])
+            self._time = max(self._time, newest)
         self._send(self._records[start:end])
         return end - start
 
