@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -39,9 +40,13 @@ class ProgressReader:
 
     def __init__(self, bootstrap_servers: str, application_id: str, inputs: Iterable[str]) -> None:
         settings: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap_servers, "log_level": 3}
-        self._admin = AdminClient(settings)
-        # Not librdkafka's: see GroupOffsetsReader.
-        self._offsets = GroupOffsetsReader(application_id, {"bootstrap_servers": bootstrap_servers})
+        with ExitStack() as clients:
+            self._admin = clients.enter_context(AdminClient(settings))
+            # Not librdkafka's: see GroupOffsetsReader.
+            self._offsets = clients.enter_context(
+                GroupOffsetsReader(application_id, {"bootstrap_servers": bootstrap_servers})
+            )
+            self._close = clients.pop_all().close  # an open client would complain when the demo stops its broker
         self._group = application_id
         self._inputs = frozenset(inputs)
 
@@ -49,7 +54,7 @@ class ProgressReader:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._offsets.close()
+        self._close()
 
     def read(self) -> Progress:
         """Ask the broker; raises KafkaException or StreamsError if it does not answer.
