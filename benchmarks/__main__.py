@@ -23,6 +23,7 @@ from benchmarks.plot import write_plot
 from benchmarks.recovery import RecoveryScenario
 from benchmarks.report import Results, environment_line, print_recovery_table, print_table, write_json
 from benchmarks.scenarios import SCENARIOS, Scenario
+from benchmarks.spark import SPARK_SCENARIOS, SparkBench, SparkScenario, print_spark_table
 from benchmarks.systems import COMMON_CONFIG, KafkaStreams, Penstock, System, broker, peers
 from penstock.topology.errors import PenstockError
 
@@ -34,11 +35,13 @@ ALL_SCENARIOS: dict[str, Scenario | RecoveryScenario] = {
     **{scenario.name: scenario for scenario in SCENARIOS},
     **{scenario.name: scenario for scenario in RECOVERY_SCENARIOS},
 }
+#: Only when they are asked for: they need PySpark and a JDK.
+ON_SPARK = {scenario.name: scenario for scenario in SPARK_SCENARIOS}
 console = Console(stderr=True)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--only", metavar="NAMES", help=f"Some of: {','.join(ALL_SCENARIOS)}.")
+@click.option("--only", metavar="NAMES", help=f"Some of: {','.join([*ALL_SCENARIOS, *ON_SPARK])}.")
 @click.option("--system", "systems", type=click.Choice(["all", "penstock", "kafka-streams"]), default="all")
 @click.option("--peers", "with_peers", is_flag=True, help="Quix Streams and Faust too, with fewer records.")
 @click.option("--records", type=click.IntRange(min=10_000), help=f"By default {DEFAULT_RECORDS:,}.")
@@ -61,15 +64,17 @@ def main(
     $KAFKA_BOOTSTRAP_SERVERS names the broker; else a dev broker is started for the run. Output of wrong content ends it
     with exit code 1 and without a table.
     """
-    scenarios, recoveries = _chosen(only)
+    scenarios, recoveries, on_spark = _chosen(only)
     workload = Workload(records or (QUICK_RECORDS if quick else DEFAULT_RECORDS))
     try:
         with _work_directory() as directory, broker("benchmark", directory) as address:
-            measured = _systems(systems, directory) + (peers(directory) if with_peers else [])
+            measured = _systems(systems, directory) if scenarios or recoveries else []
+            measured += peers(directory) if with_peers else []
             versions = [system.version for system in measured]
             rounds = 1 if quick else rounds
             results = Bench(address, workload, directory, measured).run(scenarios, rounds) if scenarios else {}
             recovered = RecoveryBench(address, workload, directory, measured).run(recoveries, rounds)
+            spark = SparkBench(address, workload, directory, console).run(on_spark, rounds)
     except (BenchmarkError, PenstockError) as error:
         raise click.ClickException(str(error)) from error
     environment = environment_line(workload.records, versions)
@@ -79,18 +84,24 @@ def main(
             write_plot(results, environment, plot_file)
     if recovered:
         print_recovery_table(recovered, environment)
+    if spark:
+        print_spark_table(spark, environment)
     if json_file:
-        write_json(dict[Any, Any](results) | dict[Any, Any](recovered), json_file)
+        write_json(dict[Any, Any](results) | dict[Any, Any](recovered) | dict[Any, Any](spark), json_file)
 
 
-def _chosen(only: str | None) -> tuple[list[Scenario], list[RecoveryScenario]]:
+def _chosen(only: str | None) -> tuple[list[Scenario], list[RecoveryScenario], list[SparkScenario]]:
+    known: dict[str, Any] = {**ALL_SCENARIOS, **ON_SPARK}
     names = only.split(",") if only else list(ALL_SCENARIOS)
-    unknown = [name for name in names if name not in ALL_SCENARIOS]
+    unknown = [name for name in names if name not in known]
     if unknown:
-        raise click.BadParameter(f"{', '.join(unknown)}: choose from {', '.join(ALL_SCENARIOS)}", param_hint="--only")
-    chosen = [ALL_SCENARIOS[name] for name in names]
-    throughput = [scenario for scenario in chosen if isinstance(scenario, Scenario)]
-    return throughput, [scenario for scenario in chosen if isinstance(scenario, RecoveryScenario)]
+        raise click.BadParameter(f"{', '.join(unknown)}: choose from {', '.join(known)}", param_hint="--only")
+    chosen = [known[name] for name in names]
+    return (
+        [scenario for scenario in chosen if isinstance(scenario, Scenario)],
+        [scenario for scenario in chosen if isinstance(scenario, RecoveryScenario)],
+        [scenario for scenario in chosen if isinstance(scenario, SparkScenario)],
+    )
 
 
 def _systems(choice: str, directory: Path) -> list[System]:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 from rich.console import Console
 
-from benchmarks.data import FLUSH_TIMEOUT_SECONDS, PARTITIONS, Workload, delete_topics, make_producer, recreate_topic
+from benchmarks.data import PARTITIONS, Workload, delete_topics, recreate_topic
 from benchmarks.latency import LATENCY_SCENARIOS
 from benchmarks.measure import BenchmarkError
 from benchmarks.recovery import (
@@ -28,9 +26,9 @@ from benchmarks.recovery import (
     Run,
     running,
 )
+from benchmarks.steady import SteadyWriter, following
 from benchmarks.systems import System
 
-FEED_SECONDS = 0.01
 #: Records of each task that must be answered before the SIGKILL, twice: to begin with, and at the feeder's pace. And
 #: after it, on top of those that were written until then: more than those of a commit interval, which count twice.
 BEFORE, AFTER = 200, 400
@@ -39,37 +37,19 @@ console = Console(stderr=True)
 READ_BATCH = 1_000
 
 
-class Feeder:
+class Feeder(SteadyWriter):
     """Writes one record for each task again and again, each task's with its own key."""
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
+        super().__init__(bootstrap_servers, topic)
         self.written: Counter[bytes] = Counter()
-        self._topic = topic
-        self._producer: Producer = make_producer(bootstrap_servers, linger_ms=0)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="feeder")
 
-    def _run(self) -> None:
-        while not self._stop.wait(FEED_SECONDS):
-            for partition in range(PARTITIONS):
-                key = b"task-%d" % partition
-                self._producer.produce(self._topic, b"x", key, partition)
-                self.written[key] += 1
-            self._producer.poll(0)
-
-    def __enter__(self) -> Feeder:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """Stop, and wait until the broker has everything; raises BenchmarkError if it has not."""
-        self._stop.set()
-        self._thread.join()
-        if self._producer.flush(FLUSH_TIMEOUT_SECONDS):
-            raise BenchmarkError(f"not all records could be written to {self._topic}")
+    def write(self, producer: Producer, seconds: float) -> None:
+        """See SteadyWriter.write."""
+        for partition in range(PARTITIONS):
+            key = b"task-%d" % partition
+            producer.produce(self.topic, b"x", key, partition)
+            self.written[key] += 1
 
 
 class Answers:
@@ -104,18 +84,6 @@ def _end_of_silence(times: list[float], since: float) -> float:
     return max(zip(before, later, strict=False), key=lambda pair: pair[1] - pair[0])[1]
 
 
-@contextmanager
-def answers(bootstrap_servers: str, topic: str) -> Iterator[Answers]:
-    """Read a topic from its beginning, as it grows."""
-    settings = {"bootstrap.servers": bootstrap_servers, "group.id": "never-joined", "enable.auto.commit": False}
-    consumer = Consumer({**settings, "fetch.wait.max.ms": 10, "log_level": 3})
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
-    try:
-        yield Answers(consumer)
-    finally:
-        consumer.close()
-
-
 class Failover(RecoveryScenario, ABC):
     """Two processes share four tasks of a count with a large state; one of them is killed."""
 
@@ -130,8 +98,9 @@ class Failover(RecoveryScenario, ABC):
         with (
             running(run),
             Feeder(run.bootstrap_servers, run.input) as feeder,
-            answers(run.bootstrap_servers, run.output) as found,
+            following(run.bootstrap_servers, run.output) as consumer,
         ):
+            found = Answers(consumer)
             self.start(run)
             keys = [b"task-%d" % partition for partition in range(PARTITIONS)]
             run.wait_until(lambda: found.reach(dict.fromkeys(keys, BEFORE)), "the first answers of all tasks")

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer
 
-from benchmarks.data import FLUSH_TIMEOUT_SECONDS, PARTITIONS, Workload, make_producer, recreate_topic
+from benchmarks.data import Workload, recreate_topic
 from benchmarks.measure import BenchmarkError
 from benchmarks.recovery import Recovered, RecoveryScenario, Run, running
+from benchmarks.steady import TICK_SECONDS, SteadyWriter, following
 
 RATE = 10_000  # records/s
-TICK_SECONDS = 0.01
 #: A JVM compiles its hot code meanwhile.
 WARM_UP_SECONDS = 15
 MEASURED_SECONDS = 20
@@ -22,35 +19,18 @@ KEYS = 10_000
 POLL_SECONDS = 0.1
 
 
-class Clockwork:
+class Clockwork(SteadyWriter):
     """Writes RATE records a second, each with the wall-clock time of its creation as its timestamp."""
 
-    def __init__(self, bootstrap_servers: str, topic: str) -> None:
-        self.written = 0
-        self._topic = topic
-        self._producer: Producer = make_producer(bootstrap_servers, linger_ms=0)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="clockwork")
+    written = 0
 
-    def _run(self) -> None:
-        begin = time.monotonic()
-        while not self._stop.wait(TICK_SECONDS):
-            due = int((time.monotonic() - begin) * RATE)
-            now = time.time_ns() // 1_000_000
-            for number in range(self.written, due):
-                self._producer.produce(self._topic, b"x", b"k%06d" % (number % KEYS), timestamp=now)
-            self.written = due
-            self._producer.poll(0)
-
-    def __enter__(self) -> Clockwork:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        if self._producer.flush(FLUSH_TIMEOUT_SECONDS):
-            raise BenchmarkError(f"not all records could be written to {self._topic}")
+    def write(self, producer: Producer, seconds: float) -> None:
+        """See SteadyWriter.write."""
+        due = int(seconds * RATE)
+        now = time.time_ns() // 1_000_000
+        for number in range(self.written, due):
+            producer.produce(self.topic, b"x", b"k%06d" % (number % KEYS), timestamp=now)
+        self.written = due
 
 
 class Ages:
@@ -69,18 +49,6 @@ class Ages:
                 ages.append(time.time_ns() // 1_000_000 - message.timestamp()[1])
         self.answers += len(ages)
         return ages
-
-
-@contextmanager
-def ages_of(bootstrap_servers: str, topic: str) -> Iterator[Ages]:
-    """Read a topic as it grows, without letting the broker collect records."""
-    settings = {"bootstrap.servers": bootstrap_servers, "group.id": "never-joined", "enable.auto.commit": False}
-    consumer = Consumer({**settings, "fetch.wait.max.ms": 10, "log_level": 3})
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
-    try:
-        yield Ages(consumer)
-    finally:
-        consumer.close()
 
 
 class Latency(RecoveryScenario):
@@ -104,7 +72,11 @@ class Latency(RecoveryScenario):
         with running(run):
             begin = time.monotonic()
             program = run.start(threads=2)
-            with Clockwork(run.bootstrap_servers, run.input), ages_of(run.bootstrap_servers, run.output) as ages:
+            with (
+                Clockwork(run.bootstrap_servers, run.input),
+                following(run.bootstrap_servers, run.output) as consumer,
+            ):
+                ages = Ages(consumer)
                 run.wait_until(lambda: bool(ages.read_until(time.monotonic() + TICK_SECONDS)), "the first answer")
                 first_answer = time.monotonic() - begin
                 ages.read_until(time.monotonic() + WARM_UP_SECONDS)

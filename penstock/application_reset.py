@@ -19,22 +19,25 @@ from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicE
 from penstock.topology.records import TopicPartition
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.client_supplier import KafkaClientSupplier
+from penstock.workers.membership.membership import OffsetAndMetadata
 
 TIMEOUT_SECONDS = 30.0
 LOOK_SECONDS = 0.5
 #: How the names of internal topics end.
 INTERNAL = ("-changelog", "-repartition", "-subscription-registration-topic", "-subscription-response-topic")
-#: Group states in which nobody is a member; a group that does not exist is DEAD.
-WITHOUT_MEMBERS = ("EMPTY", "DEAD")
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One input partition: where the group stands (None: it has no offset), and where it is to stand."""
+    """One input partition: where the group stands (None: it has no offset), and where it is to stand.
+
+    metadata: the text to commit with the offset.
+    """
 
     partition: TopicPartition
     committed: int | None
     offset: int
+    metadata: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +62,11 @@ class ApplicationReset:
         self._config = config
         supplier = KafkaClientSupplier(config)
         self._admin: AdminClient = supplier.get_admin(f"{self.application_id}-reset")
-        self._committed = supplier.get_offsets_reader(f"{self.application_id}-reset", int(TIMEOUT_SECONDS * 1000))
+        self._group = supplier.get_offsets_reader(f"{self.application_id}-reset", int(TIMEOUT_SECONDS * 1000))
 
     def close(self) -> None:
         """Close the clients."""
-        self._committed.close()
+        self._group.close()
 
     def __enter__(self) -> ApplicationReset:
         return self
@@ -77,27 +80,26 @@ class ApplicationReset:
         """Return once the group has no members; raises StreamsError if it has some after so long."""
         deadline = time.monotonic() + wait_seconds
         while True:
-            found = self._ask(
-                f"the members of group {self.application_id}",
-                lambda: self._admin.describe_consumer_groups([self.application_id])[self.application_id].result(
-                    TIMEOUT_SECONDS
-                ),
-            )
-            if found.state.name in WITHOUT_MEMBERS:
+            found = self._group.describe()
+            if not found.has_members:
                 return
             if time.monotonic() >= deadline:
                 members = ", ".join(sorted({f"{member.client_id} on {member.host}" for member in found.members}))
                 raise StreamsError(
-                    f"The group {self.application_id} is {found.state.name} and has members: {members or 'some'}. Stop "
+                    f"The group {self.application_id} is {found.state} and has members: {members or 'some'}. Stop "
                     f"the application on all hosts; members with a static id are there for session.timeout.ms "
                     f"({self._config['session.timeout.ms']} ms) longer: --wait SECONDS waits for them."
                 )
             time.sleep(LOOK_SECONDS)
 
+    def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return where the group stands."""
+        return self._group.committed(partitions)
+
     def moves(self, topics: Collection[str], target: Target) -> list[Move]:
         """Return what is to become of the input topics' offsets, by topic and partition."""
         partitions = self._partitions(topics)
-        committed = self._committed.committed(partitions)
+        committed = self._group.committed(partitions)
         first = self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
         end = self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
         if target.since_ms is not None:
@@ -142,7 +144,12 @@ class ApplicationReset:
 
     def move(self, moves: Iterable[Move]) -> None:
         """Commit the new offsets; the brokers refuse it while the group has members."""
-        partitions = [ClientPartition(m.partition.topic, m.partition.partition, m.offset) for m in moves]
+        partitions = [
+            ClientPartition(*m.partition, m.offset, m.metadata)
+            if m.metadata
+            else ClientPartition(*m.partition, m.offset)
+            for m in moves
+        ]
         if not partitions:
             return
         asked = ConsumerGroupTopicPartitions(self.application_id, partitions)
@@ -210,5 +217,6 @@ class ApplicationReset:
             return question()
         except KafkaException as error:
             raise BrokerUnavailableError(
-                f"The brokers at {self._config['bootstrap.servers']} did not give {what}: {error.args[0].str()}."
+                f"The brokers at {self._config['bootstrap.servers']} did not give {what}: {error.args[0].str()}. "
+                "Check bootstrap.servers, and that they run."
             ) from error

@@ -36,6 +36,10 @@ EXIT_CODES: tuple[tuple[type[PenstockError], int], ...] = (
 #: Commands in modules of their own: some bring a Kafka client or RocksDB, which the supervisor must not hold. With what
 #: `penstock --help` says of each, so that it need not load them all.
 LAZY_COMMANDS: Mapping[str, tuple[str, str]] = {
+    "backfill": (
+        "penstock.backfill_command:backfill",
+        "Build an application's state from history on Spark; the local engine goes on from there.",
+    ),
     "bench": ("penstock.bench_command:bench", "Measure Penstock against Kafka Streams; only from the source tree."),
     "broker": ("penstock.broker_command:broker", "Run a real Kafka broker for development, in the background."),
     "completion": (
@@ -43,11 +47,15 @@ LAZY_COMMANDS: Mapping[str, tuple[str, str]] = {
         "Print what makes a shell complete commands and options of penstock.",
     ),
     "dlq": ("penstock.dlq_command:dlq", "Look at dead letters, and put them back once the code is mended."),
+    "handover": (
+        "penstock.handover_command:handover",
+        "Carry an application's state and offsets from the local engine to Spark, or back.",
+    ),
     "lag": ("penstock.status_command:lag", "Show which input partitions are behind, the farthest first."),
     "pause": ("penstock.threads_command:pause", "Stop processing; the application stays in its group (KIP-834)."),
     "plan": (
         "penstock.plan_command:plan",
-        "Compare a topology with the one that the application's state is from; nothing is changed.",
+        "Compare a topology with what the application runs and its state is from; nothing is changed.",
     ),
     "reset": (
         "penstock.reset_command:reset",
@@ -135,6 +143,7 @@ def cli() -> None:
 )
 @click.option("--master", help="Spark's master, with --engine spark: local[4], spark://host:7077, yarn …")
 @click.option("--checkpoint", metavar="DIR", help="Spark's checkpoint directory, with --engine spark.")
+@click.option("--json", "json_output", is_flag=True, help="With --engine spark: each micro-batch as a line of JSON.")
 @click.option(
     "--accept-changes", is_flag=True, help="Run what `penstock plan` refuses (penstock.topology.changes=accept)."
 )
@@ -146,6 +155,7 @@ def run(
     engine: str,
     master: str | None,
     checkpoint: str | None,
+    json_output: bool,
     accept_changes: bool,
 ) -> None:
     """Run a topology until a signal ends it.
@@ -159,8 +169,8 @@ def run(
       SIGTTIN, SIGTTOU   add, remove a stream thread
       SIGUSR1            write a description of what runs to the log
     """
-    if engine == "local" and (master or checkpoint):
-        raise ConfigError("--master and --checkpoint are for --engine spark.")
+    if engine == "local" and (master or checkpoint or json_output):
+        raise ConfigError("--master, --checkpoint and --json are for --engine spark.")
     if engine == "spark" and threads is not None:
         raise ConfigError("--threads is for --engine local: Spark has as many as its master says, e.g. local[4].")
     options: dict[str, tuple[str, Any]] = {}
@@ -173,7 +183,7 @@ def run(
     if engine == "spark":
         from penstock.spark import run_on_spark
 
-        run_on_spark(topology, config, master, checkpoint)
+        run_on_spark(topology, config, master, checkpoint, json_output)
         return
     streams = KafkaStreams(topology, config)
     code = streams.run()

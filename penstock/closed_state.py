@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
 
@@ -13,6 +12,7 @@ from penstock.statestore.state_directory import GLOBAL_DIRECTORY, STORES_DIRECTO
 from penstock.statestore.state_store import StateStore
 from penstock.statestore.store_view import lookup, page, summary
 from penstock.statestore.stores import build_store
+from penstock.supervisor.topology_gate import application_directory
 from penstock.supervisor.topology_source import TopologySource
 from penstock.topology.errors import InvalidStateStoreError
 from penstock.topology.records import TaskId
@@ -52,10 +52,11 @@ class ClosedState:
     def __init__(self, config: StreamsConfig, topology: str | None) -> None:
         config.require("application.id")
         self._config = config
-        path = Path(config["state.dir"]) / config["application.id"]
+        path = application_directory(config)
         if not path.is_dir():
             raise InvalidStateStoreError(
-                f"There is no state in {path}, and no application runs there: check application.id and state.dir"
+                f"There is no state in {path}, and no application runs there. If it has another application.id or "
+                "state.dir, name its configuration: --config FILE."
             )
         self._builders = None if topology is None else _builders(topology, config)
         self._directory = StateDirectory(config["state.dir"], config["application.id"])
@@ -112,7 +113,7 @@ class ClosedState:
         found = list(self._on_disk())
         tasks = [task for task, name in found if name == store]
         if not tasks:
-            there = ", ".join(sorted({name for _, name in found})) or "none"
+            there = ", ".join(sorted({name for _, name in found})) or "none: no application has run there"
             raise InvalidStateStoreError(f"There is no store {store} in {self._directory.path}; there are {there}.")
         return tasks
 

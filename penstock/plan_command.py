@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -13,8 +15,21 @@ from penstock.supervisor.config_loader import load_config
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.topology_gate import FACTS_FILE_NAME, application_directory, plain_facts, read_facts
 from penstock.supervisor.topology_source import TopologySource
-from penstock.topology.errors import ConfigError
-from penstock.topology.topology_plan import Plan, Verdict, compare
+from penstock.topology.errors import ConfigError, StreamsError
+from penstock.topology.streams_config import StreamsConfig
+from penstock.topology.topology_facts import Facts, internal_names
+from penstock.topology.topology_plan import Plan, Verdict, combined, compare, compare_names
+
+#: How long the group may take to answer, in ms: the file beside the state will mostly do.
+GROUP_TIMEOUT_MS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What the topology was compared with, in words, and what came of it; None: it could not be."""
+
+    what: str
+    plan: Plan | None
 
 
 @click.command(
@@ -29,40 +44,86 @@ from penstock.topology.topology_plan import Plan, Verdict, compare
 @click.option(
     "--against",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The topology.json to compare with; default: the one beside this host's state.",
+    help="Compare only with this topology.json; default: with the one beside this host's state, and with the group.",
 )
+@click.option("--offline", is_flag=True, help="Do not ask the brokers what the group runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def plan(
-    topology: str, config_file: Path | None, assignments: tuple[str, ...], against: Path | None, as_json: bool
+    topology: str,
+    config_file: Path | None,
+    assignments: tuple[str, ...],
+    against: Path | None,
+    offline: bool,
+    as_json: bool,
 ) -> None:
-    """Compare a topology with the one that the application's state is from; nothing is changed.
+    """Compare a topology with what the application runs and its state is from; nothing is changed.
 
     The verdict is safe, rebuild these stores (they are restored from their changelogs at the next start), or refuse:
-    `penstock run` refuses it too, with the same exit code.
+    `penstock run` refuses what does not fit this host's state too, with the same exit code.
     """
     config = load_config(config_file, os.environ, assignments)
     config.require("application.id")
     file = against or application_directory(config) / FACTS_FILE_NAME
-    earlier = read_facts(file)
     new = plain_facts(TopologySource.of(topology).load(config), config)
-    if earlier is None:
+    made = [_with_file(file, new)]
+    if against is None and not offline and config["bootstrap.servers"]:
+        made += _with_group(config, new)
+    found = combined(one.plan for one in made if one.plan is not None)
+    if all(one.plan is None for one in made):
+        tried = "; ".join(one.what for one in made)
         raise ConfigError(
-            f"There is nothing to compare with: {file} does not exist. `penstock run` writes it; state.dir and "
-            "application.id say where. --against takes another host's."
+            f"There is nothing to compare with: {tried}. `penstock run` writes the file; state.dir and application.id "
+            "say where. --against takes another host's."
         )
-    found = compare(earlier, new)
-    click.echo(_json(found) if as_json else _text(found))
+    click.echo(_json(found, made) if as_json else _text(found, made))
     raise SystemExit(ExitCode.TOPOLOGY if found.verdict is Verdict.REFUSE else ExitCode.OK)
 
 
-def _json(found: Plan) -> str:
+def _with_file(file: Path, new: Facts) -> Comparison:
+    earlier = read_facts(file)
+    return (
+        Comparison(f"{file} does not exist", None) if earlier is None else Comparison(str(file), compare(earlier, new))
+    )
+
+
+def _with_group(config: StreamsConfig, new: Facts) -> list[Comparison]:
+    """Return the comparisons with what the running members of the group tell, or the broker of a streams group."""
+    from penstock.workers.client_supplier import KafkaClientSupplier  # takes a while to import
+
+    application_id: str = config["application.id"]
+    name = f"the group {application_id}"
+    try:
+        with KafkaClientSupplier(config).get_offsets_reader(f"{application_id}-plan", GROUP_TIMEOUT_MS) as reader:
+            group = reader.describe()
+    except StreamsError as error:
+        return [Comparison(f"{name} could not be asked: {str(error).rstrip('.')}", None)]
+    if group.topics is not None:
+        plan = compare_names(group.topics, internal_names(new, application_id))
+        return [Comparison(f"{name}: the names of its topics, as its broker knows them", plan)]
+    if not group.has_members:
+        return [Comparison(f"{name} has no members", None)]
+    told = [member.facts for member in group.members if member.facts is not None]
+    distinct = [facts for number, facts in enumerate(told) if facts not in told[:number]]
+    if not distinct:
+        return [Comparison(f"{name}: its {len(group.members)} members do not tell their topology", None)]
+    what = f"{name}: {len(told)} of {len(group.members)} members"
+    if len(distinct) > 1:
+        what += f", which run {len(distinct)} topologies"
+    return [Comparison(what, combined(compare(facts, new) for facts in distinct))]
+
+
+def _json(found: Plan, made: Iterable[Comparison]) -> str:
     findings = [{"verdict": f.verdict.name.lower(), "subject": f.subject, "text": f.text} for f in found.findings]
-    whole = {"verdict": found.verdict.name.lower(), "rebuild": list(found.rebuild), "findings": findings}
-    return json.dumps(whole, indent=2)
+    compared = [{"with": one.what, "verdict": one.plan.verdict.name.lower() if one.plan else None} for one in made]
+    verdict = found.verdict.name.lower()
+    return json.dumps(
+        {"verdict": verdict, "rebuild": list(found.rebuild), "findings": findings, "compared": compared}, indent=2
+    )
 
 
-def _text(found: Plan) -> str:
+def _text(found: Plan, made: Iterable[Comparison]) -> str:
     lines = [
         f"{f.verdict.name.lower():8} {f.subject}: {f.text}" for f in sorted(found.findings, key=lambda f: -f.verdict)
     ]
-    return "\n".join([*lines, f"Verdict: {found.summary()}"])
+    compared = [f"{'Compared with' if one.plan else 'Not compared:'} {one.what}" for one in made]
+    return "\n".join([*lines, *compared, f"Verdict: {found.summary()}"])

@@ -45,7 +45,13 @@ class RunningApplication:
             raise StreamsError(
                 f"The application in {directory} belongs to another user. Run the command as that user: sudo -u USER …"
             ) from None
-        except OSError:  # no directory, no socket, or a socket that a process has left that was killed
+        except ConnectionRefusedError:  # only who is killed leaves its socket behind
+            self._socket.close()
+            raise NotRunningError(
+                f"No application runs in {directory} any more: its supervisor was killed (out of memory?). Its log and "
+                "the kernel's say more; `penstock run`, or its service, starts it again."
+            ) from None
+        except OSError:  # no directory, or no socket
             self._socket.close()
             raise NotRunningError(
                 f"No application runs in {directory}. `penstock run` starts one; if it runs with another "

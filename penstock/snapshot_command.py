@@ -25,7 +25,7 @@ from penstock.statestore.snapshot import restore as restore_snapshot
 from penstock.statestore.state_directory import StateDirectory
 from penstock.supervisor.config_loader import load_config
 from penstock.supervisor.snapshots import SNAPSHOT_SECONDS, snapshot_name
-from penstock.supervisor.topology_gate import FACTS_FILE_NAME
+from penstock.supervisor.topology_gate import FACTS_FILE_NAME, application_directory
 from penstock.topology.errors import ConfigError
 from penstock.topology.streams_config import StreamsConfig
 
@@ -79,12 +79,19 @@ def create(
 def _create_closed(config: StreamsConfig, directory: Path, name: str | None) -> dict[str, Any]:
     now_ms = time.time_ns() // 1_000_000
     name = name or snapshot_name(now_ms)
+    path = application_directory(config)
+    nothing = ConfigError(
+        f"There is nothing to take a snapshot of: no application runs in {path}, and no store is there. If it is "
+        "another one, name its configuration: --config FILE."
+    )
+    if not path.is_dir():
+        raise nothing
     state = _locked(config)
     try:
         with new_snapshot(directory, name) as path:
             tasks = checkpoint_closed(state, path)
             if not tasks:
-                raise ConfigError(f"There is nothing to take a snapshot of: {state.path} has no stores.")
+                raise nothing
             taken = Snapshot(config["application.id"], now_ms, version("penstock"), tasks)
             complete(path, taken, state.path / FACTS_FILE_NAME)
     finally:
@@ -111,7 +118,7 @@ def list_snapshots(directory: Path, json_output: bool) -> None:
         print_json([_described(path, snapshot, size) for path, snapshot, size in found])
         return
     if not found:
-        click.echo(f"There are no snapshots in {directory}.")
+        click.echo(f"There are no snapshots in {directory}. `penstock snapshot create {directory}` takes one.")
     for path, taken, size in found:
         click.echo(f"{path.name}  {taken.application_id}  {_counts(taken)}, {size / MIB:.1f} MiB")
 

@@ -10,16 +10,19 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.jar_lock import fetch_jars, read_lock
 from penstock.java_runtime import find_java
+from penstock.statestore.state_directory import StateDirectory
 from penstock.supervisor.topology_source import TopologySource, build
 from penstock.topology.errors import PenstockError
 from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.assignment.topics_info import TopicsInfo, topics_infos
+from penstock.topology.topology import Topology
+from penstock.workers.assignment.topics_info import topics_infos
 from penstock.workers.client_supplier import KafkaClientSupplier
 from penstock.workers.clock import SystemClock
 from penstock.workers.internal_topic_manager import InternalTopicManager
@@ -28,6 +31,7 @@ from penstock.workers.log_context import PrefixedLogger
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from penstock.pipeline.query_progress import QueryProgress
     from penstock.pipeline.spark_streams import ForeachBatch
     from penstock.pipeline.spark_streams import SparkStreams as Queries
 
@@ -82,6 +86,7 @@ def spark_session(application_id: str, master: str | None = None, packages: str 
     )
     builder = SparkSession.builder.appName(application_id).master(master)
     builder = builder.config(*connector).config("spark.ui.enabled", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")  # it would write over our own
     session: SparkSession = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     if not master.startswith("local["):
@@ -127,28 +132,57 @@ class SparkStreams:
 
         self.config = StreamsConfig.of(config)
         self.config.require("application.id", "bootstrap.servers")
-        named = isinstance(topology, str)
-        loaded = TopologySource.of(topology).load(self.config) if named else build(topology, self.config)
+        loaded = load_topology(topology, self.config)
         self.report = report_capabilities(loaded, self.config)
         self.report.check()  # before a Java virtual machine is started
         application_id = self.config["application.id"]
+        self._directory: StateDirectory | None = None
         self._own_session = None if spark is not None else spark_session(application_id, master, packages)
-        where = checkpoint or str(Path(self.config["state.dir"], application_id, "spark").absolute())
+        self.checkpoint = checkpoint or str(Path(self.config["state.dir"], application_id, "spark").absolute())
         session = spark or self._own_session
         assert session is not None
-        self._queries: Queries = Queries(loaded, self.config, session, where, self._make_ready, foreach_batch)
+        self._queries: Queries = Queries(loaded, self.config, session, self.checkpoint, self._make_ready, foreach_batch)
 
     def start(self) -> None:
-        """Start a query for each sub-topology and return."""
+        """Start a query for each sub-topology and return. Raises LockError if the application runs on this host."""
+        self._lock()
         self._queries.start()
 
     def process_available(self) -> int:
-        """Process what the topics have now, and return how many records were read, internal topics included."""
-        return self._queries.process_available()
+        """Process what the topics have now, and return how many records were read, internal topics included.
+
+        Raises LockError if the application runs on this host, on either engine, or is being handed over.
+        """
+        self._lock()
+        try:
+            return self._queries.process_available()
+        finally:
+            self._unlock()
+
+    def _lock(self) -> None:
+        if self._directory is None:
+            self._directory = StateDirectory(self.config["state.dir"], self.config["application.id"])
+        try:
+            self._directory.lock_application()
+        except BaseException:
+            self._unlock()
+            raise
+
+    def _unlock(self) -> None:
+        if self._directory is not None:
+            self._directory.close()
+            self._directory = None
 
     def await_termination(self) -> None:
         """Wait until stop() is called from elsewhere. Raises StreamsError when a query fails."""
         self._queries.await_termination()
+
+    def status(self) -> list[QueryProgress]:
+        """Return the progress of each query that was started, by sub-topology; see pipeline.query_progress."""
+        from penstock.pipeline.query_progress import progress_of
+
+        newest = {progress.subtopology: progress for progress in map(progress_of, self._queries.queries)}
+        return [newest[number] for number in sorted(newest)]
 
     @property
     def stateful(self) -> list[int]:
@@ -162,6 +196,7 @@ class SparkStreams:
     def stop(self) -> None:
         """Stop the queries, and the Spark session if it was made here."""
         self._queries.stop()
+        self._unlock()
         if self._own_session is not None:
             self._own_session.stop()
             self._own_session = None
@@ -174,27 +209,39 @@ class SparkStreams:
 
     def _make_ready(self, built: Sequence[ProcessorTopology]) -> Mapping[str, int]:
         """Make the internal topics between the queries. Changelogs are not needed: Spark's checkpoint has the state."""
+        return make_topics_ready(self.config, built, changelogs=False)
+
+
+def load_topology(topology: Any, config: StreamsConfig) -> Topology:
+    """Return a Topology or StreamsBuilder, or what ``module:attribute`` names, as a Topology."""
+    return TopologySource.of(topology).load(config) if isinstance(topology, str) else build(topology, config)
+
+
+def make_topics_ready(config: StreamsConfig, built: Sequence[ProcessorTopology], changelogs: bool) -> Mapping[str, int]:
+    """Make the internal topics, with the changelogs or without; return the partitions of all topics."""
+    infos = topics_infos(config["application.id"], built)
+    if not changelogs:
+        none: frozenset[str] = frozenset()
         infos = {
-            number: TopicsInfo(
-                number,
-                info.source_topics,
-                info.sink_topics,
-                info.repartition_source_topics,
-                {},
-                frozenset(),
-                info.copartition_groups,
-            )
-            for number, info in topics_infos(self.config["application.id"], built).items()
+            number: replace(info, changelog_topics={}, source_changelog_topics=none) for number, info in infos.items()
         }
-        admin = KafkaClientSupplier(self.config).get_admin(f"{self.config['application.id']}-spark-admin")
-        log = PrefixedLogger(__name__, "spark ")
-        return InternalTopicManager(admin, self.config, SystemClock(), log).make_ready(infos)
+    admin = KafkaClientSupplier(config).get_admin(f"{config['application.id']}-spark-admin")
+    log = PrefixedLogger(__name__, "spark ")
+    return InternalTopicManager(admin, config, SystemClock(), log).make_ready(infos)
 
 
-def run_on_spark(topology: str, config: StreamsConfig, master: str | None, checkpoint: str | None) -> None:
-    """Run a topology until SIGINT or SIGTERM: what ``penstock run --engine spark`` does."""
+def run_on_spark(
+    topology: str, config: StreamsConfig, master: str | None, checkpoint: str | None, json_output: bool = False
+) -> None:
+    """Run a topology until SIGINT or SIGTERM: what ``penstock run --engine spark`` does.
+
+    Shows the progress of the queries; json_output: as lines of JSON.
+    """
+    from penstock.spark_status import ShownProgress
+
     with SparkStreams(topology, config, master=master, checkpoint=checkpoint) as streams:
         for number in (signal.SIGINT, signal.SIGTERM):  # after pyspark, which takes SIGINT for itself
             signal.signal(number, lambda *_: streams.request_stop())
         streams.start()
-        streams.await_termination()
+        with ShownProgress(streams.status, json_output):
+            streams.await_termination()

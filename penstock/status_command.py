@@ -93,7 +93,7 @@ def _live(turns: Iterator[dict[str, Any]], tasks: bool) -> None:
 
     with Live(screen=True, auto_refresh=False) as live:
         for found in turns:
-            live.update(status_view(found, tasks), refresh=True)
+            live.update(status_view(found, tasks, live=True), refresh=True)
 
 
 @click.command(epilog=examples("penstock lag", "penstock lag --json"))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import click
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -38,12 +40,30 @@ def table(*columns: str, left: Iterable[str] = ()) -> Table:
     return made
 
 
-def status_view(status: dict[str, Any], with_tasks: bool = False) -> RenderableType:
-    """Return the view of Administration.status."""
-    return Group(*_parts(status, with_tasks))
+def status_view(status: dict[str, Any], with_tasks: bool = False, live: bool = False) -> RenderableType:
+    """Return the view of Administration.status. live: for a screen that ends somewhere: what matters most is above."""
+    return Group(*_parts(status, with_tasks, live))
 
 
-def _parts(status: dict[str, Any], with_tasks: bool) -> Iterator[RenderableType]:
+@dataclass(frozen=True, slots=True)
+class _Narrowing:
+    """A table that leaves columns out where the terminal is too narrow: a number that is cut would be a wrong one.
+
+    make: returns the table without the columns that it is given; spared: what is left out first, in this order.
+    """
+
+    make: Callable[[tuple[str, ...]], Table]
+    spared: tuple[str, ...]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        for left_out in range(len(self.spared) + 1):
+            made = self.make(self.spared[:left_out])
+            if Measurement.get(console, options.update(width=1_000), made).maximum <= options.max_width:
+                break
+        yield made
+
+
+def _parts(status: dict[str, Any], with_tasks: bool, live: bool) -> Iterator[RenderableType]:
     yield from _headline(status)
     if status["reason"]:
         yield Text(f"Reason: {status['reason']}", style="bold red")
@@ -53,12 +73,9 @@ def _parts(status: dict[str, Any], with_tasks: bool) -> Iterator[RenderableType]
     if restoring:
         yield ""
         yield _restoring(restoring)
-    if with_tasks:
-        yield ""
-        yield _tasks(status["threads"])
-    if status["errors"]:
-        yield ""
-        yield from _errors(status)
+    tasks: list[RenderableType] = ["", _tasks(status["threads"])] if with_tasks else []
+    errors: list[RenderableType] = ["", *_errors(status)] if status["errors"] else []
+    yield from (*errors, *tasks) if live else (*tasks, *errors)
 
 
 def _headline(status: dict[str, Any]) -> Iterator[Text]:
@@ -87,20 +104,38 @@ def _line(*parts: str | tuple[str, str]) -> Text:
 def _threads(threads: list[dict[str, Any]]) -> RenderableType:
     if not threads:
         return Text("There is no stream thread: `penstock threads add` starts one.", style="bold red")
-    view = table("thread", "pid", "state", "tasks", "records/s", "behind", "memory", "CPU", "restarts", left=("state",))
-    for thread in threads:
-        view.add_row(
-            str(thread["number"]),
-            str(thread["pid"]),
-            state_text(thread["state"]),
-            str(len(thread["tasks"])),
-            number(thread["records_per_second"]),
-            number(thread["lag"]),
-            size(thread["rss_bytes"]),
-            f"{thread['cpu_percent']:.0f} %",
-            number(thread["restarts"]),
-        )
-    return view
+    rows = [_thread_cells(thread) for thread in threads]
+
+    def make(left_out: tuple[str, ...]) -> Table:
+        shown = [column for column in rows[0] if column not in left_out]
+        view = table(*shown, left=("state",))
+        for row in rows:
+            view.add_row(*(row[column] for column in shown))
+        return view
+
+    return _Narrowing(make, ("restarts", "CPU", "pid", "tasks"))
+
+
+def _thread_cells(thread: dict[str, Any]) -> dict[str, str | Text]:
+    return {
+        "thread": str(thread["number"]),
+        "pid": str(thread["pid"]),
+        "state": state_text(thread["state"]),
+        "tasks": str(len(thread["tasks"])),
+        "records/s": number(thread["records_per_second"]),
+        "behind": number(thread["lag"]),
+        "memory": _memory(thread),
+        "CPU": f"{thread['cpu_percent']:.0f} %",
+        "restarts": number(thread["restarts"]),
+    }
+
+
+def _memory(thread: dict[str, Any]) -> str | Text:
+    """Return what a process takes, and what its share is where that is less."""
+    taken = size(thread["rss_bytes"])
+    if not thread["over_memory_share"]:
+        return taken
+    return Text(f"{taken} of {size(thread['memory_share_bytes'])}", style="bold red")
 
 
 def _restoring(tasks: list[dict[str, Any]]) -> Table:

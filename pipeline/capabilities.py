@@ -21,6 +21,8 @@ from penstock.topology.processor_topology import (
     SinkNode,
     SourceNode,
 )
+from penstock.topology.store_interfaces import StoreKind
+from penstock.topology.timestamp_extractors import fail_on_invalid_timestamp
 from penstock.topology.topology import Topology
 
 
@@ -52,7 +54,8 @@ _SIDE_EFFECT = (
 _USER_OBJECT = (
     Capability.COARSER,
     "attributes of your object live for one micro-batch: keep in a store what has to last; what init() schedules goes "
-    "on, what is scheduled later ends with the micro-batch; the wall clock fires only when records come",
+    "on, what is scheduled later ends with the micro-batch; the wall clock fires at most once a second, and not "
+    "before a task's first record",
 )
 _GLOBAL = (
     Capability.REFUSED,
@@ -109,24 +112,51 @@ OPERATORS: Mapping[str, tuple[Capability, str]] = {
     "KStreamGlobalKTableJoin": _GLOBAL,
     "ResponseJoinProcessor": (
         Capability.COARSER,
-        "of several updates of a left row in one micro-batch only the last is answered: final rows are the same, fewer "
-        "results lie between them",
+        "of several updates of a left row in one micro-batch only the last is answered, as locally while answers are "
+        "behind: the final rows are the same, fewer results lie between them",
     ),
 }
 
+#: Operators with stores whose results for a key depend on nothing but the records of that key, in their order.
+_BY_KEY = frozenset(
+    {
+        "ForeignTableJoinProcessor",
+        "KStreamAggregate",
+        "KStreamKTableJoin",
+        "KStreamReduce",
+        "KTableAggregate",
+        "KTableKTableInnerJoin",
+        "KTableKTableJoinMerger",
+        "KTableKTableLeftJoin",
+        "KTableKTableOuterJoin",
+        "KTableKTableRightJoin",
+        "KTableReduce",
+        "KTableSource",
+        "SubscriptionJoinProcessor",
+        "SubscriptionReceiveProcessor",
+    }
+)
+#: Stores in which nothing expires.
+_UNTIMED = (StoreKind.KEY_VALUE, StoreKind.TIMESTAMPED_KEY_VALUE, StoreKind.FOREIGN_KEY_SUBSCRIPTION)
+_BUCKET = (
+    "stream time, and with it what is late and when windows close, is that of the keys in a bucket "
+    "(penstock.spark.buckets)"
+)
 _CACHED = "one update per key and micro-batch (locally: per key and commit) from {}, which has a record cache"
 
 
 @dataclass(frozen=True, slots=True)
 class SubtopologyReport:
-    """One sub-topology: whether it is stateless, and what is said of its nodes."""
+    """One sub-topology: whether it is stateless, how many tasks share a partition, and what is said of its nodes."""
 
     number: int
     stateless: bool
+    buckets: int
     findings: tuple[Finding, ...]
 
     def __str__(self) -> str:
-        how = "stateless, by Arrow batches (mapInArrow)" if self.stateless else "by task (transformWithState)"
+        by_task = f"by {'task' if self.buckets == 1 else f'key, in {self.buckets} buckets'} (transformWithState)"
+        how = "stateless, by Arrow batches (mapInArrow)" if self.stateless else by_task
         return "\n".join((f"Sub-topology {self.number}: {how}", *(f"  {finding}" for finding in self.findings)))
 
 
@@ -165,7 +195,9 @@ def report_capabilities(topology: Topology, config: Mapping[str, Any]) -> Capabi
     builder = topology.internal_builder
     built = builder.build_subtopologies(config, frozenset())
     reports = tuple(
-        SubtopologyReport(each.subtopology, is_stateless(each, config), tuple(_findings(each, config)))
+        SubtopologyReport(
+            each.subtopology, is_stateless(each, config), buckets_of(each, config), tuple(_findings(each, config))
+        )
         for each in built
     )
     return CapabilityReport(reports, tuple(_general(topology, config)))
@@ -173,15 +205,32 @@ def report_capabilities(topology: Topology, config: Mapping[str, Any]) -> Capabi
 
 def is_stateless(topology: ProcessorTopology, config: Mapping[str, Any]) -> bool:
     """Return whether records of a sub-topology need neither stores, nor an order, nor their task's stream time."""
-    nodes = topology.nodes.values()
-    operators = (node.operator for node in nodes if isinstance(node, ProcessorNode))
-    sources = (node for node in nodes if isinstance(node, SourceNode))
+    operators = (node.operator for node in topology.nodes.values() if isinstance(node, ProcessorNode))
     return (
         not topology.stores
         and not any(type(operator).__name__ == "ProcessorOperator" for operator in operators)
-        and config.get("default.timestamp.extractor") in (None, "FailOnInvalidTimestamp")
-        and all(source.timestamp_extractor is None for source in sources)
+        and not _extracts_timestamps(topology, config)
     )
+
+
+def _extracts_timestamps(topology: ProcessorTopology, config: Mapping[str, Any]) -> bool:
+    sources = (node for node in topology.nodes.values() if isinstance(node, SourceNode))
+    return config.get("default.timestamp.extractor") not in (None, "FailOnInvalidTimestamp") or any(
+        source.timestamp_extractor not in (None, fail_on_invalid_timestamp) for source in sources
+    )
+
+
+def buckets_of(topology: ProcessorTopology, config: Mapping[str, Any]) -> int:
+    """Return how many tasks share the keys of a partition: one where the user's objects may look at all of them."""
+    by_task = is_stateless(topology, config) or may_punctuate(topology) or _extracts_timestamps(topology, config)
+    buckets: int = 1 if by_task else config["penstock.spark.buckets"]
+    return buckets
+
+
+def may_punctuate(topology: ProcessorTopology) -> bool:
+    """Return whether objects of the user's, which may schedule punctuations, are in a sub-topology."""
+    operators = (node.operator for node in topology.nodes.values() if isinstance(node, ProcessorNode))
+    return any(type(operator).__name__ in ("ProcessorOperator", "KTableTransformValues") for operator in operators)
 
 
 def _general(topology: Topology, config: Mapping[str, Any]) -> Iterator[Finding]:
@@ -216,9 +265,20 @@ def _capability(node: Node, topology: ProcessorTopology, config: Mapping[str, An
         and topology.stores[name].caching
         and not topology.stores[name].retain_duplicates
     ]
-    if capability is Capability.IDENTICAL and cached:
-        return Capability.COARSER, _CACHED.format(", ".join(cached))
-    return capability, text
+    if capability is not Capability.IDENTICAL:
+        return capability, text
+    coarser = [_CACHED.format(", ".join(cached))] if cached else []
+    if buckets_of(topology, config) > 1 and not _is_by_key(node, topology):
+        coarser.append(_BUCKET)
+    return (Capability.COARSER, "; ".join(coarser)) if coarser else (capability, text)
+
+
+def _is_by_key(node: ProcessorNode, topology: ProcessorTopology) -> bool:
+    stores = [topology.stores[name] for name in node.stores if name in topology.stores]
+    name = type(node.operator).__name__
+    return not stores or (
+        name in _BY_KEY and all(store.kind in _UNTIMED and store.max_entries is None for store in stores)
+    )
 
 
 def _source(node: SourceNode) -> tuple[Capability, str]:

@@ -13,6 +13,8 @@ import orjson
 
 from penstock.topology.errors import StreamsError
 from penstock.topology.processor_topology import ProcessorTopology, SourceNode
+from penstock.topology.serdes import PlainSerde, Serde, SerdeLike, UserSerde, as_serde, or_default
+from penstock.topology.streams_config import StreamsConfig
 from penstock.topology.topology import Topology
 
 #: In the checkpoint directory, beside one folder for each sub-topology.
@@ -25,19 +27,23 @@ class CheckpointError(StreamsError):
 
 
 def identity(
-    topology: Topology, built: Iterable[ProcessorTopology], application_id: str, counts: Mapping[str, int]
+    topology: Topology, built: Iterable[ProcessorTopology], config: StreamsConfig, counts: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Return what a checkpoint depends on: operators, stores with their serdes, topics with their partitions."""
-    built = list(built)
+    """Return what a checkpoint depends on: operators, stores with their serdes, topics with their partitions, and
+    how many tasks share the keys of a partition.
+    """
+    built, application_id = list(built), config["application.id"]
     return {
         "format": FORMAT,
         "application.id": application_id,
         "topology": str(topology.describe()),
         "stores": {
-            name: f"{store.kind.value}, key {_serde(store.key_serde)}, value {_serde(store.value_serde)}"
+            name: f"{store.kind.value}, key {_serde(store.key_serde, config, True)}, "
+            f"value {_serde(store.value_serde, config, False)}"
             for each in built
             for name, store in each.stores.items()
         },
+        "buckets": config["penstock.spark.buckets"],
         "partitions": {name: counts[name] for each in built for name in full_source_topics(each, application_id)},
     }
 
@@ -52,8 +58,19 @@ def full_source_topics(topology: ProcessorTopology, application_id: str) -> list
     ]
 
 
-def _serde(serde: Any) -> str:
-    return "none" if serde is None else str(getattr(serde, "name", type(serde).__name__))
+def _serde(serde: SerdeLike | None, config: StreamsConfig, is_key: bool) -> str:
+    found = or_default(as_serde(serde), config, is_key)
+    return "none" if found is None else serde_name(found)
+
+
+def serde_name(serde: Serde[Any]) -> str:
+    """Return what a serde is called in every process: a class of the user's by its name, with the serdes it wraps."""
+    if isinstance(serde, UserSerde):
+        return type(serde.serde).__qualname__
+    if isinstance(serde, PlainSerde):
+        return serde.name
+    wrapped = [serde_name(part) for part in vars(serde).values() if isinstance(part, Serde)]
+    return f"{type(serde).__name__}({', '.join(wrapped)})" if wrapped else type(serde).__name__
 
 
 def check(found: bytes, wanted: Mapping[str, Any], directory: str) -> None:

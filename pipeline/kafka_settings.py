@@ -43,7 +43,7 @@ _JAVA_SSL: Mapping[str, tuple[str, Callable[[str], str]]] = {
 _SASL = ("sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password")
 #: Of the common client settings, those that only librdkafka or the group's member knows.
 _NOT_FOR_SPARK = ("enable.metrics.push", "client.id")
-_RENAMED_FOR_LIBRDKAFKA = {
+RENAMED_FOR_LIBRDKAFKA = {
     "request.timeout.ms": "socket.timeout.ms",
     "metadata.max.age.ms": "topic.metadata.refresh.interval.ms",
     "receive.buffer.bytes": "socket.receive.buffer.bytes",
@@ -146,5 +146,5 @@ def producer_settings(config: StreamsConfig) -> dict[str, Any]:
     }
     own = {name: config[name] for name in ("linger.ms", "acks", "enable.idempotence", "delivery.timeout.ms")}
     shared = {name: value for name, value in config.common_client_settings().items() if value not in (None, "")}
-    settings = {_RENAMED_FOR_LIBRDKAFKA.get(name, name): value for name, value in {**shared, **own, **given}.items()}
+    settings = {RENAMED_FOR_LIBRDKAFKA.get(name, name): value for name, value in {**shared, **own, **given}.items()}
     return {**settings, "client.id": f"{config['application.id']}-spark", "partitioner": "murmur2_random"}

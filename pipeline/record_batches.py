@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,7 +33,7 @@ RECORD_DDL = (
     "headers array<struct<key: string, value: binary>>"
 )
 
-#: Rows of packed records: the number of the task's partition, where the records come from, the first one's offset.
+#: Rows of packed records: the task (see pack_by_task), where the records come from, the first one's offset.
 PACKED_DDL = "task int, topic string, first_offset bigint, records binary"
 #: What packs_of and send_all put into one value: enough to make rows few, little enough to hold several in memory.
 PACK_RECORDS_MAX = 20_000
@@ -64,12 +65,21 @@ def unpack(data: bytes) -> Iterator[pa.RecordBatch]:
         yield from reader
 
 
-def pack_by_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Turn records of Kafka's partitions into rows of PACKED_DDL: what runs before the shuffle, in mapInArrow."""
+def pack_by_task(batches: Iterable[pa.RecordBatch], buckets: int = 1) -> Iterator[pa.RecordBatch]:
+    """Turn records of Kafka's partitions into rows of PACKED_DDL: what runs before the shuffle, in mapInArrow.
+
+    buckets: how many tasks share the keys of a partition; task: partition * buckets + the key's bucket.
+    """
     for batch in batches:
         rows = [
-            (part.column("partition")[0].as_py(), topic, part.column("offset")[0].as_py(), pack(part))
-            for topic, part in by_partition(batch)
+            (
+                part.column("partition")[0].as_py() * buckets + bucket,
+                topic,
+                part.column("offset")[0].as_py(),
+                pack(part),
+            )
+            for topic, whole in by_partition(batch)
+            for bucket, part in _by_bucket(whole, buckets)
         ]
         yield pa.RecordBatch.from_arrays(
             [
@@ -80,6 +90,18 @@ def pack_by_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             ],
             ["task", "topic", "first_offset", "records"],
         )
+
+
+def _by_bucket(batch: pa.RecordBatch, buckets: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Split a batch by the buckets of its keys, in the order of records; those without a key go to the first."""
+    if buckets == 1:
+        yield 0, batch
+        return
+    places: dict[int, list[int]] = {}
+    for place, key in enumerate(batch.column("key").to_pylist()):
+        places.setdefault(0 if key is None else crc32(key) % buckets, []).append(place)
+    for bucket, indices in places.items():
+        yield bucket, batch.take(pa.array(indices, pa.int32()))
 
 
 def by_partition(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:

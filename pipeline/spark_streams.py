@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from pickle import PicklingError
 from typing import Any
 
 import orjson
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from penstock.topology.errors import StreamsError
@@ -19,10 +19,15 @@ from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.streams_config import StreamsConfig
 from penstock.topology.topology import Topology
 
-from .capabilities import is_stateless, report_capabilities
-from .checkpoint import IDENTITY_FILE, check, full_source_topics, identity
+from .capabilities import buckets_of, is_stateless, may_punctuate, report_capabilities
+from .changelog_reader import SEED_DDL
+from .checkpoint import IDENTITY_FILE, CheckpointError, check, full_source_topics, identity
+from .connector import require_connector
+from .failures import PYTHON_WAS_LATE, python_was_late, query_failure
 from .kafka_settings import producer_settings, source_options
 from .kafka_sink import WRITTEN_DDL, write_to_kafka
+from .ownership import BACKFILL, OWNERSHIP_FILE, SPARK, Ownership, require_engine, unpack_ownership
+from .query_order import processing_order
 from .record_batches import PACKED_DDL, RECORD_DDL, pack_by_task, unpack_all
 from .spark_task import TaskPlan
 from .task_processor import OUTPUT_DDL, TaskProcessor, run_stateless
@@ -32,8 +37,11 @@ log = logging.getLogger(__name__)
 ROCKSDB_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 #: How often await_termination looks whether another query has failed, in seconds.
 POLL_SECONDS = 1
-#: Of the Java and Python text of a query's failure, the line in which Penstock says what happened.
-_OUR_ERROR = re.compile(r"^penstock\.(?:\w+\.)*\w+Error: (.*)$", re.MULTILINE)
+#: So often in a row a query is started again whose Python was late.
+LATE_STARTS_MAX = 10
+#: How often Spark looks at its timers where the user's processors may punctuate by the wall clock: each look is a
+#: micro-batch, with or without records.
+ALARM_INTERVAL = "1 second"
 
 #: Makes the internal topics of sub-topologies; returns the partition counts of all their topics.
 MakeReady = Callable[[Sequence[ProcessorTopology]], Mapping[str, int]]
@@ -46,7 +54,7 @@ class SparkStreams:
 
     spark: the session to run in. checkpoint: a directory that driver and executors reach, which keeps state and
     offsets. make_ready: see MakeReady. foreach_batch: gets what the topology writes to topics of the user's instead of
-    Kafka; internal topics are written to Kafka all the same.
+    Kafka; internal topics are written to Kafka all the same. backfill: the checkpoint is one of `penstock backfill`.
     Raises TopologyError for what the capability report refuses, CheckpointError for a checkpoint of another topology.
     """
 
@@ -58,6 +66,7 @@ class SparkStreams:
         checkpoint: str,
         make_ready: MakeReady,
         foreach_batch: ForeachBatch | None = None,
+        backfill: bool = False,
     ) -> None:
         config.require("application.id", "bootstrap.servers")
         self.report = report_capabilities(topology, config)
@@ -68,10 +77,13 @@ class SparkStreams:
         self._checkpoint = checkpoint.rstrip("/")
         self._make_ready = make_ready
         self._foreach_batch = foreach_batch
+        self._backfill = backfill
         self._application_id: str = config["application.id"]
         self._built = topology.internal_builder.build_subtopologies(config, frozenset())
         self._counts: Mapping[str, int] = {}
+        self._owner = Ownership()
         self._queries: list[StreamingQuery] = []
+        self._late_starts = 0
         self._stopping = threading.Event()
 
     # -- life cycle
@@ -89,11 +101,11 @@ class SparkStreams:
     def process_available(self) -> int:
         """Process what is in the topics now, and end: returns how many records were read, internal topics included.
 
-        Sub-topologies run one after the other; if they write to each other in a circle, as those of a foreign-key join
-        do, again and again until no topic has anything new.
+        Sub-topologies run one after the other; if they write to each other in a circle, or one to itself, as those of a
+        foreign-key join do, again and again until no topic has anything new.
         """
         self._prepare()
-        order, circular = self._ordered()
+        order, circular = processing_order(self._built)
         total = 0
         while True:
             read = sum(self._run_available(topology) for topology in order)
@@ -104,8 +116,8 @@ class SparkStreams:
     def await_termination(self) -> None:
         """Wait until stop() is called. Raises StreamsError when a query fails: the others are stopped then."""
         while not self._stopping.is_set():
-            for query in self._queries:
-                self._guarded(query, partial(query.awaitTermination, POLL_SECONDS))
+            for place, topology in enumerate(self._built):
+                query = self._queries[place] = self._wait(self._queries[place], topology, POLL_SECONDS)
                 if not query.isActive and not self._stopping.is_set():
                     self.stop()
                     raise StreamsError(f"The Spark query {query.name} was stopped by somebody else")
@@ -130,26 +142,41 @@ class SparkStreams:
         """The numbers of the sub-topologies that have state."""
         return [each.subtopology for each in self._built if not is_stateless(each, self._config)]
 
-    def _guarded(self, query: StreamingQuery, wait: Callable[[], Any]) -> None:
+    def _wait(self, query: StreamingQuery, topology: ProcessorTopology, seconds: int | None) -> StreamingQuery:
+        """Wait for the end of a query; return it, or the one that was started in its place because Python was late."""
         try:
-            wait()
+            query.awaitTermination(seconds)
         except StreamingQueryException as error:
-            self.stop()
-            raise query_failure(query.name, error) from error
+            self._late_starts += 1
+            if not python_was_late(error) or self._late_starts > LATE_STARTS_MAX:
+                self.stop()
+                raise query_failure(query.name, error) from error
+            log.warning("The Spark query %s is started again: %s", query.name, PYTHON_WAS_LATE)
+            return self._start(topology, available_now=seconds is None)
+        if query.lastProgress is not None:
+            self._late_starts = 0
+        return query
 
     # -- queries
 
     def _prepare(self) -> None:
         self._stopping.clear()
         self._queries.clear()
+        require_connector(self._spark)
         self._counts = self._make_ready(self._built)
         for key, value in (("stateStore.providerClass", ROCKSDB_PROVIDER), ("metricsEnabled", "true")):
             self._spark.conf.set(f"spark.sql.streaming.{key}", value)
-        self._check_checkpoint()
+        try:
+            self._check_checkpoint()
+        except Py4JJavaError as error:
+            java = str(error.java_exception).splitlines()[0]
+            raise CheckpointError(f"The checkpoint {self._checkpoint} cannot be read or written: {java}") from error
 
     def _check_checkpoint(self) -> None:
-        wanted = identity(self._topology, self._built, self._application_id, self._counts)
+        wanted = identity(self._topology, self._built, self._config, self._counts)
         files = HadoopFiles(self._spark)
+        self._owner = unpack_ownership(files.read(f"{self._checkpoint}/{OWNERSHIP_FILE}"), self._checkpoint)
+        require_engine(self._owner, BACKFILL if self._backfill else SPARK, self._checkpoint)
         path = f"{self._checkpoint}/{IDENTITY_FILE}"
         found = files.read(path)
         if found is None:
@@ -157,61 +184,71 @@ class SparkStreams:
         else:
             check(found, wanted, self._checkpoint)
 
-    def _ordered(self) -> tuple[list[ProcessorTopology], bool]:
-        """Return the sub-topologies, writers of internal topics before their readers; and whether there is a circle."""
-        left = {each.subtopology: each for each in self._built}
-        written_by = {each.subtopology: {sink.topic for sink in each.sinks} for each in self._built}
-        ordered: list[ProcessorTopology] = []
-        circular = False
-        while left:
-            ready = [each for each in left.values() if not self._waits(each, left, written_by)]
-            circular = circular or not ready
-            following = ready or [next(iter(left.values()))]
-            ordered += following
-            for each in following:
-                del left[each.subtopology]
-        return ordered, circular
-
-    @staticmethod
-    def _waits(
-        topology: ProcessorTopology, left: Mapping[int, ProcessorTopology], written_by: Mapping[int, set[Any]]
-    ) -> bool:
-        others = (number for number in left if number != topology.subtopology)
-        return any(topic in written_by[number] for number in others for topic in topology.source_topics)
-
     def _run_available(self, topology: ProcessorTopology) -> int:
         query = self._start(topology, available_now=True)
         self._queries.append(query)
-        self._guarded(query, query.awaitTermination)
+        while query is not (following := self._wait(query, topology, None)):
+            query = self._queries[-1] = following
         return sum(progress["numInputRows"] for progress in query.recentProgress)
 
     def _start(self, topology: ProcessorTopology, available_now: bool) -> StreamingQuery:
+        try:
+            return self._query(topology, available_now)
+        except PicklingError as error:
+            raise StreamsError(
+                f"Sub-topology {topology.subtopology} cannot be sent to Spark's executors: {error}. What functions and "
+                "objects of yours refer to must be picklable: make locks, clients and files in a processor's init()."
+            ) from error
+
+    def _query(self, topology: ProcessorTopology, available_now: bool) -> StreamingQuery:
         config, number = self._config, topology.subtopology
         topics = full_source_topics(topology, self._application_id)
-        tasks = max(self._counts[topic] for topic in topics)
+        buckets = buckets_of(topology, config)
+        tasks = max(self._counts[topic] for topic in topics) * buckets
         self._spark.conf.set("spark.sql.shuffle.partitions", str(tasks))  # fixed by the checkpoint's first start
         options = source_options(topology, config, self._counts, topics)
-        source = self._spark.readStream.format("kafka").options(**options).load()
+        options["startingOffsets"] = self._owner.starting_offsets(options["startingOffsets"])
+        directory = self._owner.query_directory(self._checkpoint, number)
+        source = self._spark.readStream.format("kafka").options(**options).load().where(self._owner.wanted())
         records = source.selectExpr(
             "topic", "partition", "offset", "unix_millis(timestamp) AS timestamp", "key", "value", "headers"
         )
         plan = TaskPlan(topology, config, dict(self._counts))
-        stateless = is_stateless(topology, config)
+        stateless, has_alarm = is_stateless(topology, config), may_punctuate(topology)
+        # Where a look at the timers alone makes a micro-batch, what is available would never be all processed.
+        self._spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(not available_now).lower())
         if stateless:
             sent = records.mapInArrow(run_stateless(plan), RECORD_DDL)
         else:
             sent = (
-                records.mapInArrow(pack_by_task, PACKED_DDL)
+                records.mapInArrow(lambda batches: pack_by_task(batches, buckets), PACKED_DDL)
                 .groupBy("task")
-                .transformWithState(TaskProcessor(plan), OUTPUT_DDL, "Update", "None")
+                .transformWithState(
+                    TaskProcessor(plan, buckets, has_alarm),
+                    OUTPUT_DDL,
+                    "Update",
+                    "ProcessingTime" if has_alarm else "None",
+                    self._seed(number, directory),
+                )
             )
         writer = (
             sent.writeStream.queryName(f"{self._application_id}-{number}")
             .outputMode("append" if stateless else "update")
-            .option("checkpointLocation", f"{self._checkpoint}/subtopology-{number}")
+            .option("checkpointLocation", directory)
             .foreachBatch(self._write(number, packed=not stateless))
         )
-        return (writer.trigger(availableNow=True) if available_now else writer).start()
+        if available_now:
+            writer = writer.trigger(availableNow=True)
+        elif has_alarm:
+            writer = writer.trigger(processingTime=ALARM_INTERVAL)
+        return writer.start()
+
+    def _seed(self, number: int, query_directory: str) -> GroupedData | None:
+        """Return what a query's state begins with after a handover; None once its first micro-batch is finished."""
+        if number not in self._owner.seeded or HadoopFiles(self._spark).names(f"{query_directory}/commits"):
+            return None
+        seeds = self._owner.seed_directory(self._checkpoint, number)
+        return self._spark.read.schema(SEED_DDL).parquet(seeds).groupBy("task")
 
     def _write(self, number: int, packed: bool) -> Callable[[DataFrame, int], None]:
         """Return what writes a micro-batch's records; it runs in the driver, and again if a micro-batch is repeated."""
@@ -240,6 +277,7 @@ class HadoopFiles:
 
     def __init__(self, spark: SparkSession) -> None:
         self._jvm: Any = spark.sparkContext._jvm
+        self._gateway: Any = spark.sparkContext._gateway
         self._conf = spark.sparkContext._jsc.hadoopConfiguration()
 
     def _at(self, path: str) -> tuple[Any, Any]:
@@ -257,6 +295,29 @@ class HadoopFiles:
         finally:
             stream.close()
 
+    def names(self, path: str) -> list[str]:
+        """Return the names in a folder, none if it does not exist."""
+        system, hadoop = self._at(path)
+        if not system.exists(hadoop):
+            return []
+        return [status.getPath().getName() for status in system.listStatus(hadoop)]
+
+    def delete(self, path: str) -> None:
+        """Delete a file, or a folder with what is in it; a missing one is fine."""
+        system, hadoop = self._at(path)
+        system.delete(hadoop, True)
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Write a file that is there as a whole or not at all, in place of one that may be there."""
+        fresh = f"{path}.new"
+        self.write(fresh, data)
+        fs = self._jvm.org.apache.hadoop.fs
+        context = fs.FileContext.getFileContext(fs.Path(path).toUri(), self._conf)
+        overwrite = getattr(fs, "Options$Rename").OVERWRITE
+        options = self._gateway.new_array(getattr(fs, "Options$Rename"), 1)
+        options[0] = overwrite
+        context.rename(fs.Path(fresh), fs.Path(path), options)
+
     def write(self, path: str, data: bytes) -> None:
         """Write a file, and the folders it is in."""
         system, hadoop = self._at(path)
@@ -265,10 +326,3 @@ class HadoopFiles:
             stream.write(bytearray(data))
         finally:
             stream.close()
-
-
-def query_failure(name: str, error: StreamingQueryException) -> StreamsError:
-    """Return what to raise for a failed query: Penstock's own words if it was an operator, else Spark's first line."""
-    text = str(error)
-    ours = _OUR_ERROR.findall(text)
-    return StreamsError(f"The Spark query {name} failed: {ours[-1] if ours else text.strip().splitlines()[0]}")

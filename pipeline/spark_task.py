@@ -84,8 +84,10 @@ class SparkTask:
             self._stores = SparkStores(dict(plan.topology.stores), self, self._state, cache)
         self.compiled = compile_topology(plan.topology, self)
         self.compiled.init()
+        self._made_by_init = len(self._schedules[Punctuation.WALL_CLOCK_TIME])
         if own:
-            self.compiled.recall(own["memories"])
+            if "memories" in own:  # not with what was handed over from the local engine, which keeps none
+                self.compiled.recall(own["memories"])
             for topic, time_ms in own["partition_times"].items():
                 self.compiled.sources[topic].partition_time_ms = time_ms
             self._schedule_again(own["due"])
@@ -151,6 +153,14 @@ class SparkTask:
     def _punctuate_stream_time(self) -> None:
         if self.stream_time_ms >= 0:
             self._queues[Punctuation.STREAM_TIME].maybe_punctuate(self.stream_time_ms)
+
+    def next_wall_clock_punctuation_ms(self) -> int | None:
+        """Return when the next punctuation by the wall clock is due (ms since the epoch), None if none is scheduled.
+
+        Of those that init() has scheduled: the others end with the micro-batch.
+        """
+        made = self._schedules[Punctuation.WALL_CLOCK_TIME][: self._made_by_init]
+        return min((schedule.due_ms for schedule in made if not schedule.cancelled), default=None)
 
     def commit(self) -> None:
         """Flush the caches downstream and leave everything in Spark's state."""

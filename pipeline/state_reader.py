@@ -20,14 +20,14 @@ def read_stores(spark: SparkSession, checkpoint: str, subtopologies: Iterable[in
     """
     stores: dict[str, dict[bytes, bytes]] = {}
     for number in subtopologies:
-        for blob in _blobs(spark, f"{checkpoint}/subtopology-{number}").collect():
+        for blob in blobs(spark, f"{checkpoint}/subtopology-{number}").collect():
             if blob.store != OWN_STORE and blob.number != DIRECTORY:
                 stores.setdefault(blob.store, {}).update(unpack_rows(bytes(blob.data)))
     return stores
 
 
-def _blobs(spark: SparkSession, query_checkpoint: str) -> Any:
-    """Return a frame of task, store, number and data."""
+def blobs(spark: SparkSession, query_checkpoint: str) -> Any:
+    """Return a frame of task, store, number and data: the state after the last finished micro-batch of a query."""
     state = spark.read.format("statestore").option("path", query_checkpoint).option("stateVarName", STATE_VARIABLE)
     return state.load().selectExpr(
         "key.task AS task",

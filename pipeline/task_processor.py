@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -49,26 +49,55 @@ class SparkState:
 
 
 class TaskProcessor(StatefulProcessor):
-    """Runs the tasks of a sub-topology: the grouping key is the number of the task's partition."""
+    """Runs the tasks of a sub-topology; the grouping key: see record_batches.pack_by_task.
 
-    def __init__(self, plan: TaskPlan) -> None:
+    buckets: how many tasks share a partition. has_alarm: wake tasks by a timer when one of their punctuations is due by
+    the wall clock, though no record comes.
+    """
+
+    def __init__(self, plan: TaskPlan, buckets: int = 1, has_alarm: bool = False) -> None:
         self._plan = plan
+        self._buckets = buckets
+        self._has_alarm = has_alarm
+        self._handle: Any = None
         self._pages: Any = None
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """See StatefulProcessor."""
+        self._handle = handle
         self._pages = handle.getMapState(STATE_VARIABLE, KEY_SCHEMA, VALUE_SCHEMA)
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:  # noqa: N802, N803 - Spark's
+        """Take over one blob of what was handed over; initialState: a row of changelog_reader.SEED_DDL."""
+        self._pages.updateValue((initialState.store, initialState.number), (bytes(initialState.data),))
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803 - Spark's
         """Process one micro-batch of one task; rows: see record_batches.PACKED_DDL."""
-        task = SparkTask(self._plan, key[0], SparkState(self._pages), wall_clock_ms)
+        return self._run(key[0], _unpacked(rows))
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
+        """Let a task punctuate by the wall clock, which is all that an expired timer says."""
+        return self._run(key[0], {})
+
+    def _run(self, number: int, batches: Mapping[str, list[Message]]) -> Iterator[Row]:
+        task = SparkTask(self._plan, number // self._buckets, SparkState(self._pages), wall_clock_ms)
         try:
-            task.process(_unpacked(rows))
+            task.process(batches)
             task.commit()
+            if self._has_alarm:
+                self._set_alarm(task.next_wall_clock_punctuation_ms())
             # No generator: Spark's state is that of this task only while it waits for this call to return.
             return iter([Row(records=pack(batch)) for batch in sent_batches(task.take_sent())])
         finally:
             task.close()
+
+    def _set_alarm(self, due_ms: int | None) -> None:
+        """Have one timer at due_ms, or none; one that has just expired removes Spark itself."""
+        timers = set(self._handle.listTimers())
+        for other in timers - {due_ms}:
+            self._handle.deleteTimer(other)
+        if due_ms is not None and due_ms not in timers:
+            self._handle.registerTimer(due_ms)
 
     def close(self) -> None:
         """See StatefulProcessor; tasks close with their micro-batch."""

@@ -36,6 +36,9 @@ from .thread_cache import Changed, ThreadCache
 
 #: listener(key, new value, old value, timestamp in ms, headers); see StateStore.set_flush_listener.
 FlushListener = Callable[[Any, Any, Any, int, Headers], None]
+#: follower(store, changes, send) -> sent: may watch some of the changes of a flush on their way downstream; send(count)
+#: sends the first ones, and the others are sent afterwards.
+Follower = Callable[[str, int, Callable[[int], None]], int]
 Copy = Callable[[Any], Any] | None
 
 
@@ -52,6 +55,8 @@ class CachingStore(StateStore):
         self._deleting: set[Any] = set()  # keys whose tombstones a flush has taken but perhaps not yet written
         self._listener: FlushListener | None = None
         self._downstream: Callable[[Iterable[Any], Iterable[Any]], None] | None = None
+        #: See Follower; asked once for each flush.
+        self.follower: Follower | None = None
         self._send_old_values = False
 
     @property
@@ -162,6 +167,9 @@ class CachingStore(StateStore):
             else:
                 changes, olds = self._with_old(changes, bool(deleted))
                 self._write_entries(changes)
+                if self.follower is not None:
+                    olds = iter(olds)
+                    changes = changes[self._send_followed(changes, olds, self.follower, self._listener) :]
                 self._send_downstream(changes, olds, self._listener)
         finally:
             task.timestamp, task.headers, task.message = context
@@ -189,6 +197,16 @@ class CachingStore(StateStore):
         task, write = self.task, self._write_entry
         for key, value, task.timestamp, task.headers, task.message in changes:
             write(key, value)
+
+    def _send_followed(
+        self, changes: Sequence[Changed], olds: Iterator[Any], follower: Follower, listener: FlushListener
+    ) -> int:
+        """Send the first changes on, as many as the follower wants to see; returns their number."""
+
+        def send(count: int) -> None:
+            self._send_downstream(changes[:count], olds, listener)
+
+        return follower(self.name, len(changes), send)
 
     def _send_downstream(self, changes: Iterable[Changed], olds: Iterable[Any], listener: FlushListener) -> None:
         task, object_key, copy = self.task, self._object_key, self._copy

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from penstock.topology.errors import InvalidStateStoreError, SerializationError
 from penstock.topology.records import VersionedRecord, Windowed
+from penstock.topology.store_interfaces import StoreKind
 
 from .key_value_store import KeyValueStore
 from .session_store import SessionStore
@@ -45,17 +46,26 @@ def lookup(store: StateStore, key: str) -> list[Row]:
 
     key: text, as key_of takes it. Raises InvalidStateStoreError for stores that are an operator's own.
     """
-    if isinstance(store, WindowStore):
-        found = key_of(store, key)
-        values = store.fetch_range(found, 0, LONG_MAX)
-        return [row_of(store, Windowed(found, start, window_end(store, start)), value) for start, value in values]
-    if isinstance(store, SessionStore):
-        return [row_of(store, session, value) for session, value in store.fetch(key_of(store, key))]
-    if isinstance(store, KeyValueStore | VersionedStore):
-        found = key_of(store, key)
-        value = store.get(found)
-        return [] if value is None else [row_of(store, found, value)]
-    raise _not_for_people(store)
+    if not isinstance(store, WindowStore | SessionStore | KeyValueStore | VersionedStore):
+        raise _not_for_people(store)
+    return [row_of(store, found, value) for found, value in rows_of_key(store, key_of(store, key))]
+
+
+def rows_of_key(
+    store: Any, key: Any, time_from: int = 0, time_to: int = LONG_MAX, *, reverse: bool = False
+) -> Iterator[tuple[Any, Any]]:
+    """Yield (key, value) of what a store has of a key: the one row, or one for each window, session with a Windowed.
+
+    time_from, time_to: ms; of windows that start then, of sessions that overlap. reverse: the latest first.
+    """
+    turn = "backward_" if reverse else ""
+    if store.builder.kind is StoreKind.SESSION:
+        yield from getattr(store, f"{turn}find_sessions")(key, time_from, time_to)
+    elif store.builder.windowed:
+        for start, value in getattr(store, f"{turn}fetch_range")(key, time_from, time_to):
+            yield Windowed(key, start, window_end(store, start)), value
+    elif (value := store.get(key)) is not None:
+        yield key, value
 
 
 def page(store: StateStore, key_from: str | None, key_to: str | None, after: str | None, limit: int) -> Row:
@@ -110,11 +120,17 @@ def row_of(store: StateStore, key: Any, value: Any) -> Row:
         row = {"key": plain(key.key), "start": key.start, "end": key.end}
     else:
         row = {"key": plain(key)}
-    if store.builder.kind in TIMESTAMPED:  # a cache may hold it as a plain tuple
-        return {**row, "value": plain(value[0]), "timestamp": value[1]}
+    parts = parts_of(store.builder.kind, value)
+    return {**row, **parts, "value": plain(parts["value"])}
+
+
+def parts_of(kind: StoreKind, value: Any) -> Row:
+    """Return the ``value`` of a row as it is, and what its kind of store has: ``timestamp``, ``valid_to``."""
+    if kind in TIMESTAMPED:  # a cache may hold it as a plain tuple
+        return {"value": value[0], "timestamp": value[1]}
     if isinstance(value, VersionedRecord):
-        return {**row, "value": plain(value.value), "timestamp": value.timestamp}
-    return {**row, "value": plain(value)}
+        return {"value": value.value, "timestamp": value.timestamp, "valid_to": value.valid_to}
+    return {"value": value}
 
 
 def key_of(store: Any, text: str) -> Any:

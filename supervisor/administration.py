@@ -65,6 +65,7 @@ class Administration:
             "supervisor": self._own_process(),
             "threads": [_thread(thread) for thread in threads],
             "totals": _totals(threads),
+            "memory_budget_bytes": supervisor.memory.budget,
             "failed_stream_threads": supervisor.failed_stream_threads,
             "errors_total": supervisor.errors.total,
             "errors": [
@@ -264,6 +265,8 @@ def _thread(thread: ThreadStatus) -> dict[str, Any]:
         "restore_total": thread.restore_total,
         "restore_rate": thread.restore_rate,
         "rss_bytes": thread.rss_bytes,
+        "memory_share_bytes": thread.memory_share_bytes,
+        "over_memory_share": thread.is_over_memory_share,
         "cpu_percent": thread.cpu_percent,
         "uptime_seconds": thread.uptime_seconds,
         "restarts": thread.restarts,

@@ -77,7 +77,9 @@ def _from_file(file: Path | None) -> Iterator[Setting]:
     try:
         tables = tomllib.loads(file.read_text())
     except OSError as error:
-        raise ConfigError(f"The configuration file {file} cannot be read: {error.strerror}.") from error
+        raise ConfigError(
+            f"The configuration file {file} cannot be read: {error.strerror}. --config, or PENSTOCK_CONFIG, names it."
+        ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"The configuration file {file} is not valid TOML: {error}.") from error
     seen = set()

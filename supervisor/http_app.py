@@ -127,7 +127,7 @@ def _topology(view: HttpView, request: Request) -> Response:
 def _store(view: HttpView, request: Request) -> Response:
     # From the raw path: a key may have a slash, as %2F, which the decoded path does not tell from a separator.
     parts = request.scope.get("raw_path", request.url.path.encode()).decode("latin-1").partition("?")[0].split("/", 3)
-    name, key = unquote(parts[2]), unquote(parts[3], errors="strict") if len(parts) > 3 else None
+    name, key = _text(parts[2]), _text(parts[3]) if len(parts) > 3 else None
     query = request.query_params
     parameters = store_parameters(name, key, query, [name for name, _ in query.multi_items()])
     forwarded = FORWARDED in request.headers
@@ -137,6 +137,14 @@ def _store(view: HttpView, request: Request) -> Response:
     if not rows and key is not None and not forwarded and not _is_windowed(parameters.request):
         raise QueryError(404, "NO_SUCH_KEY", f"The store {name} has nothing for the key {key!r}.", tasks=found.tasks)
     return Response(_rows_json(found, limit, forwarded), media_type="application/json")
+
+
+def _text(part: str) -> str:
+    try:
+        return unquote(part, errors="strict")
+    except UnicodeDecodeError:
+        text = f"{part!r} is no UTF-8. Keys that are bytes are written as hexadecimal digits."
+        raise QueryError(400, "BAD_REQUEST", text) from None
 
 
 def _is_windowed(request: Any) -> bool:

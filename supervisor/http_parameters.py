@@ -60,6 +60,10 @@ def store_parameters(store: str, key: str | None, query: Mapping[str, str], name
     timeout_ms = _number(query, "timeout_ms", TIMEOUT_MS, 1, TIMEOUT_MAX_MS) or TIMEOUT_MS
     if request.everywhere and key is None:
         raise _bad("everywhere= is for a key; a range is read everywhere anyway.")
+    if request.prefix is not None and (request.key_from is not None or request.key_to is not None):
+        raise _bad("prefix= is a range of its own: leave out from= and to=.")
+    if request.time_from is not None and request.time_to is not None and request.time_from > request.time_to:
+        raise _bad(f"time_from={request.time_from} is after time_to={request.time_to}.")
     return StoreParameters(request, timeout_ms / 1000, _boolean(query, "local"))
 
 

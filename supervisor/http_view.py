@@ -13,6 +13,7 @@ from penstock.workers.task_state import TaskState
 
 from .administration import Administration
 from .application_state import ApplicationState
+from .dashboard_figures import figures
 from .http_queries import RETRY_SECONDS, QueryError, RemoteHosts, StoreQueries
 from .metric import Metric, metrics
 from .queries import Answers
@@ -107,31 +108,9 @@ class HttpView:
         return [*named, *({"name": name, "kind": "global", "tasks": []} for name in topology["global_stores"])]
 
     def dashboard(self) -> dict[str, Any]:
-        """Return all that the page shows: status, topology if it is known, and the figures of its edges."""
+        """Return all that the page shows: status, topology if it is known, and figures of operators."""
         try:
             topology = self.topology()
         except QueryError:
             topology = None
-        return {"status": self.administration.status(), "topology": topology, "sources": self._sources()}
-
-    def _sources(self) -> dict[str, dict[str, float]]:
-        """Return of each source node, over all tasks here: records per second, records, latency (ms; mean, highest)."""
-        values: dict[str, dict[str, list[float]]] = {}
-        for metric in self.metrics():
-            node = metric.tags.get("processor-node-id")
-            if node is not None and not isinstance(metric.value, str):
-                values.setdefault(node, {}).setdefault(metric.name, []).append(metric.value)
-        return {
-            node: {
-                "rate": sum(found["process-rate"]),
-                "total": sum(found["process-total"]),
-                "latency_avg": _mean_of_busy(found["record-e2e-latency-avg"], found["process-rate"]),
-                "latency_max": max(found["record-e2e-latency-max"]),
-            }
-            for node, found in values.items()
-        }
-
-
-def _mean_of_busy(values: list[float], weights: list[float]) -> float:
-    total = sum(weights)
-    return sum(value * weight for value, weight in zip(values, weights, strict=True)) / total if total else 0.0
+        return {"status": self.administration.status(), "topology": topology, **figures(self.metrics())}

@@ -91,6 +91,8 @@ def _of_processes(threads: list[ThreadStatus]) -> Iterator[MetricGroup]:
         tags = {"process": thread.name, "pid": str(thread.pid)}
         values = {
             "rss-bytes": float(thread.rss_bytes),
+            "memory-share-bytes": float(thread.memory_share_bytes or 0),
+            "over-memory-share": float(thread.is_over_memory_share),
             "cpu-percent": thread.cpu_percent,
             "uptime-seconds": thread.uptime_seconds,
             "restarts-total": float(thread.restarts),

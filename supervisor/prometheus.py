@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from .metric import PROCESS_GROUP, Metric
+from .metric import Metric
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
@@ -18,9 +18,8 @@ _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 
 def metric_name(group: str, name: str) -> str:
     """Return Prometheus' name of a metric."""
-    if group == PROCESS_GROUP:
-        return _NOT_IN_NAMES.sub("_", f"penstock_process_{name}")
-    return _NOT_IN_NAMES.sub("_", f"kafka_{group.removesuffix('-metrics')}_{name}")
+    prefix = "" if group.startswith("penstock-") else "kafka_"
+    return _NOT_IN_NAMES.sub("_", f"{prefix}{group.removesuffix('-metrics')}_{name}")
 
 
 def exposition(metrics: Iterable[Metric]) -> str:

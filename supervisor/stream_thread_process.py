@@ -11,7 +11,8 @@ from .worker_process import WorkerSpec
 def run_stream_thread(spec: WorkerSpec, control: ThreadControl) -> None:
     """Build the topology and run a StreamThread until it is told to shut down."""
     from penstock.statestore.rocksdb_store import set_process_config
-    from penstock.workers.memory_budget import host_bytes, stores_config
+    from penstock.workers.host_memory import host_bytes
+    from penstock.workers.memory_budget import stores_config
     from penstock.workers.reporting_listeners import ReportingRestoreListener, ReportingStandbyListener
     from penstock.workers.stream_thread import StreamThread  # Kafka clients and RocksDB: only in this process
 

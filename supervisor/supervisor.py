@@ -26,6 +26,7 @@ from penstock.workers.control import (
     ShutDownApplication,
     StateChanged,
 )
+from penstock.workers.host_memory import host_bytes
 from penstock.workers.stream_thread_state import StreamThreadState
 
 from .application_state import ApplicationState, ApplicationStates, state_after
@@ -33,6 +34,7 @@ from .description import description, summary
 from .endings import cannot_start, explanation, reason
 from .exit_codes import ExitCode, WorkerExitCode
 from .inbox import Inbox, set_answer
+from .memory_guard import MemoryGuard
 from .queries import Answers, Queries, Question
 from .recent_errors import NotingLogger, RecentErrors
 from .restart_policy import RestartLimits, RestartPolicy
@@ -98,6 +100,7 @@ class Supervisor:
         self._policy = RestartPolicy(RestartLimits.of(config))
         self._guard = HangGuard(config, self._log)
         self._threads = StreamThreads(self._slots, client_id, self.states, self._stop, self._now, self._log)
+        self.memory = MemoryGuard(config, host_bytes(), self._threads.restart, self._log)
         self.queries = Queries(config["application.server"])
         self.restore_listeners = RestoreListeners(self._log)
         spec = WorkerSpec(NO_SLOT, client_id, process_id, config["num.stream.threads"], config, topology)
@@ -249,6 +252,7 @@ class Supervisor:
             if source in ready:
                 act()
         self._check_hanging(self._now())
+        self.memory.check(self._slots.values(), self._now())
         self._tell_systemd(self._now())
 
     def _now(self) -> int:

@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 #: The description of the topology that the state beside it is from.
 FACTS_FILE_NAME = "topology.json"
+#: Says that Spark goes on with the application, or would: `penstock handover` writes and deletes it.
+HANDED_OVER_FILE_NAME = "handed-over.json"
 
 
 def application_directory(config: Mapping[str, Any]) -> Path:
@@ -56,9 +58,11 @@ def admit(topology: Topology, config: Mapping[str, Any]) -> None:
     """Compare a topology with the one that the state is from, make place for the stores to rebuild, and remember it.
 
     Called by each process of a stream thread before it joins the group. Raises TopologyLoadError if the plan is to
-    refuse and ``penstock.topology.changes`` is not ``accept``, or if other processes still run the earlier topology.
+    refuse and ``penstock.topology.changes`` is not ``accept``, if other processes still run the earlier topology, or if
+    the application was handed over to Spark.
     """
     directory = application_directory(config)
+    _refuse_if_handed_over(directory / HANDED_OVER_FILE_NAME)
     file, locks = directory / FACTS_FILE_NAME, directory / LOCKS_DIRECTORY
     locks.mkdir(parents=True, exist_ok=True)
     facts = plain_facts(topology, config)
@@ -69,6 +73,14 @@ def admit(topology: Topology, config: Mapping[str, Any]) -> None:
         if earlier is not None:
             _carry_out(compare(earlier, facts), directory, config["penstock.topology.changes"] == "accept")
         write_atomically(file, json.dumps(facts, indent=1) + "\n")
+
+
+def _refuse_if_handed_over(file: Path) -> None:
+    if file.exists():
+        raise TopologyLoadError(
+            f"The application was handed over to Spark, see {file}: offsets and changelogs are old. Run it with "
+            "--engine spark, or bring it back with `penstock handover --to local`"
+        )
 
 
 def _carry_out(plan: Plan, directory: Path, accept: bool) -> None:

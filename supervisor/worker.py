@@ -43,6 +43,7 @@ class ThreadStatus:
     """What is known of a stream thread and its process (Kafka Streams: ThreadMetadata, and more).
 
     lag, restore_remaining and restore_total in records; cpu_percent of one core, over a second or more; uptime in s.
+    memory_share_bytes: what the process may take, None in its first seconds.
     """
 
     name: str
@@ -55,9 +56,15 @@ class ThreadStatus:
     lag: int
     restore_rate: float
     rss_bytes: int
+    memory_share_bytes: int | None
     cpu_percent: float
     uptime_seconds: float
     restarts: int
+
+    @property
+    def is_over_memory_share(self) -> bool:
+        """True if the process takes more memory than its share of penstock.memory.bytes."""
+        return self.memory_share_bytes is not None and self.rss_bytes > self.memory_share_bytes
 
     @property
     def restore_remaining(self) -> int:
@@ -96,6 +103,8 @@ class Worker:
         self._stats = psutil.Process(self.pid)
         self._measured_at: int | None = None
         self._measured = 0, 0.0
+        #: What it may take, in bytes; None until memory_guard.py has looked.
+        self.memory_share: int | None = None
 
     @classmethod
     def spawn(
@@ -230,7 +239,7 @@ class Worker:
 
     def thread_status(self, now: int, restarts: int) -> ThreadStatus:
         """Return what is known now. Memory and CPU are 0 for a process that has just ended."""
-        rss, cpu = self._usage(now)
+        rss, cpu = self.usage(now)
         status = self.status
         return ThreadStatus(
             name=self.name,
@@ -243,12 +252,13 @@ class Worker:
             lag=status.lag,
             restore_rate=status.restore_rate,
             rss_bytes=rss,
+            memory_share_bytes=self.memory_share,
             cpu_percent=cpu,
             uptime_seconds=(now - self._started_at) / 1000,
             restarts=restarts,
         )
 
-    def _usage(self, now: int) -> tuple[int, float]:
+    def usage(self, now: int) -> tuple[int, float]:
         """Return memory (bytes) and CPU (%), measured anew only after a while: the kernel counts CPU in 10 ms."""
         if self._measured_at is None or now - self._measured_at >= USAGE_MS:
             self._measured_at = now

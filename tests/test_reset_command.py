@@ -1,8 +1,11 @@
-"""penstock reset, on an application that has run."""
+"""penstock reset, on an application that has run, and what penstock plan learns of its group while it runs."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -25,6 +28,9 @@ def topology():
 """
 
 
+RENAMED = APP.replace('store="counts"', 'store="totals"')
+
+
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory, bootstrap_servers: str) -> Iterator[Stage]:
     folder = tmp_path_factory.mktemp("stage")
@@ -37,6 +43,47 @@ def stage(tmp_path_factory: pytest.TempPathFactory, bootstrap_servers: str) -> I
 def topics(stage: Stage) -> set[str]:
     found = stage.admin.list_topics(timeout=10).topics
     return {name for name in found if name.startswith(f"{stage.application_id}-")}
+
+
+def plan_elsewhere(stage: Stage, app: str, name: str) -> tuple[int, dict[str, Any]]:
+    """Return the exit code and the answer of plan on a host that has no state."""
+    (stage.folder / f"{name}.py").write_text(app.replace("@SOURCE@", stage.source))
+    elsewhere = ("-c", f"state.dir={stage.folder / 'elsewhere'}")
+    result = stage.run("plan", f"{name}:topology", "--json", *elsewhere)
+    return result.exit_code, json.loads(result.stdout) if result.stdout else {"error": result.stderr}
+
+
+def test_plan_on_a_host_without_state_asks_the_running_group(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(stage.folder)
+    code, same = plan_elsewhere(stage, APP, "plan_same")
+    assert (code, same["verdict"], same["findings"]) == (0, "safe", [])
+    assert same["compared"][1] == {"with": f"the group {stage.application_id}: 2 of 2 members", "verdict": "safe"}
+    code, renamed = plan_elsewhere(stage, RENAMED, "plan_renamed")
+    assert (code, renamed["verdict"]) == (3, "refuse")
+    assert "the store is now called totals" in renamed["findings"][0]["text"]
+
+
+def test_plan_and_reset_where_the_broker_assigns_the_tasks(
+    tmp_path: Path, bootstrap_servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = {"group_protocol": "streams", "num_stream_threads": 1, "penstock_static_membership": False}
+    with running(tmp_path, bootstrap_servers, APP, tasks=2 * PARTITIONS, **settings) as stage:
+        assert plan_elsewhere(stage, APP, "streams_same")[1]["findings"] == []
+        code, renamed = plan_elsewhere(stage, RENAMED, "streams_renamed")
+        assert (code, renamed["verdict"]) == (3, "refuse")
+        changelog = f"{stage.application_id}-totals-changelog"
+        assert any(f"the changelog is now called {changelog}" in found["text"] for found in renamed["findings"])
+        elsewhere = ("-c", f"state.dir={tmp_path / 'elsewhere'}")
+        members = stage.run("reset", stage.topology, "--execute", *elsewhere)
+        assert f"The group {stage.application_id} is STABLE and has members: " in members.stderr
+        stage.produce(*((f"k{number}", "x") for number in range(RECORDS)))
+        eventually(lambda: stage.json("status")["totals"]["records_processed"] == 2 * RECORDS)
+        stage.stop()
+        done = stage.json("reset", stage.topology, "--execute", "--wait", "60")
+        assert sum(row["committed"] or 0 for row in done["offsets"]) == RECORDS
+        again = stage.json("reset", stage.topology)
+        assert {row["committed"] for row in again["offsets"]} == {0}
 
 
 def test_reset_moves_offsets_deletes_topics_and_state(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,15 @@ from penstock.topology.streams_config import StreamsConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 SECRET = "hunter2-and-more"
+#: Further ones of a running application, each with a value of its own.
+SECRETS = {
+    "consumer.sasl.password": "hunter3-of-the-consumers",
+    "producer.sasl.password": "hunter4-of-the-producer",
+    "ssl.key.password": "hunter5-of-the-key",
+    "admin.sasl.password": "hunter6-of-the-admin",
+    "penstock.http.token": "hunter7-of-the-page",
+}
+HTTP_PATHS = ("/", "/status", "/tasks", "/lag", "/metrics", "/topology", "/stores", "/stores/counts", "/dashboard.json")
 PATIENCE_SECONDS = 60.0
 APP = """\
 from penstock import Serdes, StreamsBuilder
@@ -105,12 +116,14 @@ def test_a_running_application_tells_no_secret(
     (tmp_path / "penstock.toml").write_text(
         f'"application.id" = "{application_id}"\n"bootstrap.servers" = "{bootstrap_servers}"\n'
         f'"state.dir" = "{tmp_path}/state"\n"penstock.log.level" = "DEBUG"\n"consumer.debug" = "conf,security,broker"\n'
-        f'"sasl.username" = "me"\n[sasl.password]\nfile = "{secret_file}"\n'
+        f'"sasl.username" = "me"\n"penstock.http.port" = 0\n[sasl.password]\nfile = "{secret_file}"\n'
     )
+    names = {key: key.removeprefix("penstock.").replace(".", "_").upper() for key in SECRETS}
+    variables = {f"PENSTOCK_{names[key]}": value for key, value in SECRETS.items()}
     process = subprocess.Popen(
         [sys.executable, "-m", "penstock.cli", "run", "app:topology", "--config", "penstock.toml"],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | variables | {"PYTHONPATH": str(ROOT)},
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -128,7 +141,11 @@ def test_a_running_application_tells_no_secret(
             ["config", "--all"],
             ["snapshot", "create", str(tmp_path / "backup")],
         )
-        shown = [CliRunner().invoke(cli, [*command, *options], prog_name="penstock") for command in commands]
+        assert "Serving HTTP" in "".join(log), "".join(log)[-3000:]
+        answers = asked(int(re.findall(r"at http://127\.0\.0\.1:(\d+)", "".join(log))[0]))
+        shown = [
+            CliRunner(env=variables).invoke(cli, [*command, *options], prog_name="penstock") for command in commands
+        ]
     finally:
         process.send_signal(signal.SIGTERM)
         log.append(process.communicate(timeout=PATIENCE_SECONDS)[1])
@@ -138,7 +155,22 @@ def test_a_running_application_tells_no_secret(
     written = [path for path in tmp_path.rglob("*") if path.is_file() and path != secret_file]
     texts = [
         *log,
+        *answers,
         *(result.output for result in shown),
         *(path.read_bytes().decode(errors="replace") for path in written),
     ]
-    assert not [text for text in texts if SECRET in text]
+    assert not [text for text in texts for secret in (SECRET, *SECRETS.values()) if secret in text]
+
+
+def asked(port: int) -> list[str]:
+    """Return what is said over HTTP: to those who have the token, and to those who have a wrong one."""
+    texts = []
+    for token in (SECRETS["penstock.http.token"], "wrong"):
+        for path in HTTP_PATHS:
+            connection = HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
+            connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
+            answer = connection.getresponse()
+            texts.append(f"{answer.getheaders()} {answer.read().decode()}")
+            assert answer.status == (401 if token == "wrong" and path != "/" else 200), f"{path}: {texts[-1]}"
+            connection.close()
+    return texts

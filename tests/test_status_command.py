@@ -175,7 +175,8 @@ def test_a_dead_application_is_not_running_and_its_socket_is_replaced(tmp_path: 
         assert (stage.folder / "state" / stage.application_id / SOCKET_NAME).exists()
         result = stage.run("status")
         assert result.exit_code == 3
-        assert f"No application runs in {tmp_path / 'state' / stage.application_id}." in result.output
+        directory = tmp_path / "state" / stage.application_id
+        assert f"No application runs in {directory} any more: its supervisor was killed" in result.output
         stage.start()
         assert stage.json("status")["state"] == "RUNNING"
         stage.stop()

@@ -41,7 +41,9 @@ class ErrorHandling:
         self.processing = configured_handler(task.config, PROCESSING)
         self.production = configured_handler(task.config, PRODUCTION)
         self._closures: dict[CodeType, list[tuple[str, Any]]] = {}
-        self._lines: dict[CodeType, list[str | None]] = {}
+        self._lines: dict[CodeType, tuple[str | None, ...]] = {}
+        #: Is called with each dead letter that is written: node, exception, topic.
+        self.on_dead_letter: Callable[[str, Exception, str], None] = lambda node, error, topic: None
 
     @property
     def guards_nodes(self) -> bool:
@@ -56,23 +58,28 @@ class ErrorHandling:
 
     def register_lines(self, loop: Callable[..., Any], nodes: list[str | None]) -> None:
         """Name these nodes when an exception comes through a line of a fused loop: one for each line."""
-        self._lines[loop.__code__] = nodes
+        self._lines[loop.__code__] = tuple(nodes)
 
     def failed_node(self, error: BaseException) -> str | None:
         """Return the node whose closure is the deepest in an exception's traceback, None if there is none."""
         found = None
         step: TracebackType | None = error.__traceback__
         while step is not None:
-            code = step.tb_frame.f_code
-            candidates = self._closures.get(code, ())
-            if code in self._lines:
-                found = self._lines[code][step.tb_lineno - 1] or found
-            elif len(candidates) == 1:
-                found = candidates[0][0]
-            else:
-                found = next((name for name, closure in candidates if _runs(step.tb_frame, closure)), found)
+            lines = self.lines_of(step.tb_frame.f_code)
+            found = (self.node_of(step.tb_frame) if lines is None else lines[step.tb_lineno - 1]) or found
             step = step.tb_next
         return found
+
+    def lines_of(self, code: CodeType) -> tuple[str | None, ...] | None:
+        """Return the node of each line of a fused loop, None if the code is no fused loop."""
+        return self._lines.get(code)
+
+    def node_of(self, frame: FrameType) -> str | None:
+        """Return the node whose closure a frame runs, None if it runs none."""
+        candidates = self._closures.get(frame.f_code, ())
+        if len(candidates) == 1:
+            return candidates[0][0]
+        return next((name for name, closure in candidates if _runs(frame, closure)), None)
 
     def raise_failure(self, error: Exception, key: Any = None) -> NoReturn:
         """Raise the StreamsError for an exception while a record was processed: it names operator and record."""
@@ -81,7 +88,7 @@ class ErrorHandling:
         name = self.failed_node(error) or "unknown"
         message = self.task.message
         context = self._context(name, message, self.task.timestamp, self.task.headers)
-        self._send_dead_letters(self.processing(context, None, error))
+        self._send_dead_letters(name, error, self.processing(context, None, error))
         raise self._failed(name, error, key) from error
 
     def raise_flush_failure(self, store_name: str, error: Exception) -> NoReturn:
@@ -111,7 +118,7 @@ class ErrorHandling:
             except Exception as error:
                 context = self._context(name, task.message, timestamp, headers)
                 response = self.processing(context, Record(key, value, timestamp, headers), error)
-                self._send_dead_letters(response)
+                self._send_dead_letters(name, error, response)
                 if response.result is Result.FAIL:
                     raise self._failed(name, error, key) from error
                 task.record_dropped(name, "processing error")
@@ -132,7 +139,7 @@ class ErrorHandling:
                 raise _punctuation_failed(name, error) from error
             except Exception as error:
                 response = self.processing(self._context(name, None, timestamp, None), None, error)
-                self._send_dead_letters(response)
+                self._send_dead_letters(name, error, response)
                 if response.result is Result.FAIL:
                     raise _punctuation_failed(self.failed_node(error) or name, error) from error
                 task.record_dropped(name, "punctuation error")
@@ -145,7 +152,7 @@ class ErrorHandling:
             raise error
         timestamp, headers = message.timestamp()[1], message.headers()
         response = self.deserialization(self._context(name, message, timestamp, headers), message, error)
-        self._send_dead_letters(response)
+        self._send_dead_letters(name, error, response)
         if response.result is Result.FAIL:
             raise FailedProcessingError(
                 f"Deserialization error in {message.topic()}-{message.partition()} at offset {message.offset()} "
@@ -158,7 +165,7 @@ class ErrorHandling:
         """Drop a record that cannot be serialized, or raise StreamsError, as the production handler says."""
         context = self._context(name, self.task.message, self.task.timestamp, self.task.headers)
         response = self.production(context, record, error)
-        self._send_dead_letters(response)
+        self._send_dead_letters(name, error, response)
         if response.result is not Result.RESUME:
             raise StreamsError(
                 f"Unable to serialize record for topic {record.topic} in sink {name}: {_text(error)}"
@@ -174,8 +181,9 @@ class ErrorHandling:
             topic, partition, offset, headers, name, task_id, timestamp, message.key(), message.value()
         )
 
-    def _send_dead_letters(self, response: Response) -> None:
+    def _send_dead_letters(self, name: str, error: Exception, response: Response) -> None:
         for record in response.dead_letter_queue_records:
+            self.on_dead_letter(name, error, record.topic)
             self.task.send(record.topic, record.key, record.value, record.timestamp, record.headers, record.partition)
 
     def _failed(self, name: str, error: Exception, key: Any) -> FailedProcessingError:

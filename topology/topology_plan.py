@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -53,11 +53,29 @@ class Plan:
 _BYTES = ("key_serde", "value_serde", "window_size_ms", "retain_duplicates", "headers_format")
 #: What a store does with its bytes on disk only: it can be restored from its changelog in the new form.
 _ON_DISK = ("backend", "time_ordered", "segment_interval_ms", "plain_values")
+#: Serdes of the user's own: neither says for sure that the bytes are others.
+_SERDES = ("key_serde", "value_serde")
 #: Pairs of kinds whose changelogs have the same bytes; their files have not.
 _SAME_CHANGELOG = (
     frozenset({"key_value", "timestamped_key_value"}),
     frozenset({"window", "timestamped_window"}),
 )
+
+
+_NOT_READ = (
+    "the repartition topic is not read any more: records in it that are not processed yet are lost. "
+    "Keep its name (name=), or let the old version process all of its input first"
+)
+
+#: What topology_facts.internal_names gives.
+Names = Mapping[str, Mapping[str, list[str]]]
+
+
+def combined(plans: Iterable[Plan]) -> Plan:
+    """Return what several comparisons of one topology say together, each difference once."""
+    plans = list(plans)
+    findings = dict.fromkeys(finding for plan in plans for finding in plan.findings)
+    return Plan(tuple(findings), tuple(sorted({store for plan in plans for store in plan.rebuild})))
 
 
 def compare(old: Facts, new: Facts) -> Plan:
@@ -123,6 +141,7 @@ def _store(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterato
                 f"{field} was {old[field]} and is {new[field]}: store and changelog hold the old bytes. "
                 "Give the store another name, or reset the application",
             )
+    yield from _serdes(name, old, new)
     yield from _changelog(name, old, new)
     changed = [field for field in ("kind", *_ON_DISK) if old[field] != new[field]]
     if changed:
@@ -135,6 +154,26 @@ def _store(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterato
         if old[field] != new[field]:
             text = f"{field} was {old[field]} and is {new[field]}; an existing changelog keeps its settings"
             yield Finding(Verdict.SAFE, name, text)
+
+
+def _serdes(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Finding]:
+    """Tell of serdes that have the same name, but are made with other values or of other code."""
+    for field in _SERDES:
+        if old[field] != new[field] or f"{field}_code" not in old:  # told already; or a description that does not say
+            continue
+        was, now = old[f"{field}_settings"], new[f"{field}_settings"]
+        code = old[f"{field}_code"], new[f"{field}_code"]
+        others = [setting for setting in sorted(was.keys() | now.keys()) if was.get(setting) != now.get(setting)]
+        what = [f"was made with another {setting}" for setting in others]
+        if all(code) and code[0] != code[1]:
+            what.append("is of changed code")
+        if what:
+            yield Finding(
+                Verdict.SAFE,
+                name,
+                f"{field} {new[field]} {' and '.join(what)}: make sure that it reads what the earlier one has "
+                "written. A __repr__ that names its format has a change of that refused",
+            )
 
 
 def _restored(name: str, new: Mapping[str, Any], text: str) -> Finding:
@@ -158,23 +197,54 @@ def _changelog(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Ite
 def _internal_topics(old: Facts, new: Facts) -> Iterator[Finding]:
     before, after = old["internal_topics"], new["internal_topics"]
     for topic in sorted(before.keys() - after.keys()):
-        yield Finding(
-            Verdict.REFUSE,
-            topic,
-            "the repartition topic is not read any more: records in it that are not processed yet are lost. "
-            "Keep its name (name=), or let the old version process all of its input first",
-        )
+        yield Finding(Verdict.REFUSE, topic, _NOT_READ)
     for topic in sorted(after.keys() - before.keys()):
         yield Finding(Verdict.SAFE, topic, "the repartition topic is new")
     for topic in sorted(before.keys() & after.keys()):
-        for field, was in before[topic].items():
-            if was != after[topic][field]:
+        yield from _serdes(topic, before[topic], after[topic])
+        for field in ("partitions", *_SERDES):
+            if (was := before[topic][field]) != after[topic][field]:
                 yield Finding(
                     Verdict.REFUSE,
                     topic,
                     f"{field} of the repartition topic was {was or 'derived'} and is {after[topic][field] or 'derived'}"
                     ": records are on their way in it. Give it another name once they are processed",
                 )
+
+
+def compare_names(old: Names, new: Names) -> Plan:
+    """Return what the names of internal topics say: all that the broker of a streams group knows of its topology.
+
+    Both as topology_facts.internal_names gives them.
+    """
+    return Plan(tuple(_gone_names(old, new)), ())
+
+
+def _gone_names(old: Names, new: Names) -> Iterator[Finding]:
+    before, after = _by_name(old, "changelogs"), _by_name(new, "changelogs")
+    fresh = {topic: sources for topic, sources in after.items() if topic not in before}
+    for topic in sorted(before.keys() - after.keys()):
+        twin = next((other for other, sources in fresh.items() if sources == before[topic]), None)
+        if twin is None:
+            yield Finding(Verdict.SAFE, topic, "the store behind this changelog is gone; it stays until you delete it")
+        else:
+            text = f"the changelog is now called {twin}: its store begins empty. Keep the store's old name"
+            yield Finding(Verdict.REFUSE, topic, text)
+    before, after = _by_name(old, "repartitions"), _by_name(new, "repartitions")
+    for topic in sorted(before.keys() - after.keys()):
+        yield Finding(Verdict.REFUSE, topic, _NOT_READ)
+    if old != new:
+        yield Finding(
+            Verdict.SAFE,
+            "group",
+            "its topics are others: a streams group keeps its topology as long as it has members. Stop all hosts "
+            "before you start the new version on one",
+        )
+
+
+def _by_name(names: Names, kind: str) -> dict[str, list[str]]:
+    """Return the internal topics of a kind with what their sub-topology reads from outside."""
+    return {topic: part["sources"] for part in names.values() for topic in part[kind]}
 
 
 def _subtopologies(old: Facts, new: Facts) -> Iterator[Finding]:

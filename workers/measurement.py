@@ -57,6 +57,8 @@ def _of_task(task: Task, thread: dict[str, str], parts: StreamThreadParts, now_m
     if isinstance(task, StreamTask):
         gauges["active-buffer-count"] = float(task.num_buffered())
         yield from _lags(task, thread, parts)
+        if task.samples is not None:
+            yield from task.samples.groups(tags, now_ms)
     yield from task.metrics.groups(tags, isinstance(task, StreamTask), gauges, now_ms)
     restored = parts.changelog_reader.restored(task)
     for store in stores:

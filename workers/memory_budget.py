@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
-
-import psutil
 
 from penstock.statestore.rocksdb_store import RocksDBConfig
 from penstock.topology.errors import ConfigError
+
+from .host_memory import budget_bytes
 
 log = logging.getLogger(__name__)
 
@@ -19,33 +18,6 @@ MIB = 1 << 20
 PROCESS_BYTES = 160 * MIB
 #: Stores work with less than this, but read every block from the disk. In bytes.
 STORES_BYTES_MIN = 16 * MIB
-#: Where cgroups are, and the file in which v1 says what a container may take.
-CGROUPS, CGROUP_V1_FILE = "sys/fs/cgroup", "sys/fs/cgroup/memory/memory.limit_in_bytes"
-
-
-def host_bytes(root: Path = Path("/")) -> int:
-    """Return the memory of the machine, or of the container that this is. root: of the file system."""
-    found = [psutil.virtual_memory().total]
-    for file in (root / CGROUP_V1_FILE, *(cgroup / "memory.max" for cgroup in _cgroups(root))):
-        text = _text(file).strip()
-        if text.isdigit() and int(text) > 0:  # "max": no limit
-            found.append(int(text))
-    return min(found)
-
-
-def _cgroups(root: Path) -> Iterator[Path]:
-    """Yield the directories of this process's cgroup (v2) and of those that it is in: each may have a limit."""
-    for line in _text(root / "proc/self/cgroup").splitlines():
-        if line.startswith("0::"):
-            inner = root / CGROUPS / line.removeprefix("0::").strip("/")
-            yield from (path for path in (inner, *inner.parents) if path.is_relative_to(root / CGROUPS))
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text()
-    except OSError:  # not Linux, or no such controller
-        return ""
 
 
 def stores_config(config: Mapping[str, Any], num_threads: int, host: int) -> RocksDBConfig:
@@ -57,7 +29,7 @@ def stores_config(config: Mapping[str, Any], num_threads: int, host: int) -> Roc
     """
     given: int | None = config["penstock.memory.bytes"]
     threads = max(num_threads, 1)
-    budget = host // 2 if given is None else given
+    budget = budget_bytes(config, host)
     left = (budget - config["statestore.cache.max.bytes"]) // threads - PROCESS_BYTES
     if left < STORES_BYTES_MIN:
         needed = threads * (PROCESS_BYTES + STORES_BYTES_MIN) + config["statestore.cache.max.bytes"]

@@ -82,13 +82,41 @@ class Sensor:
         return [sample for sample in self._samples if sample.start_ms >= oldest]
 
 
+class SamplingBudget:
+    """When a stream thread may follow records through the operators of a task (node_samples.py).
+
+    share: of its time that this may take, 0.01 for a hundredth; 0: none.
+    """
+
+    #: What a sample takes at least, in ms: the loop's clock is no finer. And at most: one that took longer has waited.
+    SAMPLE_MS_MIN, SAMPLE_MS_MAX = 1, 20
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._due_ms = 0
+
+    def allows(self, now_ms: int) -> bool:
+        """Return whether a sample may be taken now."""
+        return self._share > 0 and now_ms >= self._due_ms
+
+    def spent(self, began_ms: int, ended_ms: int) -> None:
+        """Note what a sample has taken."""
+        taken_ms = min(max(ended_ms - began_ms, self.SAMPLE_MS_MIN), self.SAMPLE_MS_MAX)
+        self._due_ms = ended_ms + int(taken_ms / self._share)
+
+
 class ThreadMetrics:
     """The sensors of one stream thread (group ``stream-thread-metrics``)."""
 
-    def __init__(self, window_ms: int = SAMPLE_WINDOW_MS, samples: int = NUM_SAMPLES) -> None:
+    def __init__(
+        self, window_ms: int = SAMPLE_WINDOW_MS, samples: int = NUM_SAMPLES, sampling_percent: int = 0
+    ) -> None:
         def sensor() -> Sensor:
             return Sensor(window_ms, samples)
 
+        # Half each: flushes come seldom, and would never find the time unspent.
+        self.record_sampling = SamplingBudget(sampling_percent / 200)
+        self.flush_sampling = SamplingBudget(sampling_percent / 200)
         #: Makes sensors with the configured windows, for what else the thread measures.
         self.sensor = sensor
         self.commit, self.poll, self.process, self.punctuate = sensor(), sensor(), sensor(), sensor()

@@ -94,6 +94,11 @@ class ProcessorStateManager:
         self._recycled = recycled
         self._locked = True
 
+    @property
+    def has_adopted(self) -> bool:
+        """Whether it holds stores that it has taken over and not opened yet."""
+        return self._recycled is not None
+
     def open(self, build: Build) -> None:
         """Lock the task's directory and open all stores, or go on with adopted ones.
 
@@ -132,11 +137,13 @@ class ProcessorStateManager:
 
     def changelog_offsets(self) -> dict[TopicPartition, int | None]:
         """Return up to which offset each changelog is in its store, None for not at all."""
-        return {**self.stored_offsets(), **self._offsets_in_memory}
+        in_memory = self._offsets_in_memory if self._recycled is None else self._recycled.offsets_in_memory
+        return {**self.stored_offsets(), **in_memory}
 
     def stored_offsets(self) -> dict[TopicPartition, int | None]:
         """Return the offsets that lie on disk, None where nothing does."""
-        return {partition: self.stores[name].committed_offset() for partition, name in self.changelogs.items()}
+        stores = self.stores if self._recycled is None else self._recycled.stores
+        return {partition: stores[name].committed_offset() for partition, name in self.changelogs.items()}
 
     def restore(self, partition: TopicPartition, messages: Sequence[Message], next_offset: int) -> None:
         """Apply records of a changelog, together with the offset behind them."""

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
 import orjson
 
-from penstock.statestore.values import TIMESTAMPED
-from penstock.topology.records import VersionedRecord, Windowed
+from penstock.statestore.store_view import parts_of, rows_of_key
+from penstock.statestore.window_store import LONG_MAX
+from penstock.topology.records import Windowed
 from penstock.topology.serdes import PlainSerde, as_serde
 from penstock.topology.store_interfaces import StoreBuilder, StoreKind
 
 from .control import ReadStore
 from .store_answers import Row
-
-LAST_MS = (1 << 63) - 1
 
 
 class BadKeyError(ValueError):
@@ -68,9 +67,9 @@ def rows_of(request: ReadStore, store: Any) -> Generator[Row, None, None]:
     builder: StoreBuilder = store.builder
     encode = _order(builder)
     rows = _window_rows if builder.windowed else _key_value_rows
-    for key, window, value in rows(request, store, builder):
-        order = encode(key) + (b"" if window is None else b"%020d" % window[0])
-        yield Row(order, row_json(key, window, value, builder.kind in TIMESTAMPED))
+    for key, value in rows(request, store, builder):
+        order = encode(key.key) + b"%020d" % key.start if builder.windowed else encode(key)
+        yield Row(order, row_json(key, value, builder))
 
 
 def _order(builder: StoreBuilder) -> Callable[[Any], bytes]:
@@ -83,60 +82,42 @@ def _bounds(request: ReadStore, builder: StoreBuilder) -> tuple[Any, Any]:
     return low, high
 
 
-#: key, (start, end or None) of its window or None, value
-_Found = Generator[tuple[Any, tuple[int, int | None] | None, Any], None, None]
+#: (key, value), as store_view.rows_of_key gives them
+_Found = Iterator[tuple[Any, Any]]
 
 
 def _key_value_rows(request: ReadStore, store: Any, builder: StoreBuilder) -> _Found:
     versioned = builder.kind is StoreKind.VERSIONED_KEY_VALUE
-    if request.key is not None:
+    if request.key is not None and versioned and request.time_to is not None:
         key = parse_key(request.key, builder)
-        value = store.get(key, request.time_to) if versioned and request.time_to is not None else store.get(key)
-        if value is not None:
-            yield key, None, value
-        return
+        value = store.get(key, request.time_to)
+        return iter(()) if value is None else iter([(key, value)])
+    if request.key is not None:
+        return rows_of_key(store, parse_key(request.key, builder))
     if versioned:
         raise BadKeyError(f"The versioned store {builder.name} can only be read key by key.")
     if request.prefix is not None:
-        found = store.prefix_scan(request.prefix.encode()) if request.prefix else store.all()
-    else:
-        found = (store.reverse_range if request.reverse else store.range)(*_bounds(request, builder))
-    for key, value in found:
-        yield key, None, value
+        return iter(store.prefix_scan(request.prefix.encode()) if request.prefix else store.all())
+    return iter((store.reverse_range if request.reverse else store.range)(*_bounds(request, builder)))
 
 
 def _window_rows(request: ReadStore, store: Any, builder: StoreBuilder) -> _Found:
     if request.prefix is not None:
         raise BadKeyError(f"prefix= is for key-value stores, and {builder.name} is a {builder.kind.value} store.")
     first = 0 if request.time_from is None else request.time_from
-    last = LAST_MS if request.time_to is None else request.time_to
-    turn = "backward_" if request.reverse else ""
-    size = builder.window_size_ms
-    if request.key is None:
-        for windowed, value in getattr(store, f"{turn}fetch_keys")(*_bounds(request, builder), first, last):
-            yield windowed.key, (windowed.start, windowed.end), value
-        return
-    key = parse_key(request.key, builder)
-    if builder.kind is StoreKind.SESSION:
-        for windowed, value in getattr(store, f"{turn}find_sessions")(key, first, last):
-            yield windowed.key, (windowed.start, windowed.end), value
-        return
-    for start, value in getattr(store, f"{turn}fetch_range")(key, first, last):
-        yield key, (start, None if size is None else start + size), value
+    last = LONG_MAX if request.time_to is None else request.time_to
+    if request.key is not None:
+        return rows_of_key(store, parse_key(request.key, builder), first, last, reverse=request.reverse)
+    fetch_keys = store.backward_fetch_keys if request.reverse else store.fetch_keys
+    return iter(fetch_keys(*_bounds(request, builder), first, last))
 
 
-def row_json(key: Any, window: tuple[int, int | None] | None, value: Any, timestamped: bool) -> bytes:
-    """Return {"key", "value"}, with "window" and "timestamp" where there are such."""
+def row_json(key: Any, value: Any, builder: StoreBuilder) -> bytes:
+    """Return {"key", "value"}, with "window", "timestamp" and "valid_to" where there are such."""
     row: dict[str, Any] = {"key": key}
-    if window is not None:
-        row["window"] = {"start": window[0], "end": window[1]}
-    if timestamped:  # a cache may hold it as a plain tuple
-        row |= {"value": value[0], "timestamp": value[1]}
-    elif isinstance(value, VersionedRecord):
-        row |= {"value": value.value, "timestamp": value.timestamp, "valid_to": value.valid_to}
-    else:
-        row["value"] = value
-    return to_json(row)
+    if builder.windowed:
+        row = {"key": key.key, "window": {"start": key.start, "end": key.end}}
+    return to_json({**row, **parts_of(builder.kind, value)})
 
 
 def to_json(value: Any) -> bytes:

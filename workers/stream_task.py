@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.statestore.caching_store import CachingStore
 from penstock.statestore.stores import build_store
 from penstock.topology.compiled import CompiledTopology, compile_topology
 from penstock.topology.errors import StreamsError
@@ -16,6 +17,7 @@ from penstock.topology.records import Message, TaskId, TopicPartition
 from penstock.topology.task_context import Cancellable
 
 from .membership.membership import GroupMembership, OffsetAndMetadata
+from .node_samples import RECORDS, NodeSamples
 from .partition_consumer import PartitionConsumer
 from .partition_group import PartitionGroup
 from .record_collector import make_log_change, make_send
@@ -65,6 +67,7 @@ class StreamTask(Task):
         clients.producer.register_writer(task_id, {*self._sink_topics(), *(p.topic for p in written.values())})
         self._compiled: CompiledTopology | None = None
         self._group: PartitionGroup | None = None
+        self.samples: NodeSamples | None = None
         self._stream_time_queue = PunctuationQueue()
         self._system_time_queue = PunctuationQueue()
         self._commit_needed = False
@@ -104,6 +107,7 @@ class StreamTask(Task):
         self._read_from(committed)  # the last step that a broker can make fail, and be tried again
         times = self._initialize_processor_metadata(committed)
         self._compiled = compile_topology(self.topology, self)
+        self._compiled.errors.on_dead_letter = self.metrics.dead_letter
         self._group = PartitionGroup(
             self.input_partitions,
             self._compiled.sources,
@@ -115,6 +119,12 @@ class StreamTask(Task):
         for partition, time_ms in times.items():
             self._group.set_partition_time(partition, time_ms)
         self._compiled.init()
+        self.samples = NodeSamples(
+            self.topology, self._compiled.errors, self.environment.metrics, self.metrics.process, self.environment.time
+        )
+        for store in self.state_manager.stores.values():
+            if isinstance(store, CachingStore):
+                store.follower = self.samples.of_changes
         self._transition_to(TaskState.RUNNING)
         self.log.info("Restored and ready to run")
 
@@ -154,7 +164,7 @@ class StreamTask(Task):
             if self._compiled is not None:
                 self._compiled.close()
         finally:
-            self._compiled = self._group = None
+            self._compiled = self._group = self.samples = None
             self._stream_time_queue.close()
             self._system_time_queue.close()
             self.log.info("Suspended from %s", before.name)
@@ -187,6 +197,8 @@ class StreamTask(Task):
         head = group.head()
         began_ms = time.read_ms() if head is not None else now_ms
         left = max_records
+        if head is not None and self.samples is not None and self.samples.due(now_ms):
+            left -= self._process_followed(group, self.samples, head[0].topic, min(left, RECORDS))
         while left > 0 and group.ready_to_process(now_ms):
             processed = group.process_next(left)
             if processed is None:
@@ -197,6 +209,19 @@ class StreamTask(Task):
             ended_ms = time.read_ms()
             self.metrics.batch(head, time.wall_clock_ms, max_records - left, ended_ms - began_ms, ended_ms)
         return max_records - left
+
+    def _process_followed(self, group: PartitionGroup, samples: NodeSamples, topic: str, limit: int) -> int:
+        """Process some records as a sample."""
+        if not group.ready_to_process(self.environment.time.now_ms):
+            return 0
+
+        def process() -> int:
+            processed = group.process_next(limit)
+            return 0 if processed is None else processed.records
+
+        assert self._compiled is not None
+        source = self._compiled.source_of(topic)
+        return samples.of_records(process, source.name if source is not None else topic)
 
     def look(self, restored: int) -> None:
         """See Task.look; the queues have counted too."""

@@ -323,7 +323,7 @@ class StreamThread:
         if self.paused or self.state not in (_S.RUNNING, _S.PARTITIONS_ASSIGNED):
             return 0
         total = process_ms = punctuate_ms = commit_ms = 0
-        while True:
+        while not self._group.in_doubt:
             processed, latency_ms = self._process()
             total += processed
             process_ms += latency_ms

@@ -16,6 +16,7 @@ from penstock.statestore.thread_cache import ThreadCache
 from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.streams_config import EXACTLY_ONCE_V2, StreamsConfig
+from penstock.topology.topology_facts import facts_of, pack_facts
 
 from .assigned_standby_tasks import AssignedStandbyTasks
 from .assigned_streams_tasks import AssignedStreamsTasks
@@ -181,7 +182,11 @@ class _Assembly:
         self.log_prefix = f"stream-thread [{self.name}] "
         self.log = PrefixedLogger("penstock.workers.stream_thread", self.log_prefix)
         self.time = LoopTime(clock)
-        self.metrics = ThreadMetrics(self.config["metrics.sample.window.ms"], self.config["metrics.num.samples"])
+        self.metrics = ThreadMetrics(
+            self.config["metrics.sample.window.ms"],
+            self.config["metrics.num.samples"],
+            self.config["penstock.metrics.sampling.percent"],
+        )
         self.states = stream_thread_states(self.log)
         self.instance_id = static_instance_id(self.config, spec.process_id, spec.slot)
         self.admin = supplier.get_admin(f"{self.name}-admin")
@@ -361,6 +366,7 @@ class _Assembly:
             self._log("streams_partition_assignor"),
             self.config.with_prefix("client.tag."),
             rack=self.config["client.rack"],
+            facts=pack_facts(facts_of(self.topology, self.config)),
         )
 
     def _membership(self, assignor: StreamsPartitionAssignor) -> GroupMembership:

@@ -69,6 +69,11 @@ class StreamsGroup:
         """Whether an assignment is awaited."""
         return self._membership.join_pending
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether others may own the tasks by now: nothing may be processed until the group has said."""
+        return self._membership.in_doubt
+
     def subscribe(self) -> None:
         """Join the group for the first time."""
         self._join("joining")

@@ -134,12 +134,14 @@ class Task(ABC):
         if self.state is TaskState.CLOSED:
             self.log.trace("Skip closing since state is %s", self.state.name)
             return
+        restoring = self.state is TaskState.RESTORING
         if self.state is not TaskState.SUSPENDED:
             self._attempt(clean, "suspend", self.suspend)
         self._attempt(clean, "changelog reader unregistration", lambda: self.environment.changelogs.unregister(self))
         if clean:
             self.state_manager.persist()
-            self.state_manager.write_checkpoint()
+        if clean or restoring:  # what was restored stays: a leader that does not know of it would move the task on
+            self._attempt(clean, "checkpoint", self.state_manager.write_checkpoint)
         self._attempt(clean, "state manager close", self.state_manager.close)
         self._transition_to(TaskState.CLOSED)
         self.environment.metrics.task_closed.record(1, self.environment.time.now_ms)

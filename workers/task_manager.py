@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from penstock.statestore.checkpoint import CHECKPOINT_FILE_NAME, OffsetCheckpoint
 from penstock.statestore.state_directory import StateDirectory
-from penstock.topology.errors import BrokerUnavailableError, LockError, ProcessorStateError, StreamsError
+from penstock.topology.errors import BrokerUnavailableError, LockError, StreamsError
 from penstock.topology.records import TaskId, TopicPartition
 
 from .assigned_standby_tasks import AssignedStandbyTasks
 from .assigned_streams_tasks import AssignedStreamsTasks
 from .assigned_tasks import AssignedTasks, FirstError, T
-from .assignment.subscription_info import LATEST_OFFSET, UNKNOWN_OFFSET_SUM
 from .committer import Commit, Committer
 from .log_context import PrefixedLogger, listed
 from .membership.membership import CommitTimeoutError, GroupMembership, RetriableCommitError
@@ -28,7 +26,7 @@ from .stream_task import StreamTask
 from .streams_producer import StreamsProducer
 from .task import Task
 from .task_creator import AbstractTaskCreator, StandbyTaskCreator, TaskCreator
-from .task_state import TaskState
+from .task_offset_sums import task_offset_sums
 
 #: Which partitions each task reads.
 TaskPartitions = Mapping[TaskId, Collection[TopicPartition]]
@@ -242,7 +240,10 @@ class TaskManager:
         tasks = {task_id: task for task_id, task in registry.all_tasks().items() if task_id in again}
         registry.close_dirty(tasks)
         for task_id in tasks.keys() & set(wiped):
-            self._state_directory.wipe(task_id)
+            try:
+                self._state_directory.wipe(task_id)
+            except LockError as error:  # another process here looks at it; the damage is found again, and wiped then
+                self._log.info("The files of task %s are left for now: %s", task_id, error)
         for task in creator.create_tasks({task_id: task.input_partitions for task_id, task in tasks.items()}):
             registry.add_new_task(task)
 
@@ -328,8 +329,8 @@ class TaskManager:
 
     @property
     def rebalance_in_progress(self) -> bool:
-        """Whether this member waits for an assignment; until then nothing can be committed."""
-        return self._membership.join_pending
+        """Whether this member waits for an assignment, or for word whether it still is one: nothing is committed."""
+        return self._membership.join_pending or self._membership.in_doubt
 
     def commit_all(self) -> int:
         """Commit all active tasks that need it. Returns how many, or NOT_COMMITTED in the middle of a rebalance."""
@@ -365,6 +366,11 @@ class TaskManager:
         return committed
 
     def _commit(self, tasks: Collection[StreamTask]) -> int:
+        if self._membership.in_doubt:
+            raise RetriableCommitError(
+                "This process stood still for longer than session.timeout.ms; the group has not said yet whether its "
+                "tasks are still its own. Commit again later."
+            )
         commit = self._committer.begin()
         for task in self.active.running.values() if self._committer.all_together and tasks else tasks:
             commit.add(task)
@@ -407,33 +413,9 @@ class TaskManager:
         return set(self.active.previous_active_tasks)
 
     def task_offset_sums(self) -> dict[TaskId, int]:
-        """Return how far the state of each task on this machine is, for the leader's plans (KIP-441).
-
-        Of tasks that another process here has locked, that process tells.
-        """
-        tasks = self.standby.all_tasks() | self.active.all_tasks()
-        sums = {task_id: offset_sum(task) for task_id, task in tasks.items() if task.state is not TaskState.CREATED}
-        for task_id in set(self._state_directory.tasks_on_disk()) - sums.keys():
-            try:
-                self._state_directory.lock(task_id)
-            except LockError:
-                continue
-            try:
-                sums[task_id] = self._noted_offset_sum(task_id)
-            finally:
-                self._state_directory.unlock(task_id)
-        return sums
-
-    def _noted_offset_sum(self, task_id: TaskId) -> int:
-        """Return what a task noted when it was closed. It is only a hint: a damaged one says nothing."""
-        checkpoint = OffsetCheckpoint(self._state_directory.directory_for_task(task_id) / CHECKPOINT_FILE_NAME)
-        try:
-            offsets = checkpoint.read()
-        except ProcessorStateError as error:
-            self._log.warning("%s. It is not needed and deleted.", error)
-            checkpoint.delete()
-            offsets = {}
-        return sum(offsets.values()) if offsets else UNKNOWN_OFFSET_SUM
+        """Return how far the state of each task on this machine is; see task_offset_sums.py."""
+        tasks: dict[TaskId, Task] = {**self.standby.all_tasks(), **self.active.all_tasks()}
+        return task_offset_sums(tasks, self._state_directory, self._log)
 
     def describe(self, indent: str = "") -> str:
         """Return a description of several lines (Kafka Streams: toString)."""
@@ -471,13 +453,6 @@ class TaskManager:
             except Exception as error:  # noqa: BLE001  raised below
                 first.note(error)
         first.reraise()
-
-
-def offset_sum(task: Task) -> int:
-    """Return the sum of a task's changelog offsets, LATEST_OFFSET if it is active and runs."""
-    if task.kind == StreamTask.kind and task.state is TaskState.RUNNING:
-        return LATEST_OFFSET
-    return sum(offset or 0 for offset in task.state_manager.changelog_offsets().values())
 
 
 def moved(tasks: Iterable[StreamTask | StandbyTask], assigned: TaskPartitions) -> set[TaskId]:

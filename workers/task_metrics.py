@@ -6,6 +6,7 @@ looked at with each beat of the stream thread.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from .partition_group import PartitionGroup
 
 TASK_GROUP = "stream-task-metrics"
+#: Penstock's own: dead letters written, by where and why.
+DEAD_LETTER_GROUP = "penstock-dead-letter-metrics"
 NODE_GROUP = "stream-processor-node-metrics"
 
 
@@ -66,6 +69,7 @@ class TaskMetrics:
         self.active_process_ratio = thread.sensor()
         #: Counted where they happen.
         self.dropped_records = self.enforced_processing = 0
+        self._dead_letters: Counter[tuple[str, str, str]] = Counter()  # by node, exception and topic
         self._dropped, self._enforced = Growth(thread.sensor()), Growth(thread.sensor())
         self._restored = Growth(thread.sensor())
         self._process_ms = 0
@@ -81,6 +85,10 @@ class TaskMetrics:
         """Count a record that was dropped."""
         self.dropped_records += 1
         self._thread.dropped_records.record(1, now_ms)
+
+    def dead_letter(self, node: str, error: Exception, topic: str) -> None:
+        """Count a record that was written to a dead-letter topic."""
+        self._dead_letters[node, type(error).__qualname__, topic] += 1
 
     def enforce(self, now_ms: int) -> None:
         """Count a processing although a partition is empty."""
@@ -124,6 +132,9 @@ class TaskMetrics:
         for source in self._sources if active else ():
             node = {**tags, "processor-node-id": source.name}
             yield MetricGroup(NODE_GROUP, node, dict(source.values(now_ms)))
+        for (name, exception, topic), count in self._dead_letters.items():
+            letter = {**tags, "processor-node-id": name, "exception": exception, "topic": topic}
+            yield MetricGroup(DEAD_LETTER_GROUP, letter, {"dead-letters-total": float(count)})
 
     def _task_values(self, active: bool, now_ms: int) -> Iterator[tuple[str, float]]:
         yield from rate_and_total("restore" if active else "update", self._restored.sensor, now_ms)

@@ -45,7 +45,9 @@ console = Console(highlight=False)
 @click.option("--follow", is_flag=True, help="Keep running after the answers, until Ctrl-C.")
 @click.option("--fresh/--keep", default=False, help="Start over, or go on with what the last run left (the default).")
 @click.option("--verify", "verifies", is_flag=True, help="Compute the answers with plain Python too, and compare.")
-@click.option("--engine", type=click.Choice(["local"]), default="local", show_default=True, help="What runs it.")
+@click.option(
+    "--engine", type=click.Choice(["local", "spark"]), default="local", show_default=True, help="What runs it."
+)
 def main(threads: int, follow: bool, fresh: bool, verifies: bool, engine: str) -> None:
     """Run a year of real flights through Penstock, and show the answers.
 
@@ -53,14 +55,13 @@ def main(threads: int, follow: bool, fresh: bool, verifies: bool, engine: str) -
     examples/flights. A second run finds data and state, and takes seconds. $KAFKA_BOOTSTRAP_SERVERS names another
     cluster to use.
     """
-    del engine  # there is one so far
     # A service manager's or a CI's stop is as orderly as Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with cluster(fresh) as (address, directory):
             demo = Demo(address, directory, threads)
             demo.load(fresh)
-            demo.run(follow)
+            (demo.run_on_spark if engine == "spark" else demo.run)(follow)
             equal = demo.verify() if verifies else True
     except KeyboardInterrupt:
         console.print("Stopped.")
@@ -82,6 +83,7 @@ def cluster(fresh: bool) -> Iterator[tuple[str, Path]]:
             broker.stop()  # of an earlier run that was killed
             broker.delete_data()
             shutil.rmtree(directory / "state", ignore_errors=True)
+            shutil.rmtree(directory / "spark", ignore_errors=True)
         if given:
             yield given, directory
             return
@@ -150,6 +152,14 @@ class Demo:
                 raise PenstockError(
                     f"the application ended with {streams.exit_code.name}: see {log_file}. --fresh starts over"
                 )
+
+    def run_on_spark(self, follow: bool) -> None:
+        """Do what run does on Spark, as an application of its own: it has its own offsets and state."""
+        from examples.flights.on_spark import run_on_spark
+
+        own = {"application.id": f"{self._config()['application.id']}-spark"}
+        config = self._config().with_overrides(own, "the demo")
+        run_on_spark(config, self.directory / "spark", console, self.show_answers, follow)
 
     def _config(self) -> StreamsConfig:
         own = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import orjson
@@ -77,6 +77,12 @@ def load(bootstrap_servers: str) -> int:
     Raises KafkaException if a topic cannot be created or written.
     """
     create_topics(bootstrap_servers)
+    produce(bootstrap_servers, SOURCES)
+    return sum(dataset.ROWS.values())
+
+
+def produce(bootstrap_servers: str, sources: Mapping[str, Callable[[], Iterable[Keyed]]]) -> None:
+    """Write records into topics, all of one topic before the next; raises KafkaException."""
     # Java's partitioner, so that a Java program that joins with these topics finds the same keys in the same places.
     producer = Producer(
         {
@@ -95,14 +101,13 @@ def load(bootstrap_servers: str) -> int:
         if error is not None:
             failures.append(error)
 
-    for topic, source in SOURCES.items():
+    for topic, source in sources.items():
         what, rows = f"Loading {topic}", dataset.ROWS[topic]
         records = track(source(), what, rows, console=console, transient=True, disable=not console.is_terminal)
         for key, value, timestamp in records:
             _produce(producer, topic, key, orjson.dumps(value), timestamp, delivered)
     if producer.flush(FLUSH_TIMEOUT_SECONDS) or failures:
         raise KafkaException(failures[0] if failures else KafkaError(KafkaError._MSG_TIMED_OUT))
-    return sum(dataset.ROWS.values())
 
 
 def create_topics(bootstrap_servers: str) -> None:

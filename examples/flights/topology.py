@@ -25,6 +25,8 @@ from penstock import (
 )
 
 Row = dict[str, Any]
+#: A table of names, by what stands for them.
+Lookup = GlobalKTable[Any, Row] | KTable[Any, Row]
 
 TEXT = Serdes.string()
 JSON = Serdes.json()
@@ -74,6 +76,15 @@ def once(update: Callable[[Row, Row], Row]) -> Callable[[Any, Row, Row], Row]:
 
 def build() -> Topology:
     """Return the topology: ``penstock run examples.flights.topology:build``."""
+    return _build(global_tables=True)
+
+
+def build_for_both() -> Topology:
+    """Return the topology that Spark runs too, where tasks have no global tables: two more repartition topics."""
+    return _build(global_tables=False)
+
+
+def _build(global_tables: bool) -> Topology:
     builder = StreamsBuilder()
     flights = (
         builder.stream(topics.FLIGHTS, key_serde=TEXT, value_serde=JSON)
@@ -82,8 +93,9 @@ def build() -> Topology:
     )
     planes = builder.table(topics.PLANES, key_serde=TEXT, value_serde=JSON, store="planes")
     weather = builder.table(topics.WEATHER, key_serde=TEXT, value_serde=JSON, store="weather")
-    airlines = builder.global_table(topics.AIRLINES, key_serde=TEXT, value_serde=JSON, store="airlines")
-    airports = builder.global_table(topics.AIRPORTS, key_serde=TEXT, value_serde=JSON, store="airports")
+    lookup = builder.global_table if global_tables else builder.table
+    airlines = lookup(topics.AIRLINES, key_serde=TEXT, value_serde=JSON, store="airlines")
+    airports = lookup(topics.AIRPORTS, key_serde=TEXT, value_serde=JSON, store="airports")
     answer(average_delays(flights, airlines), topics.DELAYS)
     answer(busiest_routes(flights, airports), topics.ROUTES)
     answer(by_manufacturer(flights, planes), topics.MANUFACTURERS)
@@ -106,7 +118,7 @@ def without_memory(aggregate: Row) -> Row:
     return {column: value for column, value in aggregate.items() if column != "seen"}
 
 
-def average_delays(flights: KStream[Any, Row], airlines: GlobalKTable[Any, Row]) -> KStream[Any, Row]:
+def average_delays(flights: KStream[Any, Row], airlines: Lookup) -> KStream[Any, Row]:
     """Departures that took place, by carrier and hour: how many, and how late on average (minutes)."""
     delays = (
         flights.filter(lambda _, flight: flight["dep_delay"] is not None)
@@ -114,18 +126,28 @@ def average_delays(flights: KStream[Any, Row], airlines: GlobalKTable[Any, Row])
         .windowed_by(TimeWindows(HOUR, grace=GRACE))
         .aggregate(no_departures, once(add_departure), store="delays", key_serde=TEXT, value_serde=JSON)
     )
-    return (
-        delays.to_stream(lambda window, row: window_name(window))
-        .left_join(airlines, lambda _, row: row["carrier"], with_airline)
-    )  # fmt: skip
+    return named(delays.to_stream(lambda window, row: window_name(window)), airlines, "carrier", with_airline)
 
 
-def busiest_routes(flights: KStream[Any, Row], airports: GlobalKTable[Any, Row]) -> KStream[Any, Row]:
+def busiest_routes(flights: KStream[Any, Row], airports: Lookup) -> KStream[Any, Row]:
     """Flights by route, and how many of them were cancelled (no departure delay)."""
     routes = flights.group_by(route, name="by-route", key_serde=TEXT, value_serde=JSON).aggregate(
         no_flights, once(add_to_route), store="routes", key_serde=TEXT, value_serde=JSON
     )
-    return routes.to_stream().left_join(airports, lambda _, row: row["dest"], with_airport)
+    return named(routes.to_stream(), airports, "dest", with_airport)
+
+
+def named(
+    rows: KStream[Any, Row], names: Lookup, column: str, joiner: Callable[[Row, Row | None], Row]
+) -> KStream[Any, Row]:
+    """Join rows with the names of what a column says: at once with a global table, else by way of the column's task."""
+    if isinstance(names, GlobalKTable):
+        return rows.left_join(names, lambda _, row: row[column], joiner)
+    return (
+        rows.map(lambda key, row: (row[column], {**row, "key": key}))
+        .left_join(names, joiner, name=f"with-name-of-{column}", key_serde=TEXT, value_serde=JSON)
+        .map(lambda _, row: (row["key"], {name: value for name, value in row.items() if name != "key"}))
+    )
 
 
 def by_manufacturer(flights: KStream[Any, Row], planes: KTable[Any, Row]) -> KStream[Any, Row]:

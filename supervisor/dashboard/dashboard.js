@@ -79,7 +79,7 @@ function fill(table, items, keyOf, build) {
 function fold(name, rows) {
   const box = by(`${name}-box`);
   text(by(`${name}-count`), String(rows));
-  if (!box.dataset.seen) box.open = rows <= 32;
+  if (!box.dataset.seen) box.open = rows <= (innerWidth <= 640 ? 8 : 32);
   box.dataset.seen = "yes";
 }
 
@@ -97,7 +97,7 @@ function figure(cell, value) {
 
 // -- what is shown
 
-function show({ status, topology, sources }) {
+function show({ status, topology, sources, nodes, edges: flows, dead_letters: letters }) {
   by("main").hidden = false;
   document.title = `${status.application_id}: ${status.state}`;
   text(by("application"), status.application_id);
@@ -110,28 +110,32 @@ function show({ status, topology, sources }) {
     history[name].push(value);
     if (history[name].length > HISTORY) history[name].shift();
   }
-  showFigures(status, memory);
+  showFigures(status, memory, letters);
   showErrors(status);
+  showLetters(letters);
   showThreads(status.threads);
   showTasks(status.threads);
   showLag(status.threads);
-  if (topology) showTopology(topology, sources);
+  if (topology) showTopology(topology, sources, nodes, flows);
+  showHot(nodes, sources);
   showButtons(status);
 }
 
-function showFigures(status, memory) {
+function showFigures(status, memory, letters) {
   const totals = status.totals;
+  const budget = status.memory_budget_bytes;
   const restoring = totals.restore_remaining > 0;
   const figures = [
     ["Records/s", rate(totals.records_per_second), history.rate],
     ["Lag, records", count(totals.lag), history.lag],
-    ["Memory", bytes(memory), history.memory],
+    [budget ? `Memory (${bytes(budget)})` : "Memory", bytes(memory), history.memory, budget],
     ["Tasks", `${totals.tasks}${totals.standby_tasks ? ` + ${totals.standby_tasks} standby` : ""}`, null],
     ["To restore", restoring ? count(totals.restore_remaining) : "nothing", null],
     ["Errors", count(status.errors_total), null],
+    ["Dead letters", count(letters.reduce((sum, letter) => sum + letter.count, 0)), null],
   ];
   const place = by("figures");
-  figures.forEach(([label, value, values], index) => {
+  figures.forEach(([label, value, values, most], index) => {
     let box = place.children[index];
     if (!box) {
       box = make("div", "figure");
@@ -139,13 +143,14 @@ function showFigures(status, memory) {
       if (values) shape("polyline", { class: "spark" }, shape("svg", { viewBox: "0 0 150 24", preserveAspectRatio: "none", "aria-hidden": "true" }, box));
       place.append(box);
     }
+    text(box.children[0], label);
     text(box.children[1], value);
-    if (values) box.querySelector("polyline").setAttribute("points", line(values));
+    if (values) box.querySelector("polyline").setAttribute("points", line(values, most));
   });
 }
 
-function line(values) {
-  const top = Math.max(...values, 1);
+function line(values, most) {
+  const top = Math.max(...values, most || 1);
   return values.map((value, index) => `${index + HISTORY - values.length},${(23 - (22 * value) / top).toFixed(1)}`).join(" ");
 }
 
@@ -167,13 +172,51 @@ function showErrors(status) {
   }));
 }
 
+function showLetters(letters) {
+  by("letters-section").hidden = letters.length === 0;
+  fill(by("letters"), letters, (letter) => `${letter.node} ${letter.exception} ${letter.topic}`, (letter, cells) => {
+    text(cells[0], letter.node);
+    text(cells[1], letter.exception);
+    text(cells[2], letter.topic);
+    figure(cells[3], count(letter.count));
+  });
+}
+
+const HOTTEST = 8;
+
+function showHot(nodes, sources) {
+  const found = Object.entries(nodes).filter(([, node]) => node.time_ratio > 0);
+  found.sort(([, a], [, b]) => b.time_ratio - a.time_ratio);
+  by("hot-section").hidden = found.length === 0;
+  fill(by("hot"), found.slice(0, HOTTEST), ([name]) => name, ([name, node], cells) => {
+    const records = name in sources ? sources[name].rate : node.rate;
+    text(cells[0], name);
+    figure(cells[1], rate(records));
+    figure(cells[2], records ? brief(node.time_ratio / records) : "–");
+    figure(cells[3], `${small.format(100 * node.time_ratio)} %`);
+    bar(cells[4], node.time_ratio, found[0][1].time_ratio, `Time of ${name}, as a share of the hottest`);
+  });
+}
+
+const brief = (seconds) => (seconds < 0.001 ? `${small.format(seconds * 1e6)} µs` : `${small.format(seconds * 1e3)} ms`);
+
+function bar(cell, value, most, label) {
+  cell.className = "bare";
+  if (!cell.firstChild) cell.append(make("progress"));
+  cell.firstChild.max = most;
+  cell.firstChild.value = value;
+  cell.firstChild.setAttribute("aria-label", label);
+}
+
 function showThreads(threads) {
   fill(by("threads"), threads, (thread) => thread.number, (thread, cells) => {
     text(cells[0], `StreamThread-${thread.number} (${thread.pid})`);
     badge(cells[1], thread.state);
     figure(cells[2], rate(thread.records_per_second));
     figure(cells[3], count(thread.lag));
-    figure(cells[4], bytes(thread.rss_bytes));
+    const share = thread.memory_share_bytes ? ` of ${bytes(thread.memory_share_bytes)}` : "";
+    figure(cells[4], bytes(thread.rss_bytes) + share);
+    cells[4].classList.toggle("bad", thread.over_memory_share);
     figure(cells[5], `${number.format(thread.cpu_percent)} %`);
     figure(cells[6], duration(thread.uptime_seconds));
     figure(cells[7], count(thread.restarts));
@@ -226,29 +269,24 @@ function showLag(threads) {
   fill(by("lag"), rows, (row) => `${row.topic} ${row.partition}`, (row, cells) => {
     text(cells[0], `${row.topic}-${row.partition}`);
     figure(cells[1], count(row.lag));
-    cells[2].className = "bare";
-    if (!cells[2].firstChild) cells[2].append(make("progress"));
-    const bar = cells[2].firstChild;
-    bar.max = most;
-    bar.value = row.lag || 0;
-    bar.setAttribute("aria-label", `Lag of ${row.topic}-${row.partition}, as a share of the longest`);
+    bar(cells[2], row.lag || 0, most, `Lag of ${row.topic}-${row.partition}, as a share of the longest`);
   });
 }
 
 // -- the topology
 
-function showTopology(topology, sources) {
+function showTopology(topology, sources, nodes, flows) {
   if (drawnTopology !== topology.text) {
     drawnTopology = topology.text;
     edges = new Map();
     by("topology").replaceChildren(...topology.subtopologies.map(draw));
   }
-  for (const [name, label] of edges) {
-    const found = sources[name];
-    text(label, found ? `${rate(found.rate)}/s · ${found.rate ? duration(found.latency_avg / 1000) : "–"}` : "");
-  }
+  const say = (label, pace, age) => label && text(label, pace === undefined ? "" : `${rate(pace)}/s · ${pace ? duration(age / 1000) : "–"}`);
+  for (const [name, source] of Object.entries(sources)) say(edges.get(edgeId("", name)), source.rate, source.latency_avg);
+  for (const flow of flows) say(edges.get(edgeId(flow.from, flow.to)), flow.rate, nodes[flow.to] ? nodes[flow.to].age : 0);
 }
 
+const edgeId = (from, to) => `${from} → ${to}`;
 const WIDE = 210, HIGH = 30, GAP_X = 24, GAP_Y = 44;
 
 // Layers from top to bottom, each node below all that lead to it; topics and stores are nodes too.
@@ -262,9 +300,9 @@ function draw(subtopology) {
     for (const topic of node.topics) {
       const end = `${node.type} topic ${topic}`;
       add(end, topic, "topic");
-      links.push(node.type === "source" ? { from: end, to: id, source: node.name } : { from: id, to: end });
+      links.push(node.type === "source" ? { from: end, to: id, edge: edgeId("", node.name) } : { from: id, to: end });
     }
-    for (const next of node.successors) links.push({ from: id, to: `node ${next}` });
+    for (const next of node.successors) links.push({ from: id, to: `node ${next}`, edge: edgeId(node.name, next) });
     for (const store of node.stores) {
       add(`store ${store}`, store, "store");
       links.push({ from: id, to: `store ${store}`, keeps: true });
@@ -284,7 +322,7 @@ function picture(subtopology, all, links, nodes) {
   const layers = [];
   for (const node of all) (layers[node.layer] ||= []).push(node);
   const most = Math.max(...layers.map((layer) => layer.length));
-  const width = most * (WIDE + GAP_X) + GAP_X, height = layers.length * (HIGH + GAP_Y);
+  const width = most * (WIDE + GAP_X) + GAP_X, height = layers.length * (HIGH + GAP_Y) - GAP_Y + 8;
   for (const layer of layers) {
     // Below their parents as far as that goes: fewer lines cross.
     const wish = (node) => {
@@ -303,6 +341,7 @@ function picture(subtopology, all, links, nodes) {
   box.append(make("figcaption", "", `Sub-topology ${subtopology.id}`));
   const svg = shape("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Sub-topology ${subtopology.id}: ${all.map((node) => node.label).join(", ")}` }, box);
   const labels = [];
+  for (const link of links) link.parts = links.some((other) => other !== link && other.from === link.from);
   for (const link of links) labels.push(connect(svg, nodes.get(link.from), nodes.get(link.to), link));
   for (const node of all) {
     const group = shape("g", { class: `node ${node.kind}` }, svg);
@@ -320,9 +359,13 @@ function connect(svg, from, to, link) {
   const top = from.y + HIGH / 2, bottom = to.y - HIGH / 2, bend = (top + bottom) / 2;
   shape("path", { class: `edge${link.keeps ? " keeps" : ""}`, d: `M${from.x} ${top} C${from.x} ${bend} ${to.x} ${bend} ${to.x} ${bottom - 5}` }, svg);
   shape("path", { class: "head", d: `M${to.x - 4} ${bottom - 7} L${to.x + 4} ${bottom - 7} L${to.x} ${bottom} Z` }, svg);
-  if (!link.source || edges.has(link.source)) return null;
-  const label = shape("text", { class: "figuretext", x: (from.x + to.x) / 2 + 8, y: bend + 4 }, svg, "");
-  edges.set(link.source, label);
+  if (!link.edge || edges.has(link.edge)) return null;
+  // Beside the end that has this one line only, and on the side where the line is not.
+  const [x, y] = link.parts ? [to.x, bottom - 9] : [from.x, top + 15];
+  const left = link.parts ? to.x < from.x : to.x > from.x;
+  const where = from.x === to.x ? { x: x + 8, y: bend + 4 } : { x: x + (left ? -8 : 8), y, "text-anchor": left ? "end" : "start" };
+  const label = shape("text", { class: "figuretext", ...where }, svg, "");
+  edges.set(link.edge, label);
   return label;
 }
 

@@ -20,6 +20,10 @@ ROOT = Path(__file__).resolve().parents[2]
 END_SECONDS = 90.0
 #: Stream threads of a host: at the start, and at most.
 THREADS, THREADS_MAX = 2, 3
+#: How much more often a stream thread's process is hit than the spare one.
+THREADS_TO_SPARE = 3
+#: What the names of librdkafka's threads begin with: a process that has none has no client, so it is no stream thread.
+CLIENT_THREADS = "rdk:"
 
 
 class Host:
@@ -64,8 +68,20 @@ class Host:
             )
 
     def workers(self) -> list[psutil.Process]:
-        """Return the processes of the stream threads, in the order of their start."""
+        """Return the processes of the stream threads and the spare one, in the order of their start."""
         return [process for process in self._children() if "spawn_main" in " ".join(_command(process))]
+
+    def victim(self, share: float) -> tuple[psutil.Process, str] | None:
+        """Return who is hit and what to call it, None if nobody is there. share: which one, in 0…1."""
+        workers = self.workers()
+        threads = [worker for worker in workers if is_stream_thread(worker)]
+        spare = [worker for worker in workers if worker not in threads]
+        candidates = threads * THREADS_TO_SPARE + spare
+        if not candidates:
+            return None
+        worker = candidates[int(share * len(candidates))]
+        what = "worker" if worker in threads else "spare process (or one that starts),"
+        return worker, f"{self.name} {what} {workers.index(worker) + 1} of {len(workers)}, pid {worker.pid}"
 
     def _children(self) -> list[psutil.Process]:
         if self._process is None:
@@ -176,6 +192,15 @@ def _catches(pid: int, number: signal.Signals) -> bool:
         return True
     mask = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigCgt:"))
     return bool(mask >> (number - 1) & 1)
+
+
+def is_stream_thread(process: psutil.Process) -> bool:
+    """Return whether a process has Kafka clients: the spare one has none before it becomes a stream thread."""
+    for name in Path(f"/proc/{process.pid}/task").glob("*/comm"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            if name.read_text().startswith(CLIENT_THREADS):
+                return True
+    return False
 
 
 def _command(process: psutil.Process) -> list[str]:

@@ -291,12 +291,10 @@ class Chaos:
             self._say("the broker has dropped markers of transactions while it led no partition")
 
     def _hit_worker(self, host: Host, event: Event) -> str:
-        workers = host.workers()
-        if not workers:
+        victim = host.victim(event.victim)
+        if victim is None:
             return f"{host.name}: nobody there"
-        index = int(event.victim * len(workers))
-        worker = workers[index]
-        name = f"{host.name} worker {index + 1} of {len(workers)}, pid {worker.pid}"
+        worker, name = victim
         if event.action is Action.KILL_WORKER:
             _send(worker, signal.SIGKILL)
             return name

@@ -19,7 +19,7 @@ def missing() -> str | None:
 
 
 WHY = missing()
-collect_ignore = [] if WHY is None else ["test_on_spark.py", "test_kill.py"]
+collect_ignore = [] if WHY is None else ["test_on_spark.py", "test_handover.py", "test_kill.py"]
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 from base64 import b64decode
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any, NamedTuple
 
@@ -18,12 +18,17 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from penstock import Record, Serdes, StreamsConfig, Topology
+from penstock import Serdes, StreamsConfig, Topology
+from penstock._driver_task import ProducedRecord
 from penstock.pipeline.capabilities import Capability, CapabilityReport, report_capabilities
+from penstock.pipeline.checkpoint import full_source_topics
+from penstock.pipeline.query_order import processing_order
 from penstock.pipeline.state_reader import read_stores
 from penstock.spark import SparkStreams
 from penstock.statestore.suppress_buffer import InMemoryTimeOrderedKeyValueChangeBuffer
 from penstock.testing import TopologyTestDriver
+from penstock.topology.compiled import CompiledSource, StampedRecord
+from penstock.topology.records import Message
 from tests.goldens import interpreter
 from tests.goldens.compare import _EMIT_INTERVALS, WALL_CLOCK_START_MS, case_config
 
@@ -41,19 +46,23 @@ class Results(NamedTuple):
 
 
 def not_comparable(case: Case) -> str | None:
-    """Return why a case cannot run on both engines, None if it can."""
+    """Return why a case cannot run on both engines, None if it can.
+
+    Many move the wall clock, but nothing in them reads it once _without_throttling has had its way.
+    """
     if case["error"] is not None:
         return "it ends in an error"
-    if any("advance_wall_clock_ms" in step for step in case["inputs"]):
-        return "it moves the wall clock"
     text = str(case["topology"])
-    if case["config"].get("emit.interval.ms"):
-        return "it throttles by the wall clock"
     if "time_as_value" in text or "tally_wall_clock" in text:
         return "it reads the wall clock"
     if "topic_fn" in text:
         return "it chooses its topics, which all cases would share"
     return None
+
+
+def _without_throttling(case: Case) -> dict[str, Any]:
+    """Return a case's configuration in which results of closed windows and joins wait for no wall clock."""
+    return {**case_config(case), **dict.fromkeys(_EMIT_INTERVALS, 0)}
 
 
 def own_topics(case: Case) -> Case:
@@ -64,6 +73,7 @@ def own_topics(case: Case) -> Case:
         if "topic" in op:
             topic = op["topic"]
             op["topic"] = f"{mark}-{topic}" if isinstance(topic, str) else [f"{mark}-{name}" for name in topic]
+    case["inputs"] = [step for step in case["inputs"] if "advance_wall_clock_ms" not in step]
     for step in case["inputs"]:
         step["topic"] = f"{mark}-{step['topic']}"
     case["config"]["application.id"] = f"{mark}-app"
@@ -104,23 +114,97 @@ def _bytes(encoded: Any) -> bytes | None:
     return None if encoded is None else b64decode(encoded["b64"])
 
 
+class Turns:
+    """In place of the driver's queues: sub-topology by sub-topology takes all that waits for it, as micro-batches do.
+
+    order: the sub-topologies' topics. end_turn: commits. Each sub-topology has a stream time of its own, as its task.
+    """
+
+    def __init__(self, task: Any, order: list[list[str]], end_turn: Callable[[], None]) -> None:
+        self._task = task
+        self._waiting: list[dict[str, list[tuple[CompiledSource, Message]]]] = [
+            {topic: [] for topic in topics} for topics in order
+        ]
+        self._stream_times = [-1] * len(order)
+        self._end_turn = end_turn
+        self._offsets: Counter[str] = Counter()
+
+    def next_offset(self, source: CompiledSource) -> int:
+        """Return the offset for the next record of a topic."""
+        self._offsets[source.topic] += 1
+        return self._offsets[source.topic] - 1
+
+    def add(self, source: CompiledSource, message: Message) -> None:
+        """Let a record wait for the next turn of its sub-topology."""
+        next(waiting[source.topic] for waiting in self._waiting if source.topic in waiting).append((source, message))
+
+    def drain(self) -> Iterator[tuple[CompiledSource, StampedRecord]]:
+        """Yield records until none is left: what is sent to a sub-topology while it has its turn waits for the next."""
+        while any(records for waiting in self._waiting for records in waiting.values()):
+            for number, waiting in enumerate(self._waiting):
+                taken = {topic: records[:] for topic, records in sorted(waiting.items()) if records}
+                for topic in taken:
+                    waiting[topic].clear()
+                if taken:
+                    self._task.stream_time_ms = self._stream_times[number]
+                    yield from _lowest_first(taken)
+                    self._end_turn()
+                    self._stream_times[number] = self._task.stream_time_ms
+
+    def clear(self) -> None:
+        """Forget what waits."""
+        for waiting in self._waiting:
+            for records in waiting.values():
+                records.clear()
+
+
+def _lowest_first(
+    taken: Mapping[str, list[tuple[CompiledSource, Message]]],
+) -> Iterator[tuple[CompiledSource, StampedRecord]]:
+    """Yield records, of several topics that with the lowest timestamp next, then of that which has waited longest."""
+
+    def stamped(records: list[tuple[CompiledSource, Message]]) -> Iterator[tuple[CompiledSource, StampedRecord]]:
+        for source, message in records:
+            record = source.stamp(message)
+            if record is not None:
+                yield source, record
+
+    left = [stamped(records) for records in taken.values()]
+    heads = [(head, records) for records in left if (head := next(records, None)) is not None]
+    while heads:
+        first = min(heads, key=lambda waiting: waiting[0][1].timestamp)
+        heads.remove(first)
+        yield first[0]
+        following = next(first[1], None)
+        if following is not None:
+            heads.append((following, first[1]))
+
+
 def run_locally(case: Case, topology: Topology, batches: list[list[Input]]) -> Results:
-    """Run a case in the test driver, which commits where Spark does: at the end of each micro-batch."""
-    prefix = case["config"]["application.id"] + "-"
+    """Run a case in the test driver, which takes turns and commits as Spark does, micro-batch by micro-batch."""
+    config, application_id = _without_throttling(case), case["config"]["application.id"]
     outputs: dict[str, list[Sent]] = {}
-    with TopologyTestDriver(topology, case_config(case), WALL_CLOCK_START_MS) as driver:
+    order, _ = processing_order(topology.internal_builder.build_subtopologies(StreamsConfig(config), frozenset()))
+    with TopologyTestDriver(topology, config, WALL_CLOCK_START_MS) as driver:
         task: Any = driver._task
         commit, task.commit = task.commit, lambda: None
+
+        def end_turn() -> None:
+            commit()
+            driver._capture_outputs()
+
+        turns: Any = Turns(task, [full_source_topics(each, application_id) for each in order], end_turn)
+        driver._queues = turns
         for batch in batches:
             for each in batch:
-                record = Record(each.key, each.value, each.timestamp, each.headers)  # type: ignore[arg-type]
-                driver.create_input_topic(each.topic, Serdes.bytes(), Serdes.bytes()).pipe_input(record)
-            for _ in topology.internal_builder.node_groups():  # what a flush sends on may change the next store
-                commit()
-                driver._complete_all_processable_work()
+                source = task.compiled.source_of(each.topic)
+                headers: Any = each.headers
+                record = ProducedRecord(each.topic, each.key, each.value, each.timestamp, headers)
+                driver._enqueue(source, record)
+            driver._complete_all_processable_work()
         task.commit = commit
         for topic in driver.produced_topic_names():
-            if not topic.startswith(prefix):
+            if not topic.startswith(f"{application_id}-"):
                 found = driver.create_output_topic(topic, Serdes.bytes(), Serdes.bytes()).read_records_to_list()
                 outputs[topic] = [(r.key, r.value, r.timestamp, tuple(r.headers or ())) for r in found]
         stores = {
@@ -142,8 +226,7 @@ class SparkEngine:
 
     def run(self, case: Case, topology: Topology, batches: list[list[Input]]) -> Results:
         """Run a case, one micro-batch after the other."""
-        # The test driver does not throttle by the wall clock what leaves closed windows.
-        config = {**dict.fromkeys(_EMIT_INTERVALS, 0), **case_config(case), "bootstrap.servers": self._servers}
+        config = {**_without_throttling(case), "bootstrap.servers": self._servers}
         names = topics_of(topology, StreamsConfig(config))
         self._create(names)
         try:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import struct
+import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
-from penstock import Serdes, StreamsBuilder, StreamsError
+from penstock import Processor, ProcessorContext, Punctuation, Record, Serdes, StreamsBuilder, StreamsError
 from penstock.pipeline.checkpoint import CheckpointError
 from penstock.spark import SparkStreams, spark_session
 from tests.goldens.case import read
@@ -20,6 +24,7 @@ from .engines import SparkEngine, compare
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 CASES = Path(__file__).resolve().parents[1] / "goldens" / "cases"
 END_SECONDS = 60
+DEADLINE_SECONDS = 180.0
 STRINGS: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
 
 
@@ -76,3 +81,78 @@ def test_an_exception_arrives_with_operator_topic_partition_and_offset(
     streams = SparkStreams(other, config, spark, checkpoint=checkpoint)
     with pytest.raises(CheckpointError, match=r"belongs to another topology: .*invert"):
         streams.process_available()
+
+
+def test_what_cannot_be_pickled_is_refused_with_what_to_do(
+    spark: Any, tmp_path: Path, bootstrap_servers: str, application_id: str, make_topic: Callable[..., str]
+) -> None:
+    lock = threading.Lock()
+    builder = StreamsBuilder()
+    builder.stream(make_topic("in"), **STRINGS).filter(lambda key, value: lock.locked()).to(make_topic("out"))
+    config = {"application.id": application_id, "bootstrap.servers": bootstrap_servers}
+    with (
+        SparkStreams(builder, config, spark, checkpoint=str(tmp_path / "checkpoint")) as streams,
+        pytest.raises(StreamsError, match=r"Sub-topology 0 cannot be sent .*cannot pickle '_thread.lock' object"),
+    ):
+        streams.process_available()
+
+
+def test_punctuations_by_the_wall_clock_fire_though_no_record_comes(
+    spark: Any, bootstrap_servers: str, tmp_path: Path, application_id: str, make_topic: Callable[..., str]
+) -> None:
+    class Ticking(Processor[str, str, str, str]):
+        def init(self, context: ProcessorContext) -> None:
+            super().init(context)
+            context.schedule(timedelta(milliseconds=100), Punctuation.WALL_CLOCK_TIME, self.tick)
+
+        def process(self, record: Record[str, str]) -> None:
+            pass
+
+        def tick(self, now_ms: int) -> None:
+            self.context.forward(Record("tick", str(now_ms), now_ms))
+
+    source, sink = make_topic("in"), make_topic("out")
+    builder = StreamsBuilder()
+    builder.stream(source, **STRINGS).process(Ticking).to(sink, **STRINGS)
+    producer = Producer({"bootstrap.servers": bootstrap_servers})
+    producer.produce(source, "1", "k")  # from here on there is a task
+    producer.flush()
+    config = {"application.id": application_id, "bootstrap.servers": bootstrap_servers}
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "none"})
+    ticks = 0
+    with SparkStreams(builder, config, spark, checkpoint=str(tmp_path / "checkpoint")) as streams:
+        streams.start()
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while ticks < 3 and time.monotonic() < deadline:  # the record's own micro-batch can fire one at most
+            _, ticks = consumer.get_watermark_offsets(TopicPartition(sink, 0), DEADLINE_SECONDS)
+            time.sleep(0.1)
+    consumer.close()
+    assert ticks >= 3
+
+
+def test_foreach_batch_gets_what_is_for_the_users_topics_and_kafka_the_rest(
+    spark: Any, bootstrap_servers: str, tmp_path: Path, application_id: str, make_topic: Callable[..., str]
+) -> None:
+    source, sink = make_topic("in"), make_topic("out")
+    builder = StreamsBuilder()
+    words = builder.stream(source, **STRINGS)
+    words.group_by(lambda key, value: value, **STRINGS).count(store="counts").to_stream().to(sink)
+    producer = Producer({"bootstrap.servers": bootstrap_servers})
+    for value in ("a", "b", "a"):
+        producer.produce(source, value, "k", timestamp=5)
+    producer.flush()
+    config = {"application.id": application_id, "bootstrap.servers": bootstrap_servers}
+    kept: list[Any] = []
+
+    def keep(frame: Any, batch_id: int, subtopology: int) -> None:
+        kept.extend((subtopology, batch_id, row) for row in frame.collect())
+
+    checkpoint = str(tmp_path / "checkpoint")
+    with SparkStreams(builder, config, spark, checkpoint=checkpoint, foreach_batch=keep) as streams:
+        streams.process_available()
+    rows = {row.key: (row.topic, row.timestamp, struct.unpack(">q", row.value)[0]) for _, _, row in kept}
+    assert rows == {b"a": (sink, 5, 2), b"b": (sink, 5, 1)}
+    assert {(number, batch_id) for number, batch_id, _ in kept} == {(1, 0)}  # the counting one's first micro-batch
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "none"})
+    assert consumer.get_watermark_offsets(TopicPartition(sink, 0), DEADLINE_SECONDS) == (0, 0)
+    consumer.close()

@@ -1,15 +1,23 @@
-"""Without pyarrow, what needs it is left out, and the last lines of the run say so."""
+"""Without pyspark and pyarrow, what needs it is left out, and the last lines of the run say so."""
 
 from __future__ import annotations
 
 import importlib.util
 from typing import Any
 
-NEED_PYARROW = ["test_wake_up.py", "test_settings_and_records.py"]
-collect_ignore = [] if importlib.util.find_spec("pyarrow") else NEED_PYARROW
+NEED_SPARK = [
+    "test_alarm.py",
+    "test_changelogs.py",
+    "test_failures.py",
+    "test_settings_and_records.py",
+    "test_wake_up.py",
+]
+collect_ignore = [] if all(map(importlib.util.find_spec, ("pyspark", "pyarrow"))) else NEED_SPARK
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Say what was left out."""
     if collect_ignore:
-        terminalreporter.write_line(f"SKIPPED for want of pyarrow (pip install 'penstock[spark]'): {collect_ignore}")
+        terminalreporter.write_line(
+            f"SKIPPED for want of pyspark and pyarrow (pip install 'penstock[spark]'): {collect_ignore}"
+        )

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from penstock import (
     Serdes,
     StreamsBuilder,
     StreamsConfig,
+    TimeWindows,
     Topology,
     TopologyError,
 )
@@ -121,3 +123,26 @@ def test_what_is_refused_fails_before_spark_starts(monkeypatch: pytest.MonkeyPat
     result = CliRunner().invoke(cli, ["run", "spark_app:refused", "--engine", "spark", *options])
     assert result.exit_code == 3
     assert "The topology cannot run on Spark. global stores names" in result.output
+
+
+def windowed() -> Topology:
+    builder = StreamsBuilder()
+    windows = TimeWindows.of_size_and_grace(timedelta(seconds=1), timedelta(0))
+    builder.stream("in", **STRINGS).group_by_key().windowed_by(windows).count(store="counts").to_stream().print()
+    return builder.build()
+
+
+def test_in_buckets_a_count_is_identical_and_a_windowed_one_says_whose_stream_time_it_goes_by() -> None:
+    settings = {"penstock_spark_buckets": 4, "statestore_cache_max_bytes": 0}
+    assert report(counting(), **settings).capability is Capability.IDENTICAL
+    assert [each.buckets for each in report(counting(), **settings).subtopologies] == [1, 4]
+    found = report(windowed(), **settings)
+    assert "coarser, stream time, and with it what is late and when windows close, is that of" in of(found, "AGGREGATE")
+    assert "Sub-topology 0: by key, in 4 buckets (transformWithState)" in str(found)
+    assert "identical" in of(report(windowed(), **{**settings, "penstock_spark_buckets": 1}), "AGGREGATE")
+
+
+def test_objects_of_the_users_may_look_at_all_keys_of_a_partition_so_these_stay_together() -> None:
+    builder = StreamsBuilder()
+    builder.stream("in", **STRINGS).process(_Echo).to("out")
+    assert report(builder.build(), penstock_spark_buckets=4).subtopologies[0].buckets == 1

@@ -91,16 +91,26 @@ def test_the_producer_chooses_partitions_as_javas() -> None:
 # -- checkpoints
 
 
+class UpperCase:
+    """A user's serde."""
+
+    def serialize(self, topic: str, value: str | None) -> bytes | None:
+        return None if value is None else value.upper().encode()
+
+    def deserialize(self, topic: str, data: bytes | None) -> str | None:
+        return None if data is None else data.decode()
+
+
 def counting(value_serde: Any) -> StreamsBuilder:
     builder = StreamsBuilder()
     builder.table("in", store="rows", key_serde=Serdes.string(), value_serde=value_serde)
     return builder
 
 
-def identity_of(builder: StreamsBuilder, partitions: int = 1) -> dict[str, Any]:
-    topology = builder.build()
-    built = topology.internal_builder.build_subtopologies(config(), frozenset())
-    return identity(topology, built, "app", {"in": partitions})
+def identity_of(builder: StreamsBuilder, partitions: int = 1, **settings: Any) -> dict[str, Any]:
+    topology, given = builder.build(), config(**{name.replace("_", "."): value for name, value in settings.items()})
+    built = topology.internal_builder.build_subtopologies(given, frozenset())
+    return identity(topology, built, given, {"in": partitions})
 
 
 def written(found: dict[str, Any]) -> bytes:
@@ -117,6 +127,15 @@ def test_a_checkpoint_of_the_same_topology_is_taken() -> None:
     ("other", "difference"),
     [
         (identity_of(counting(Serdes.int64())), "stores of rows: there .* value int64, here .* value string"),
+        (
+            identity_of(counting(None), default_value_serde="bytes"),
+            "stores of rows: there .* value bytes, here .* value string",
+        ),
+        (identity_of(counting(UpperCase()), 1), "stores of rows: there .* value UpperCase, here .* value string"),
+        (
+            identity_of(counting(Serdes.session_windowed(Serdes.int64()))),
+            r"stores of rows: there .* value SessionWindowedSerde\(int64\), here .* value string",
+        ),
         (identity_of(counting(Serdes.string()), 3), "partitions of in: there 3, here 1"),
     ],
 )
@@ -155,6 +174,22 @@ def test_records_are_packed_by_topic_and_partition() -> None:
     assert rows.column("topic").to_pylist() == ["a", "a", "b"]
     keys = [messages(batch)[0].key() for data in rows.column("records").to_pylist() for batch in unpack(data)]
     assert keys == [b"1", b"2", b"3"]
+
+
+def test_in_buckets_a_key_has_one_task_of_its_partition_and_its_records_their_order() -> None:
+    keys = [b"a", b"b", None, b"a", b"c", b"b", b"d"]
+    sent = sent_batch([SentRecord("in", 2, key, b"%d" % place, 1, None) for place, key in enumerate(keys)])
+    found: dict[int, list[tuple[bytes | None, bytes | None]]] = {}
+    (rows,) = pack_by_task([sent], buckets=3)
+    for task, data in zip(rows.column("task").to_pylist(), rows.column("records").to_pylist(), strict=True):
+        for batch in unpack(data):
+            found.setdefault(task, []).extend((record.key(), record.value()) for record in messages(batch))
+    assert len(found) > 1
+    assert {task // 3 for task in found} == {2}
+    assert (None, b"2") in found[6]  # the first bucket
+    for key in set(keys):
+        (values,) = [[value for k, value in records if k == key] for records in found.values() if key in dict(records)]
+        assert values == [b"%d" % place for place, other in enumerate(keys) if other == key]
 
 
 class Refusing:

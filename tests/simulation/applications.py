@@ -169,8 +169,9 @@ class Ticker(Processor[str, str, str, str]):
         """Rows whose name begins with "sent" hold what was sent of a key."""
         for key, history in list(self.store.all()):
             if not key.startswith(SENT) and self.store.get(SENT + key) != history:
-                self.store.put(SENT + key, history)
+                # In this order: with at-least-once a mark may outlive a crash that what it stands for does not.
                 self.context.forward(Record(key, history, timestamp))
+                self.store.put(SENT + key, history)
 
 
 def _ticking(seen: Seen, config: Mapping[str, Any]) -> Any:

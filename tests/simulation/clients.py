@@ -42,8 +42,7 @@ class SimulatedConsumer:
     def incremental_unassign(self, partitions: list[RdTopicPartition]) -> None:
         for p in partitions:
             partition = TopicPartition(p.topic, p.partition)
-            del self.positions[partition]
-            self.paused.discard(partition)
+            del self.positions[partition]  # librdkafka remembers that it is paused
             self.told_end.pop(partition, None)
 
     def pause(self, partitions: list[RdTopicPartition]) -> None:

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import json
+import socket
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock import KafkaStreams
 
 PATIENCE_SECONDS = 30.0
+
+
+def host_config(state_dir: Path) -> dict[str, Any]:
+    """Return what makes an application one of several hosts: a port, an address for the others, a disk of its own."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = int(found.getsockname()[1])
+    return {
+        "state.dir": str(state_dir),
+        "application.server": f"127.0.0.1:{port}",
+        "penstock.http.port": port,
+        "num.standby.replicas": 1,
+    }
 
 
 class Answer(NamedTuple):

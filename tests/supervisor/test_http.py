@@ -131,9 +131,24 @@ def test_requests_have_bounds(free: HttpClient) -> None:
         "reverse=perhaps",
         "what=1",
         "limit=1&limit=2",
+        "limit=-1",
+        "limit=%D9%A3",  # a digit, but an Arabic one
+        "limit=" + "9" * 5_000,
+        "partition=2147483648",
+        "max_lag=-1",
+        "time_to=9223372036854775808",
+        "time_from=2&time_to=1",
+        "prefix=a&from=b",
+        "everywhere=true",
     ):
         answer = free.ask(f"/stores/counts?{query}")
         assert (answer.status, answer.error["code"]) == (400, "BAD_REQUEST"), query
+    for path in ("/stores/counts/%FF", "/stores/%C3/key"):
+        answer = free.ask(path)
+        assert (answer.status, answer.error["code"]) == (400, "BAD_REQUEST"), path
+    for key in ("x" * 8_000, "9" * 8_000, "%00", "..%2F..%2Fetc%2Fpasswd"):  # as long, or as odd, as can be
+        answer = free.ask(f"/stores/counts/{key}?timeout_ms=50")
+        assert (answer.status, answer.error["code"]) == (503, "TIMEOUT"), key  # puppets know nothing of stores
     assert free.ask("/none").error["code"] == "NOT_FOUND"
     assert free.ask("/pause").error["code"] == "METHOD_NOT_ALLOWED"
 

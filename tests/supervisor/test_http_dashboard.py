@@ -2,28 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from broker_stage import Counting, eventually, shared_by
+from broker_stage import Counting, eventually, produce, shared_by
 from browser import Browser, browser, chromium
 
-from penstock import KafkaStreams
+from penstock import KafkaStreams, Serdes, StreamsBuilder
 
 pytestmark = [
     pytest.mark.broker,
-    pytest.mark.skipif(chromium() is None, reason="there is no Chromium with its chromedriver here"),
+    pytest.mark.skipif(chromium() is None, reason="no Chromium with its chromedriver: the dashboard is not looked at"),
 ]
 TOKEN = "let me in"
 ENTER, TAB = "\ue007", "\ue004"
 PHONE = (390, 844)
 
 
+BAD = "bad"
+
+
+def checked(value: str) -> str:
+    if value == BAD:
+        raise ValueError("it is bad")
+    return value
+
+
+class Checking(Counting):
+    """Counts what is good; BAD records become dead letters."""
+
+    def topology(self) -> Any:
+        builder = StreamsBuilder()
+        stream = builder.stream(self.source, key_serde=Serdes.string(), value_serde=Serdes.string())
+        counts = stream.map_values(checked, name="check").group_by_key().count(store="counts", name="count")
+        counts.to_stream(name="changes").to(self.sink, key_serde=Serdes.string(), value_serde=Serdes.int64())
+        return builder.build()
+
+
 @pytest.fixture
-def running(counting: Counting) -> Iterator[KafkaStreams]:
-    counting.config |= {"penstock.http.port": 0, "penstock.http.token": TOKEN}
-    with counting.streams(2) as streams:
+def running(counting: Counting, make_topic: Callable[..., str]) -> Iterator[KafkaStreams]:
+    checking = Checking(
+        counting.bootstrap_servers,
+        str(counting.config["application.id"]),
+        counting.source,
+        counting.sink,
+        Path(str(counting.config["state.dir"])),
+    )
+    checking.config |= {
+        "penstock.http.port": 0,
+        "penstock.http.token": TOKEN,
+        "penstock.memory.bytes": 2 << 30,
+        "penstock.metrics.sampling.percent": 10,
+        "processing.exception.handler": "log_and_continue",
+        "errors.dead.letter.queue.topic.name": make_topic("dead", 1),
+    }
+    with checking.streams(2) as streams:
         streams.start()
         eventually(lambda: shared_by(streams, 2), "two threads share the tasks")
         yield streams
@@ -37,6 +72,7 @@ def test_the_dashboard_shows_and_does(running: KafkaStreams, counting: Counting,
         page.type("#token", TOKEN + ENTER)
         eventually(lambda: page.text("#state") == "RUNNING", "it shows the application")
         looks_at_everything(page, counting)
+        looks_at_the_operators(page, counting)
         pauses_and_resumes(page, running)
         restarts_by_keyboard(page, running)
         fits_a_phone(page)
@@ -52,6 +88,22 @@ def looks_at_everything(page: Browser, counting: Counting) -> None:
     counting.produce(20)
     eventually(lambda: "/s ·" in page.text("#topology .figuretext"), "records per second stand at the arrow")
     eventually(lambda: not page.text("#topology .figuretext").startswith("0/s"), "records flow")
+
+
+def looks_at_the_operators(page: Browser, counting: Counting) -> None:
+    produce(counting.bootstrap_servers, counting.source, BAD)
+    eventually(lambda: "check" in page.text("#letters"), "the dead letters' operator is named")
+    assert "ValueError" in page.text("#letters")
+    assert "(2 GiB)" in page.text("#figures")
+    assert " of " in page.text("#threads tbody tr")
+    inner = "return edges.get(edgeId('check', 'count')).textContent"
+
+    def seen() -> bool:
+        counting.produce(5)
+        return all(name in page.text("#hot") for name in ("check", "count")) and "/s · " in str(page.run(inner))
+
+    eventually(seen, "samples say where the time and the records go")
+    eventually(lambda: not str(page.run(inner)).startswith("0/s"), "records flow between operators")
 
 
 def pauses_and_resumes(page: Browser, streams: KafkaStreams) -> None:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from broker_stage import KEYS, PARTITIONS, Counting, eventually, shared_by
-from http_client import HttpClient
+from http_client import HttpClient, host_config
 
 from penstock import KafkaStreams
 
 pytestmark = pytest.mark.broker
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @pytest.fixture
@@ -26,14 +19,7 @@ def hosts(counting: Counting, tmp_path: Path) -> Callable[[str], KafkaStreams]:
     """Make the application as a host of that name runs it, with a copy of each task's state somewhere else."""
 
     def make(name: str) -> KafkaStreams:
-        port = free_port()
-        own = {
-            "state.dir": str(tmp_path / name),
-            "application.server": f"127.0.0.1:{port}",
-            "penstock.http.port": port,
-            "num.standby.replicas": 1,
-        }
-        return KafkaStreams(counting.topology(), counting.config | own)
+        return KafkaStreams(counting.topology(), counting.config | host_config(tmp_path / name))
 
     return make
 

@@ -48,6 +48,7 @@ class Puppet:
         self.state = "CREATED"
         self.records = 0
         self.deaf = False
+        self.hoard = bytearray()
 
     def tell(self, **event: Any) -> None:
         self.line.sendall(json.dumps(event).encode() + b"\n")
@@ -115,6 +116,9 @@ class Puppet:
                 self.tell(deaf=True)
             case "process":
                 self.records += order["records"]
+            case "hoard":
+                self.hoard = bytearray(os.urandom(1024) * (order["bytes"] // 1024))
+                self.tell(hoards=len(self.hoard))
             case "print":
                 print(order["stdout"])
                 os.write(2, order["stderr"].encode())

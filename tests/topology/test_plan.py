@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import linecache
+import secrets
+import shutil
+import sys
+import zlib
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock import Materialized, Serdes, Stores, StreamsBuilder, TimeWindows
+from penstock.topology.serde_facts import serde_name
 from penstock.topology.streams_config import StreamsConfig
-from penstock.topology.topology_facts import facts_of, serde_name
-from penstock.topology.topology_plan import Plan, Verdict, compare
+from penstock.topology.topology_facts import PACKED_BYTES_MAX, facts_of, internal_names, pack_facts, unpack_facts
+from penstock.topology.topology_plan import Plan, Verdict, combined, compare, compare_names
 
 TEXT, NUMBER = Serdes.string(), Serdes.int64()
 Declare = Callable[[StreamsBuilder], Any]
@@ -216,3 +224,112 @@ def test_a_description_of_another_version_is_not_compared() -> None:
     found = compare({"version": 99}, facts(count))
     assert found.verdict is Verdict.SAFE
     assert "cannot be compared" in texts(found, Verdict.SAFE)
+
+
+class Scaled:
+    """A serde without a repr of its own. sides: its repr would differ from process to process."""
+
+    def __init__(self, scale: int, password: str = "secret") -> None:
+        self.scale, self.password = scale, password
+        self.sides = frozenset({"left", "right"})
+        self.encode = str
+
+    def serialize(self, topic: str, value: Any) -> bytes | None:
+        return None if value is None else str(value * self.scale).encode()
+
+    def deserialize(self, topic: str, data: bytes | None) -> Any:
+        return None if data is None else int(data) // self.scale
+
+
+def summed(serde: Any) -> Declare:
+    store = Materialized.as_("counts").with_value_serde(serde)
+    return lambda b: stream(b).group_by_key().aggregate(int, lambda k, v, a: a, store=store)
+
+
+def test_a_serde_made_with_other_values_is_told() -> None:
+    old, new = facts(summed(Scaled(2))), facts(summed(Scaled(3)))
+    found = compare(old, new)
+    assert found.verdict is Verdict.SAFE
+    assert "value_serde" in texts(found, Verdict.SAFE)
+    assert "was made with another scale: make sure that it reads" in texts(found, Verdict.SAFE)
+    assert "secret" not in json.dumps(new)
+    assert compare(old, facts(summed(Scaled(2)))) == Plan((), ())
+    assert compare(without(old, "_settings", "_code"), new) == Plan((), ())  # of an earlier Penstock
+
+
+def without(described: dict[str, Any], *suffixes: str) -> dict[str, Any]:
+    stores = {
+        name: {field: value for field, value in store.items() if not field.endswith(suffixes)}
+        for name, store in described["stores"].items()
+    }
+    return {**described, "stores": stores}
+
+
+def test_changed_code_of_a_serde_is_told_a_comment_is_not(importing: Callable[[str, str], Any]) -> None:
+    code = "class Own:\n    def serialize(self, topic, value):\n        return value\n"
+    code += "    def deserialize(self, topic, data):\n        return data\n"
+    first = facts(summed(importing("own_1", code).Own()))
+
+    def told(changed: str) -> str:
+        return texts(compare(renamed(first), facts(summed(importing("own_2", changed).Own()))), Verdict.SAFE)
+
+    def renamed(described: dict[str, Any]) -> dict[str, Any]:
+        loaded: dict[str, Any] = json.loads(json.dumps(described).replace("own_1", "own_2"))
+        return loaded
+
+    assert told(code.replace("return value", "# why not\n\n        return value  # as it is")) == ""
+    assert "is of changed code: make sure" in told(code.replace("return value", "return value[::-1]"))
+
+
+@pytest.fixture
+def importing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Any]:
+    """Writes a module and imports it."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def do_import(name: str, text: str) -> Any:
+        (tmp_path / f"{name}.py").write_text(text)
+        linecache.clearcache()
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        importlib.invalidate_caches()
+        shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)  # a second one in the same second
+        return importlib.import_module(name)
+
+    return do_import
+
+
+def test_what_members_tell_comes_back_and_damage_is_refused() -> None:
+    described = facts(count)
+    packed = pack_facts(described)
+    assert unpack_facts(packed) == described
+    assert unpack_facts(b"") is None
+    for damaged in (packed[:-5], b"nonsense", zlib.compress(b"[]"), zlib.compress(b" " * (2 << 20) + packed)):
+        with pytest.raises(ValueError, match="no description of a topology"):
+            unpack_facts(damaged)
+
+
+def test_a_description_that_is_too_large_is_not_told() -> None:
+    names: dict[str, Any] = {secrets.token_hex(8): {} for _ in range(PACKED_BYTES_MAX // 8)}
+    assert pack_facts({**facts(count), "stores": names}) == b""
+
+
+def test_the_names_of_topics_say_what_a_streams_group_runs() -> None:
+    def shuffled(store: str, topic: str) -> Declare:
+        return lambda b: stream(b).select_key(lambda k, v: v).repartition(name=topic).group_by_key().count(store=store)
+
+    old, same, store, topic = (
+        internal_names(facts(shuffled(*names)), "app")
+        for names in (("counts", "by-value"), ("counts", "by-value"), ("totals", "by-value"), ("counts", "again"))
+    )
+    assert old["1"]["changelogs"] == ["app-counts-changelog"]
+    assert compare_names(old, same) == Plan((), ())
+    assert "is now called app-totals-changelog" in texts(compare_names(old, store), Verdict.REFUSE)
+    assert "app-by-value-repartition: the repartition topic is not read" in texts(
+        compare_names(old, topic), Verdict.REFUSE
+    )
+    gone = compare_names(old, {"0": old["0"]})
+    assert "app-counts-changelog: the store behind this changelog is gone" in texts(gone, Verdict.SAFE)
+
+
+def test_comparisons_are_told_together_and_differences_once() -> None:
+    found = plan(count, lambda b: count(b, "totals"))
+    assert combined([found, Plan((), ("other",)), found]) == Plan(found.findings, ("other",))

@@ -346,6 +346,7 @@ class MemoryMember:
         self.refuse_commits = 0
         self.commits: list[dict[TopicPartition, OffsetAndMetadata]] = []
         self.left: bool | None = None
+        self.in_doubt = False
         self._pending = False
 
     def poll(self) -> list[Event]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -38,6 +39,7 @@ subscriptions = st.builds(
     st.sampled_from(AssignorError),
     st.text(max_size=8),
     st.text(max_size=16),
+    st.binary(max_size=40),
 )
 assignments = st.builds(
     AssignmentInfo,
@@ -166,6 +168,12 @@ def test_the_bytes_of_version_2_are_fixed() -> None:
         "504e534b0202" + "00000000000000000000000000000002" + "00" + "00" + "00" + "00" + "00" + "09" + "00"
         "03726564" + "0461623132"
     )
+
+
+def test_the_bytes_of_version_3_are_fixed() -> None:
+    info = SubscriptionInfo(3, 3, UUID(int=1), unique_field=5, rack="r1", topology="t", facts=b"\x78\x00")
+    before = replace(info, version=2, latest_supported_version=2).encode()
+    assert info.encode() == before.replace(b"PNSK\x02\x02", b"PNSK\x03\x03") + b"\x02\x78\x00"
 
 
 def test_what_version_1_does_not_know_is_not_told_in_it() -> None:

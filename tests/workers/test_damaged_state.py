@@ -11,6 +11,8 @@ from memory_kafka import Cluster
 from thread_stage import Application
 
 from penstock.statestore.checkpoint import CHECKPOINT_FILE_NAME
+from penstock.statestore.state_directory import FileLock, StateDirectory
+from penstock.topology.records import TaskId
 
 
 @pytest.mark.parametrize("content", [b"\xf1\x00\xff", b"", b"0\n7\n", b"0\n1\napp-counts-changelog 0 99999999\n"])
@@ -27,4 +29,33 @@ def test_a_damaged_checkpoint_is_no_more_than_a_hint(
     note.write_bytes(content)
     feed(cluster, "a")
     app.thread().until_idle().commit()
+    assert counts(cluster) == {"a": 3, "b": 1}
+
+
+def test_damaged_files_that_another_process_looks_at_are_deleted_later(
+    cluster: Cluster, application: Callable[..., Application], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream thread that joins locks each task's directory for a moment, to tell how far its state is."""
+    cluster.create_topic(IN, 1)
+    cluster.create_topic(OUT, 1)
+    app = application(counting())
+    feed(cluster, "aab")
+    app.thread().until_idle().close()
+    (current,) = Path(app.stage.state_dir).rglob("CURRENT")
+    current.write_bytes(b"")
+    refused: list[TaskId] = []
+
+    def wipe_while_another_looks(directory: StateDirectory, task_id: TaskId) -> None:
+        if refused:
+            wipe(directory, task_id)
+            return
+        refused.append(task_id)
+        with FileLock(directory._lock_path(task_id), ""):
+            wipe(directory, task_id)
+
+    wipe = StateDirectory.wipe
+    monkeypatch.setattr(StateDirectory, "wipe", wipe_while_another_looks)
+    feed(cluster, "a")
+    app.thread().until_idle().commit()
+    assert refused
     assert counts(cluster) == {"a": 3, "b": 1}

@@ -12,7 +12,8 @@ import pytest
 from penstock.statestore.rocksdb_store import RocksDBConfig
 from penstock.topology.errors import ConfigError
 from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.memory_budget import CGROUP_V1_FILE, CGROUPS, MIB, PROCESS_BYTES, host_bytes, stores_config
+from penstock.workers.host_memory import CGROUP_V1_FILE, CGROUPS, host_bytes
+from penstock.workers.memory_budget import MIB, PROCESS_BYTES, stores_config
 
 GIB = 1 << 30
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Producer
 from memory_kafka import Cluster, ManualClock, MemoryConsumer
 
 from penstock.topology.records import TopicPartition
+from penstock.topology.streams_config import StreamsConfig
+from penstock.workers.client_supplier import KafkaClientSupplier
 from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.partition_consumer import PartitionConsumer
 
 IN_0 = TopicPartition("in", 0)
+DEADLINE_SECONDS = 60.0
 
 
 def test_a_partition_that_was_paused_is_fetched_when_it_is_assigned_again(cluster: Cluster, clock: ManualClock) -> None:
@@ -34,3 +42,33 @@ def test_a_partition_that_is_sought_stays_paused(cluster: Cluster, clock: Manual
     assert not consumer.poll(10, 0)
     consumer.resume([IN_0])
     assert IN_0 in consumer.poll(10, 0)
+
+
+@pytest.mark.broker
+def test_librdkafka_reads_a_partition_again_that_was_paused_and_unassigned(
+    bootstrap_servers: str, make_topic: Callable[..., str], unique_name: Callable[[str], str]
+) -> None:
+    """It goes on to pause a partition that is unassigned: the consumers in memory and of the simulation do so, too."""
+    partition = TopicPartition(make_topic("in"), 0)
+    producer = Producer({"bootstrap.servers": bootstrap_servers})
+    producer.produce(partition.topic, b"value")
+    assert producer.flush(DEADLINE_SECONDS) == 0
+    config = StreamsConfig({"application.id": unique_name("app"), "bootstrap.servers": bootstrap_servers})
+    consumer = PartitionConsumer(
+        KafkaClientSupplier(config).get_restore_consumer("restore-consumer"), PrefixedLogger("penstock.test", "")
+    )
+    try:
+        consumer.assign({partition: 0})
+        until_read(consumer)
+        consumer.pause([partition])
+        consumer.unassign([partition])
+        consumer.assign({partition: 0})
+        until_read(consumer)
+    finally:
+        consumer.close()
+
+
+def until_read(consumer: PartitionConsumer) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not consumer.poll(10, 0.05):
+        assert time.monotonic() < deadline

@@ -117,6 +117,19 @@ def test_a_rebalance_in_the_middle_of_a_restore_loses_no_progress(cluster: Clust
     assert second._changelog_reader.total_restored > 0
 
 
+@pytest.mark.usefixtures("small_batches")
+def test_a_task_that_is_taken_away_in_its_restore_notes_how_far_it_is(cluster: Cluster, app: Application) -> None:
+    """The leader hears of it, and plans with it."""
+    fill(cluster, 0, 300)
+    thread = app.thread()
+    thread.until(lambda: thread._changelog_reader.total_restored >= 100)
+    manager, task = thread.task_manager, TaskId(0, 0)
+    assert task in manager.active.restoring
+    manager.set_assignment_metadata({}, {})
+    manager.suspend_tasks_and_state(*manager.tasks_to_give_up())
+    assert manager.task_offset_sums()[task] == thread._changelog_reader.total_restored
+
+
 def status_of(thread: Thread, task_id: str) -> TaskStatus:
     status = [report for report in thread.control.reports if isinstance(report, Status)][-1]
     return next(task for task in status.tasks if task.task_id == task_id)

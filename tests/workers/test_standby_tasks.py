@@ -213,6 +213,7 @@ def test_a_recycled_task_that_is_never_opened_gives_its_files_back(application: 
     manager.suspend_tasks_and_state(*manager.tasks_to_give_up())
     manager.create_tasks([TopicPartition(IN, 0)])
     assert manager.active.created.keys() == {TASK}
+    assert manager.task_offset_sums() == {TASK: 2}, "a leader that does not know of the copy sends the task elsewhere"
     assert manager._state_directory.locked_tasks() == {TASK}
     manager.active.close(clean=False)
     assert manager._state_directory.locked_tasks() == frozenset()

@@ -69,7 +69,7 @@ class StreamsPartitionAssignor:
     """The assignor of one member. assign() runs on the IO thread and only in the leader, all else in the stream thread.
 
     process_id: of the application instance, kept in its state directory. config: a StreamsConfig. latest_version: the
-    highest encoding this member understands. rack: client.rack.
+    highest encoding this member understands. rack: client.rack. facts: what SubscriptionInfo.facts is to be.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class StreamsPartitionAssignor:
         client_tags: Mapping[str, str] | None = None,
         latest_version: int = LATEST_SUPPORTED_VERSION,
         rack: str = "",
+        facts: bytes = b"",
     ) -> None:
         self._configs = AssignmentConfigs.of(config)
         self._task_assignor = create_task_assignor(config)
@@ -96,6 +97,7 @@ class StreamsPartitionAssignor:
         self._has_been_assigned = False
         self._unique_field = 0
         self._rack = rack
+        self._facts = facts
         self._topics: tuple[Mapping[int, TopicsInfo], Mapping[str, int], PartitionRacks] = ({}, {}, {})
 
     def update_topics(
@@ -142,6 +144,7 @@ class StreamsPartitionAssignor:
             error,
             self._rack,
             topology_digest(self._topics[0]),
+            self._facts,
         ).encode()
 
     def assign(self, members: Mapping[str, MemberSubscription]) -> dict[str, MemberAssignment]:

@@ -8,10 +8,11 @@ SubscriptionInfo, version 1::
     "PNSK"  used version  latest supported version  process id (16 bytes)  active tasks     <- never changes
     standby tasks  [(task, offset sum)]  user endpoint  [(tag, value)]  unique field  error code
 
-Version 2 adds ``rack  topology`` at the end. The first line stays as it is in all versions to come, so that an old
-leader in a rolling upgrade knows which tasks a newer member still owns (version probing, KIP-268).
+Version 2 adds ``rack  topology`` at the end, version 3 ``facts`` behind that. The first line stays as it is in all
+versions to come, so that an old leader in a rolling upgrade knows which tasks a newer member still owns (version
+probing, KIP-268).
 
-AssignmentInfo, versions 1 and 2::
+AssignmentInfo, versions 1 to 3::
 
     "PNSK"  used version  commonly supported version  error code                            <- never changes
     [topic]  [(active task, partitions)]  [(standby task, partitions)]
@@ -29,11 +30,13 @@ from penstock.topology.records import TaskId, TopicPartition
 
 from .wire import MalformedInfoError, Reader, Writer
 
-LATEST_SUPPORTED_VERSION = 2
+LATEST_SUPPORTED_VERSION = 3
 EARLIEST_SUPPORTED_VERSION = 1
 
 #: From this version on a member tells its rack and its topology's digest.
 _RACK_VERSION = 2
+#: From this version on a member tells what its topology is.
+_FACTS_VERSION = 3
 
 _MAGIC = b"PNSK"
 
@@ -81,7 +84,8 @@ class SubscriptionInfo:
     standby_tasks: its standby tasks. offset_sums: of each task with state on its disk, whose or not, the sum of its
     changelog offsets, or LATEST_OFFSET, or UNKNOWN_OFFSET_SUM. user_endpoint: application.server. unique_field: another
     number at each join, because the broker takes a join with unchanged bytes for none. rack: client.rack, empty without
-    one. topology: see topics_info.topology_digest; empty from a member that does not tell.
+    one. topology: see topics_info.topology_digest; empty from a member that does not tell. facts: its topology as
+    topology_facts.pack_facts gives it, for `penstock plan`; the leader does not read it.
     """
 
     version: int
@@ -96,6 +100,7 @@ class SubscriptionInfo:
     error: AssignorError = AssignorError.NONE
     rack: str = ""
     topology: str = ""
+    facts: bytes = b""
 
     def encode(self) -> bytes:
         """Return the bytes, in this version's encoding."""
@@ -116,6 +121,8 @@ class SubscriptionInfo:
         if self.version >= _RACK_VERSION:
             writer.text(self.rack)
             writer.text(self.topology)
+        if self.version >= _FACTS_VERSION:
+            writer.data(self.facts)
         return writer.to_bytes()
 
     @classmethod
@@ -142,6 +149,7 @@ class SubscriptionInfo:
             error=_read_error(reader),
             rack=reader.text() if version >= _RACK_VERSION else "",
             topology=reader.text() if version >= _RACK_VERSION else "",
+            facts=reader.data() if version >= _FACTS_VERSION else b"",
         )
         reader.end()
         return info

@@ -1,8 +1,8 @@
 """The building blocks of the subscription and assignment bytes: compact, and safe to read from anybody.
 
-Numbers are unsigned LEB128 varints, signed ones zigzag before that; texts are UTF-8 behind their length; a list is its
-length and its items. The group's metadata is one record of the broker's (1 MB by default) and holds the bytes of all
-members, so topics are written once and referred to by number.
+Numbers are unsigned LEB128 varints, signed ones zigzag before that; texts (UTF-8) and bytes stand behind their length;
+a list is its length and its items. The group's metadata is one record of the broker's (1 MB by default) and holds the
+bytes of all members, so topics are written once and referred to by number.
 """
 
 from __future__ import annotations
@@ -52,9 +52,12 @@ class Writer:
 
     def text(self, value: str) -> None:
         """Append a text."""
-        data = value.encode()
-        self.number(len(data))
-        self._bytes += data
+        self.data(value.encode())
+
+    def data(self, value: bytes) -> None:
+        """Append bytes behind their length."""
+        self.number(len(value))
+        self._bytes += value
 
     def items(self, values: Collection[T], write: Callable[[T], None]) -> None:
         """Append a list."""
@@ -129,11 +132,14 @@ class Reader:
 
     def text(self) -> str:
         """Return a text."""
-        data = self.raw(self.number())
         try:
-            return data.decode()
+            return self.data().decode()
         except UnicodeDecodeError as error:
             raise self.fail("a text that is not UTF-8") from error
+
+    def data(self) -> bytes:
+        """Return bytes that stand behind their length."""
+        return self.raw(self.number())
 
     def uuid(self) -> UUID:
         """Return a UUID."""

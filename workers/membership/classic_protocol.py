@@ -121,9 +121,10 @@ class ClassicProtocol(GroupProtocol):
         return {member: requests.encode_assignment(assignment) for member, assignment in assignments.items()}
 
     async def _sync_group(self, assignments: Mapping[str, bytes]) -> Event:
-        request = requests.sync_group(self._config, self.identity, assignments)
+        request, sent_ms = requests.sync_group(self._config, self.identity, assignments), self._standstill.beat()
         response = await self._coordinator.membership(request, self._config.rebalance_request_timeout_ms)
         self._coordinator.check(response.error_code)
+        self._standstill.answered(sent_ms)
         return requests.decode_assignment(self.identity.generation, bytes(response.assignment))
 
     def _thrown_out(self, error: Exception) -> bool:
@@ -162,12 +163,14 @@ class ClassicProtocol(GroupProtocol):
         if reason := self.too_slow():
             await self._give_up_slow_thread(reason)
             return True
-        identity = self.identity
+        identity, sent_ms = self.identity, self._standstill.beat()
         timeout_ms = min(self._config.request_timeout_ms, self._config.session_timeout_ms)
         try:
             response = await self._coordinator.membership(requests.heartbeat(self._config, identity), timeout_ms)
             self._coordinator.check(response.error_code)
+            self._standstill.answered(sent_ms)
         except kafka_errors.RebalanceInProgressError:
+            self._standstill.answered(sent_ms)
             self._rebalance()
         except _THROWN_OUT as error:
             if identity == self.identity and self.state in MEMBER_STATES:

@@ -22,6 +22,7 @@ from .kafka_connection import GroupConnection
 from .membership import CommitTimeoutError, Event, OffsetAndMetadata, RetriableCommitError
 from .offsets import GroupOffsets
 from .requests import GroupMemberConfig, Identity
+from .standstill import Standstill
 
 #: Leaving is a courtesy: after this many ms the session timeout has to do.
 LEAVE_TIMEOUT_MS = 3_000
@@ -38,6 +39,7 @@ class ProtocolParts:
     clock: Clock
     emit: Callable[[Event], None]
     ms_since_poll: Callable[[], int]
+    standstill: Standstill
     log: PrefixedLogger
 
 
@@ -57,6 +59,7 @@ class GroupProtocol(ABC):
         self._clock = parts.clock
         self._emit = parts.emit
         self._ms_since_poll = parts.ms_since_poll
+        self._standstill = parts.standstill
         self._log = parts.log
 
     @property

@@ -112,6 +112,13 @@ class GroupMembership(Protocol):
     def join_pending(self) -> bool:
         """True from ``join`` until ``poll`` has returned its Assigned, Lost or Fatal; a second join has to wait."""
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the process stood still for so long that others may own the tasks, and nobody has said yet.
+
+        Till then nothing may be written; see standstill.py.
+        """
+
     def join(self, topics: Collection[str], user_data: bytes, reason: str = "") -> None:
         """Join the group, or make it rebalance; returns at once, an Assigned event follows.
 

@@ -1,4 +1,4 @@
-"""Reads a group's committed offsets from outside, for those who are no member of it or must not ask their member.
+"""Reads a group's committed offsets and members, for those who are no member of it or must not ask their member.
 
 Neither of librdkafka's ways is usable (2.16): AdminClient.list_consumer_group_offsets follows a null pointer when the
 coordinator answers that it is loading or has moved, and Consumer.committed reads the metadata past its end.
@@ -7,9 +7,10 @@ coordinator answers that it is loading or has moved, and Consumer.committed read
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import kafka.errors as kafka_errors
 
@@ -19,10 +20,13 @@ from penstock.topology.records import TopicPartition
 from ..clock import Clock, SystemClock
 from ..log_context import PrefixedLogger
 from .group_coordinator import RETRIABLE, GroupCoordinator
+from .group_description import GroupDescription, describe_group
 from .kafka_connection import GroupConnection
 from .membership import OffsetAndMetadata
 from .offsets import GroupOffsets
 from .requests import GroupMemberConfig
+
+T = TypeVar("T")
 
 
 class GroupOffsetsReader:
@@ -43,8 +47,7 @@ class GroupOffsetsReader:
         self._connection_config = connection_config
         self._timeout_ms = timeout_ms
         self._clock = clock or SystemClock()
-        self._connection: GroupConnection | None = None
-        self._offsets: GroupOffsets | None = None
+        self._opened: tuple[GroupConnection, GroupOffsets, GroupCoordinator] | None = None
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return the committed offset of each partition, None where there is none; waits for it.
@@ -54,37 +57,46 @@ class GroupOffsetsReader:
         """
         if not partitions:
             return {}
-        connection, offsets = self._open()
-        asked = connection.submit(offsets.fetch, list(partitions))
+        connection, offsets, _ = self._open()
+        return self._result(connection.submit(offsets.fetch, list(partitions)), "The committed offsets")
+
+    def describe(self) -> GroupDescription:
+        """Return the group's state, its members and what they run; raises as ``committed`` does."""
+        connection, offsets, coordinator = self._open()
+        return self._result(
+            connection.submit(describe_group, self._group_id, offsets, coordinator.check), "The members"
+        )
+
+    def _result(self, asked: Future[T], what: str) -> T:
         try:
             return asked.result(2 * self._timeout_ms / 1000)
         except (*RETRIABLE, FutureTimeoutError) as error:
             raise BrokerUnavailableError(
-                f"The committed offsets of group {self._group_id} could not be read within {self._timeout_ms} ms: "
+                f"{what} of group {self._group_id} could not be read within {self._timeout_ms} ms: "
                 f"{error!r}. Check the brokers."
             ) from error
         except kafka_errors.KafkaError as error:
-            raise StreamsError(f"The committed offsets of group {self._group_id} were refused: {error!r}.") from error
+            raise StreamsError(f"{what} of group {self._group_id} were refused: {error!r}.") from error
 
-    def _open(self) -> tuple[GroupConnection, GroupOffsets]:
-        if self._connection is None or self._offsets is None or self._connection.failure is not None:
+    def _open(self) -> tuple[GroupConnection, GroupOffsets, GroupCoordinator]:
+        if self._opened is None or self._opened[0].failure is not None:
             config = GroupMemberConfig(
                 self._group_id,
                 request_timeout_ms=self._timeout_ms,
                 api_timeout_ms=self._timeout_ms,
                 unavailable_timeout_ms=self._timeout_ms,
             )
-            self._connection = GroupConnection(self._connection_config)
+            connection = GroupConnection(self._connection_config)
             log = PrefixedLogger(__name__, f"offsets-reader [{self._group_id}] ")
-            coordinator = GroupCoordinator(config, self._connection, self._clock, log)
-            self._offsets = GroupOffsets(config, coordinator, self._clock)
-        return self._connection, self._offsets
+            coordinator = GroupCoordinator(config, connection, self._clock, log)
+            self._opened = connection, GroupOffsets(config, coordinator, self._clock), coordinator
+        return self._opened
 
     def close(self) -> None:
         """Close the connection, if one was opened; a second call does nothing."""
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = self._offsets = None
+        if self._opened is not None:
+            self._opened[0].close()
+        self._opened = None
 
     def __enter__(self) -> GroupOffsetsReader:
         return self

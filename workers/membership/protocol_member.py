@@ -20,6 +20,7 @@ from .kafka_connection import GroupConnection
 from .membership import Assigned, Event, Fatal, Lost, OffsetAndMetadata, Rebalance
 from .offsets import GroupOffsets
 from .requests import GroupMemberConfig
+from .standstill import Standstill
 
 T = TypeVar("T")
 Committed = dict[TopicPartition, OffsetAndMetadata | None]
@@ -51,6 +52,7 @@ class ProtocolMember:
         self._dead = False
         self._closed = False
         self._questions: dict[frozenset[TopicPartition], Future[Committed]] = {}
+        self._standstill = Standstill(clock, config.session_timeout_ms, self._log)
         self._connection = connect(connection_config)
         coordinator = GroupCoordinator(config, self._connection, clock, self._log)
         parts = ProtocolParts(
@@ -61,10 +63,12 @@ class ProtocolMember:
             clock,
             self._events.put,
             lambda: clock.monotonic_ms() - self._last_poll_ms,
+            self._standstill,
             self._log,
         )
         self._protocol = make_protocol(parts)
         self._connection.submit(self._protocol.heartbeat_loop)
+        self._connection.submit(self._standstill.watch, self._connection.sleep)
 
     def poll(self) -> list[Event]:
         """Return the events since the last call; the sign of life for max.poll.interval.ms."""
@@ -92,6 +96,11 @@ class ProtocolMember:
     def join_pending(self) -> bool:
         """True from join until poll has returned how it ended."""
         return self._join_pending
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether others may own the tasks of this member by now."""
+        return self._standstill.in_doubt
 
     @property
     def member_id(self) -> str:

@@ -116,7 +116,8 @@ class StreamsProtocol(GroupProtocol):
 
     async def _heartbeat(self) -> bool:
         """Return False to try again soon."""
-        heartbeat = self._membership.next_heartbeat(self._clock.monotonic_ms())
+        sent_ms = self._standstill.beat()
+        heartbeat = self._membership.next_heartbeat(sent_ms)
         try:
             answer = await self._exchange(heartbeat)
         except RETRIABLE as error:
@@ -129,6 +130,7 @@ class StreamsProtocol(GroupProtocol):
             if isinstance(error.refusal.error, kafka_errors.UnreleasedInstanceIdError):
                 await self._take_over_instance()
             return True
+        self._standstill.answered(sent_ms)
         self._emit_all(self._membership.on_answer(heartbeat, answer, self._clock.monotonic_ms()))
         return True
 

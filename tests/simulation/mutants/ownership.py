@@ -7,12 +7,15 @@ from typing import Any
 from penstock.statestore.state_directory import StateDirectory
 from penstock.topology.records import TopicPartition
 from penstock.workers.assigned_streams_tasks import AssignedStreamsTasks
+from penstock.workers.assignment.subscription_info import UNKNOWN_OFFSET_SUM
 from penstock.workers.changelog import Changelog
 from penstock.workers.changelog_bounds import Bounds, ChangelogBounds
+from penstock.workers.membership.standstill import Standstill
 from penstock.workers.partition_consumer import PartitionConsumer
 from penstock.workers.stream_task import StreamTask
 from penstock.workers.streams_producer import StreamsProducer
 from penstock.workers.task_manager import TaskManager
+from penstock.workers.task_state import TaskState
 
 from .mutant import Mutant
 
@@ -103,6 +106,39 @@ def resumes_where_it_was(original: Any) -> Any:
     return unassign
 
 
+def pause_outlives_its_assignment(original: Any) -> Any:
+    """librdkafka goes on to pause a partition that is unassigned."""
+
+    def unassign(consumer: PartitionConsumer, partitions: Any) -> None:
+        client, resume = consumer._consumer, consumer._consumer.resume
+        client.resume = lambda _: None
+        try:
+            original(consumer, partitions)
+        finally:
+            client.resume = resume
+
+    return unassign
+
+
+def tasks_that_are_not_open_yet_untold(original: Any) -> Any:
+    """The leader is not told how far the state of a task is that was given to a process a moment ago.
+
+    It sends the task on to who is said to be further, where the same happens, without an end. This was found.
+    """
+
+    def task_offset_sums(manager: TaskManager) -> Any:
+        tasks = manager.standby.all_tasks() | manager.active.all_tasks()
+        created = {task_id for task_id, task in tasks.items() if task.state is TaskState.CREATED}
+        return original(manager) | dict.fromkeys(created, UNKNOWN_OFFSET_SUM)
+
+    return task_offset_sums
+
+
+def never_in_doubt(_: Any) -> Any:
+    """A process that stood still writes what it has before it hears that its tasks are another's. This was found."""
+    return property(lambda _standstill: False)
+
+
 def abort_forgets_to_abort(_: Any) -> Any:
     def abort_transaction(producer: StreamsProducer) -> None:
         producer.errors.clear()
@@ -142,12 +178,24 @@ OWNERSHIP_MUTANTS = (
         15,
     ),
     Mutant("zombie commits", TaskManager, "handle_lost_all", zombie_commits, 1),
-    Mutant("transaction outlives its tasks", TaskManager, "handle_lost_all", transaction_outlives_its_tasks, 25),
-    Mutant("abort that aborts nothing", StreamsProducer, "abort_transaction", abort_forgets_to_abort, 25),
+    Mutant("transaction outlives its tasks", TaskManager, "handle_lost_all", transaction_outlives_its_tasks, 34),
+    Mutant("abort that aborts nothing", StreamsProducer, "abort_transaction", abort_forgets_to_abort, 34),
     Mutant("restore ends one record early", Changelog, "begin", one_record_early, 15),
     Mutant("restore ends at the last stable offset", ChangelogBounds, "poll", to_the_last_stable_offset, 92),
     Mutant("cached entries dropped at revoke", TaskManager, "suspend_tasks_and_state", cache_dropped_at_revoke, 35),
     Mutant("suspended without a commit", TaskManager, "_commit_before_suspending", suspended_without_commit, 28),
     Mutant("reads on where it was before", PartitionConsumer, "unassign", resumes_where_it_was, 4),
+    Mutant("pause outlives its assignment", PartitionConsumer, "unassign", pause_outlives_its_assignment, 5897),
+    Mutant(
+        "state of new tasks is not told of", TaskManager, "task_offset_sums", tasks_that_are_not_open_yet_untold, 20419
+    ),
+    Mutant(
+        "writes before it hears that it is out",
+        Standstill,
+        "in_doubt",
+        never_in_doubt,
+        7267,
+        ("flush producer", "commit store", "consume", "send some"),
+    ),
     Mutant("task begins one record too late", StreamTask, "_read_from", one_record_too_late, 2),
 )

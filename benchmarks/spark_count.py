@@ -1,0 +1,31 @@
+"""A count by key with transformWithState, as one writes it for Spark without Penstock."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import Row
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+
+OUTPUT = "key binary, value binary"
+_long = struct.Struct(">q")
+
+
+class CountProcessor(StatefulProcessor):
+    """Keeps one count for each key."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """See StatefulProcessor."""
+        self._count: Any = handle.getValueState("count", "count bigint")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        """Count the rows of one key and micro-batch."""
+        before = self._count.get()
+        count = (before[0] if before else 0) + sum(1 for _ in rows)
+        self._count.update((count,))
+        yield Row(key=key[0], value=_long.pack(count))
+
+    def close(self) -> None:
+        """See StatefulProcessor."""

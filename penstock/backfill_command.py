@@ -1,0 +1,72 @@
+"""``penstock backfill``: history through Spark, then the local engine goes on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from penstock.backfill import Backfill
+from penstock.command_options import as_json, configuration, examples, print_json
+from penstock.handover_command import as_plain, progress_bar, show_result
+from penstock.reset_command import Moment
+from penstock.supervisor.config_loader import load_config
+
+
+class Start(Moment):
+    """A Moment, or ``earliest``: becomes ms since 1970, or -1."""
+
+    name = "earliest|datetime"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """See click.ParamType."""
+        return -1 if value == "earliest" else super().convert(value, param, ctx)
+
+
+@click.command(
+    epilog=examples(
+        "penstock backfill my_app:topology --config penstock.toml --checkpoint /data/checkpoints/my-app",
+        "penstock backfill my_app:topology --config penstock.toml --from 2026-01-01T00:00:00+00:00",
+    )
+)
+@click.argument("topology", metavar="MODULE:TOPOLOGY")
+@configuration
+@as_json
+@click.option(
+    "--from",
+    "since",
+    type=Start(),
+    default="earliest",
+    show_default=True,
+    help="From here on: earliest or a time.",
+)
+@click.option("--until", type=Moment(), metavar="TIME", help="Stop before this time; default: what there is now.")
+@click.option("--master", help="Spark's master: local[4], spark://host:7077, yarn …")
+@click.option("--checkpoint", metavar="DIR", help="An empty directory for Spark's checkpoint.")
+def backfill(
+    topology: str,
+    config_file: Path | None,
+    assignments: tuple[str, ...],
+    json_output: bool,
+    since: int,
+    until: int | None,
+    master: str | None,
+    checkpoint: str | None,
+) -> None:
+    """Build an application's state from the history in its topics, on Spark; then `penstock run` goes on from there.
+
+    For an application without state. If the command is broken off, run it again: it goes on where it was.
+    """
+    config = load_config(config_file, os.environ, assignments)
+    with (
+        progress_bar(not json_output) as progress,
+        Backfill(topology, config, master=master, checkpoint=checkpoint, progress=progress) as filling,
+    ):
+        done = filling.run(None if since < 0 else since, until)
+    if json_output:
+        print_json({"records": done.records, **as_plain(done.handed_over)})
+        return
+    click.echo(f"Spark has read {done.records:,} records, internal topics included.")
+    show_result(done.handed_over)

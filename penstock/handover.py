@@ -1,0 +1,257 @@
+"""Carries an application from the local engine to Spark and back: its stores, offsets and times. See docs/spark.md."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from penstock.application_reset import ApplicationReset, Move
+from penstock.pipeline.capabilities import report_capabilities
+from penstock.pipeline.checkpoint import CheckpointError
+from penstock.pipeline.ownership import LOCAL, SPARK
+from penstock.pipeline.store_changelogs import check_portable
+from penstock.spark import load_topology, make_topics_ready, require_pyspark, spark_session
+from penstock.statestore.checkpoint import write_atomically
+from penstock.statestore.state_directory import StateDirectory
+from penstock.supervisor.topology_gate import FACTS_FILE_NAME, HANDED_OVER_FILE_NAME, plain_facts, read_facts
+from penstock.topology.errors import StreamsError, TopologyError
+from penstock.topology.processor_topology import ProcessorTopology
+from penstock.topology.records import TopicPartition
+from penstock.topology.streams_config import StreamsConfig
+from penstock.topology.topology_plan import Verdict, compare
+from penstock.workers.membership.membership import OffsetAndMetadata
+from penstock.workers.topic_partition_metadata import UNKNOWN, TopicPartitionMetadata
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.pipeline.handover import Moved, SparkSide
+
+Committed = Mapping[TopicPartition, OffsetAndMetadata | None]
+#: Called as work is done: what was done last, how many parts are done, of how many.
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """What a handover has done. engine: who has the application now; note: what else is to be said."""
+
+    engine: str
+    stores: Mapping[str, Moved] = field(default_factory=dict)
+    offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    deleted_tasks: tuple[str, ...] = ()
+    seconds: float = 0.0
+    note: str = ""
+
+
+class Handover:
+    """One application between two engines. A context manager that closes what it has opened.
+
+    topology: as SparkStreams takes it. spark: a session to use; by default one is made. checkpoint: see SparkStreams.
+    Raises, before anything is changed, LockError or StreamsError if the application runs, TopologyError for what cannot
+    be carried, CheckpointError.
+    """
+
+    def __init__(
+        self,
+        topology: Any,
+        config: StreamsConfig,
+        spark: SparkSession | None = None,
+        *,
+        master: str | None = None,
+        checkpoint: str | None = None,
+        packages: str | None = None,
+        wait_seconds: float = 0.0,
+        progress: Progress = lambda *_: None,
+    ) -> None:
+        require_pyspark()
+        config.require("application.id", "bootstrap.servers")
+        self._config = config
+        self._application_id: str = config["application.id"]
+        loaded = load_topology(topology, config)
+        report_capabilities(loaded, config).check()
+        if config["penstock.spark.buckets"] != 1:
+            raise TopologyError("State is handed over by partition: penstock.spark.buckets has to be 1.")
+        self._topology = loaded
+        self._built: Sequence[ProcessorTopology] = loaded.internal_builder.build_subtopologies(config, frozenset())
+        check_portable(self._built, config)
+        self._checkpoint = checkpoint or str(Path(config["state.dir"], self._application_id, "spark").absolute())
+        self._wait_seconds = wait_seconds
+        self._progress = progress
+        self._directory = StateDirectory(config["state.dir"], self._application_id)
+        self._marker = self._directory.path / HANDED_OVER_FILE_NAME
+        self._group = ApplicationReset(config)
+        self._own_session: SparkSession | None = None
+        try:
+            self._directory.lock_application()
+            self._group.wait_until_empty(wait_seconds)
+            if spark is None:
+                spark = self._own_session = spark_session(self._application_id, master, packages)
+            self._spark = spark
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the clients, the lock and the session that was made."""
+        self._group.close()
+        self._directory.close()
+        if self._own_session is not None:
+            self._own_session.stop()
+            self._own_session = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- to Spark
+
+    def to_spark(self) -> HandedOver:
+        """Hand over to Spark; see docs/spark.md for what is left if it is broken off."""
+        started = time.monotonic()
+        side = self._side()
+        if side.owner is not None and side.owner.engine != LOCAL:
+            raise CheckpointError(
+                f"The checkpoint {side.checkpoint} has a state already that is Spark's. If that is this application's, "
+                "Spark has it: run it there; else use another --checkpoint."
+            )
+        self._check_facts()
+        committed = self._group.committed(self._partitions(side))
+        if not any(committed.values()):
+            raise StreamsError(
+                f"The group {self._application_id} has committed nothing: there is nothing to hand over. "
+                "`penstock run --engine spark` starts from the beginning."
+            )
+        offsets: dict[str, dict[int, int]] = {}
+        for partition, found in committed.items():
+            if found is not None:
+                offsets.setdefault(partition.topic, {})[partition.partition] = found.offset
+        own = {topology.subtopology: self._own(side, topology, committed) for topology in side.stateful}
+        with self._counting(len(side.stateful), "changelogs read") as done:
+            moved = side.take_over(offsets, own, done, lambda: self._mark(side))
+        return HandedOver(SPARK, moved, offsets, (), time.monotonic() - started)
+
+    def _check_facts(self) -> None:
+        """Refuse a topology that does not fit the state that the local engine has left on this host."""
+        file = self._directory.path / FACTS_FILE_NAME
+        earlier = read_facts(file)
+        if earlier is None:
+            return
+        plan = compare(earlier, plain_facts(self._topology, self._config))
+        if plan.verdict is not Verdict.SAFE:
+            raise TopologyError(
+                f"The topology is not the one that the state is from, see `penstock plan`: {plan.summary()}. Run the "
+                "new one locally first, or hand over the old one."
+            )
+
+    def _own(self, side: SparkSide, topology: ProcessorTopology, committed: Committed) -> dict[int, bytes]:
+        """Return what the tasks of a sub-topology remember: the times that the local engine has committed."""
+        found = {}
+        for task in range(side.tasks(topology)):
+            times: dict[str, int] = {}
+            metadata: dict[str, int] = {}
+            for topic in side.source_topics(topology):
+                at = committed.get(TopicPartition(topic, task))
+                if at is not None:
+                    known = TopicPartitionMetadata.decode(at.metadata)
+                    times[topic] = known.partition_time
+                    for key, value in known.processor_metadata.items():
+                        metadata[key] = max(value, metadata.get(key, value))
+            own = {
+                "stream_time": max(times.values(), default=UNKNOWN),
+                "processor_metadata": metadata,
+                "partition_times": times,
+                "due": {"stream_time": [], "wall_clock_time": []},
+            }
+            found[task] = json.dumps(own).encode()
+        return found
+
+    def _mark(self, side: SparkSide) -> None:
+        """Keep the local engine of this host from going on."""
+        write_atomically(self._marker, json.dumps({"engine": SPARK, "checkpoint": side.checkpoint}) + "\n")
+
+    # -- to the local engine
+
+    def to_local(self) -> HandedOver:
+        """Hand over to the local engine; see docs/spark.md for what is left if it is broken off."""
+        started = time.monotonic()
+        side = self._side()
+        if side.owner is None or side.owner.engine == LOCAL:
+            return self._still_local(side)
+        side.check_identity(self._topology)
+        self._mark(side)  # from here on the changelogs are neither the old ones nor the new
+        batches, offsets, own = side.last_batches(), side.offsets(), side.own()
+        moves = self._moves(side, offsets, own)
+        with self._counting(len(side.stateful), "changelogs written") as done:
+            moved = side.write_changelogs(own, done)
+        if side.last_batches() != batches:
+            raise StreamsError(
+                f"The application runs on Spark: {side.checkpoint} has grown meanwhile. Stop it there, then repeat the "
+                "command; Spark still has the application."
+            )
+        self._group.move(moves)
+        tasks = self._directory.clean(older_than_ms=-1)
+        side.give_up()
+        self._marker.unlink(missing_ok=True)
+        return HandedOver(LOCAL, moved, offsets, tuple(map(str, tasks)), time.monotonic() - started)
+
+    def _still_local(self, side: SparkSide) -> HandedOver:
+        """End an earlier try: its last step is missing, or one to Spark was broken off before its last."""
+        if not self._marker.exists():
+            state = "has no state" if side.owner is None else "was handed over to the local engine already"
+            raise CheckpointError(f"There is nothing to hand over: the checkpoint {side.checkpoint} {state}.")
+        self._marker.unlink()
+        return HandedOver(
+            LOCAL, note="an earlier handover was broken off near its end; the state is the local engine's"
+        )
+
+    def _moves(
+        self,
+        side: SparkSide,
+        offsets: Mapping[str, Mapping[int, int]],
+        own: Mapping[int, Mapping[int, Mapping[str, Any]]],
+    ) -> list[Move]:
+        """Return what the group is to commit, with the times of the tasks."""
+        moves = []
+        for topology in self._built:
+            topics = side.source_topics(topology)
+            for topic in topics:
+                for partition, offset in sorted(offsets.get(topic, {}).items()):
+                    known = own.get(topology.subtopology, {}).get(partition, {})
+                    times = known.get("partition_times", {})
+                    at = known.get("stream_time", UNKNOWN) if len(topics) == 1 else times.get(topic, UNKNOWN)
+                    text = TopicPartitionMetadata(at, known.get("processor_metadata", {})).encode()
+                    moves.append(Move(TopicPartition(topic, partition), None, offset, text))
+        return moves
+
+    # -- helpers
+
+    def _side(self) -> SparkSide:
+        from penstock.pipeline.handover import SparkSide
+
+        counts = make_topics_ready(self._config, self._built, changelogs=True)
+        self._counts = counts
+        return SparkSide(self._built, self._config, self._spark, self._checkpoint, counts)
+
+    def _partitions(self, side: SparkSide) -> list[TopicPartition]:
+        topics = sorted({topic for topology in self._built for topic in side.source_topics(topology)})
+        return [TopicPartition(topic, number) for topic in topics for number in range(self._counts[topic])]
+
+    @contextmanager
+    def _counting(self, total: int, what: str) -> Iterator[Callable[[int], None]]:
+        done = 0
+
+        def one_more(number: int) -> None:
+            nonlocal done
+            done += 1
+            self._progress(f"{what}: sub-topology {number}", done, total)
+
+        self._progress(what, 0, total)
+        yield one_more

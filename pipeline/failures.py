@@ -1,0 +1,54 @@
+"""What to raise when a query fails: what happened and what to do, out of Spark's mixture of Java and Python texts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from pyspark.errors import StreamingQueryException
+
+from penstock.topology.errors import StreamsError
+
+#: The line in which Penstock says what happened.
+_OUR_ERROR = re.compile(r"^penstock\.(?:\w+\.)*\w+Error: (.*)$", re.MULTILINE)
+#: The last line of a Python traceback.
+_PYTHON_ERROR = re.compile(r"^.*Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)$", re.MULTILINE)
+#: What Spark says when a Python that it has started for a query's first look at its state does not answer in time.
+_LATE = re.compile(r"Python worker failed to connect back")
+PYTHON_WAS_LATE = "this machine is too busy to start a Python in the 10 s that Spark waits for it"
+#: What stands in a failure's text -> what the reader can do.
+_ADVICE: Sequence[tuple[re.Pattern[str], str]] = (
+    (
+        re.compile(r"ModuleNotFoundError|ImportError"),
+        "The Python of Spark's executors, $PYSPARK_PYTHON, has to find your module and Penstock's dependencies: "
+        "install them there, or send them with --py-files.",
+    ),
+    (
+        re.compile(r"DATA_LOSS|data may have been lost|UnknownTopicOrPartition|partitions? .* (?:gone|deleted)", re.I),
+        "A topic was deleted, or has lost records that were not read yet. If what is lost may be left out, start with "
+        "another --checkpoint: its state begins anew.",
+    ),
+    (
+        re.compile(r"TimeoutException|Timed out waiting for a node|DisconnectException"),
+        "Check bootstrap.servers and whether the brokers run; the next start goes on from the checkpoint.",
+    ),
+    (_LATE, PYTHON_WAS_LATE),
+)
+
+
+def python_was_late(error: StreamingQueryException) -> bool:
+    """Return whether a query has failed before it has done anything, because Python did not start in time."""
+    return _LATE.search(str(error)) is not None
+
+
+def query_failure(name: str, error: StreamingQueryException) -> StreamsError:
+    """Return what to raise for a failed query: Penstock's own words if it was an operator, else the cause's."""
+    text = str(error)
+    ours = _OUR_ERROR.findall(text)
+    if ours:
+        return StreamsError(f"The Spark query {name} failed: {ours[-1]}")
+    python = _PYTHON_ERROR.findall(text)
+    advice = next((advice for pattern, advice in _ADVICE if pattern.search(text)), "")
+    first = text.strip().splitlines()[0]
+    what = (python[-1] if python else first).rstrip(".;")
+    return StreamsError(f"The Spark query {name} failed: {what}{'. ' if advice else ''}{advice}")

@@ -1,0 +1,117 @@
+"""Which engine a checkpoint's state is with, and where its queries began: a file in it says so.
+
+Without the file the checkpoint is Spark's own from the first record. A handover to Spark begins a new *generation*:
+queries and state in a folder of their own, so that nothing of the last one has to be changed before the file is
+replaced, which is one step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from .checkpoint import CheckpointError
+
+OWNERSHIP_FILE = "penstock-handover.json"
+#: BACKFILL: `penstock backfill` has begun and not ended; only it may go on.
+LOCAL, SPARK, BACKFILL = "local", "spark", "backfill"
+#: Offsets by topic and partition: the next record to be read.
+Offsets = Mapping[str, Mapping[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """engine: who goes on with the application, LOCAL, SPARK or BACKFILL.
+
+    offsets: where the queries of this generation begin. seeded: the numbers of the sub-topologies that begin with a
+    state. ends: where a backfill ends; topics without one are read as far as they go.
+    """
+
+    engine: str = SPARK
+    generation: int = 0
+    offsets: Offsets = field(default_factory=dict)
+    seeded: tuple[int, ...] = ()
+    ends: Offsets = field(default_factory=dict)
+
+    def directory(self, checkpoint: str) -> str:
+        """Return the folder of this generation."""
+        return checkpoint if self.generation == 0 else f"{checkpoint}/handover-{self.generation}"
+
+    def query_directory(self, checkpoint: str, subtopology: int) -> str:
+        """Return the folder of a sub-topology's query: Spark's checkpointLocation."""
+        return f"{self.directory(checkpoint)}/subtopology-{subtopology}"
+
+    def seed_directory(self, checkpoint: str, subtopology: int) -> str:
+        """Return where the rows are that a query's state begins with."""
+        return f"{self.directory(checkpoint)}/seed-{subtopology}"
+
+    def starting_offsets(self, text: str) -> str:
+        """Return startingOffsets of Spark's source, with the offsets that were handed over put in."""
+        starts = orjson.loads(text)
+        for topic, partitions in starts.items():
+            partitions.update({str(number): at for number, at in self.offsets.get(topic, {}).items()})
+        return orjson.dumps(starts).decode()
+
+    def wanted(self) -> str:
+        """Return the SQL condition of the records before the ends."""
+        beyond = [
+            f"(topic = '{topic}' AND partition = {partition} AND offset >= {end})"
+            for topic, partitions in self.ends.items()
+            for partition, end in partitions.items()
+        ]
+        return f"NOT ({' OR '.join(beyond)})" if beyond else "true"
+
+    def packed(self) -> bytes:
+        """Return the content of the file."""
+        content = {
+            "engine": self.engine,
+            "generation": self.generation,
+            "offsets": _named(self.offsets),
+            "seeded": self.seeded,
+            "ends": _named(self.ends),
+        }
+        return orjson.dumps(content, option=orjson.OPT_INDENT_2)
+
+
+def unpack_ownership(data: bytes | None, checkpoint: str) -> Ownership:
+    """Return what a checkpoint's file says; None: there is no file. Raises CheckpointError if it is damaged."""
+    if data is None:
+        return Ownership()
+    try:
+        content: Any = orjson.loads(data)
+        offsets, ends = _numbered(content["offsets"]), _numbered(content["ends"])
+        return Ownership(content["engine"], int(content["generation"]), offsets, tuple(content["seeded"]), ends)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"{checkpoint}/{OWNERSHIP_FILE} cannot be read: {error!r}. It says which engine goes on with the "
+            "application; bring it back from a copy of the checkpoint."
+        ) from None
+
+
+def _named(offsets: Offsets) -> dict[str, dict[str, int]]:
+    return {topic: {str(number): at for number, at in found.items()} for topic, found in offsets.items()}
+
+
+def _numbered(content: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, int]]:
+    return {topic: {int(number): int(at) for number, at in found.items()} for topic, found in content.items()}
+
+
+def require_engine(owner: Ownership, engine: str, checkpoint: str) -> None:
+    """Raise CheckpointError if a checkpoint's state is not this engine's."""
+    if owner.engine == engine:
+        return
+    if owner.engine == LOCAL:
+        raise CheckpointError(
+            f"The state in the checkpoint {checkpoint} was handed over to the local engine, which has gone on from it. "
+            "`penstock handover --to spark` brings it back; another --checkpoint starts from the beginning."
+        )
+    if owner.engine == BACKFILL:
+        raise CheckpointError(
+            f"The checkpoint {checkpoint} is that of a backfill that has not ended: run `penstock backfill` again."
+        )
+    raise CheckpointError(
+        f"The checkpoint {checkpoint} has a state already that is Spark's: a backfill needs an empty --checkpoint."
+    )

@@ -1,0 +1,58 @@
+"""How far the queries are: what Spark reports of their last micro-batches, in the local engine's words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from pyspark.sql.streaming import StreamingQuery
+
+
+@dataclass(frozen=True, slots=True)
+class QueryProgress:
+    """One sub-topology's query. The numbers are of its last micro-batch; batch is -1 before the first.
+
+    records: how many it read. records_per_second: as long as it took. behind: records that were on the brokers and
+    not in it. batch_ms: how long it took. running: False once the query has ended.
+    """
+
+    subtopology: int
+    name: str
+    running: bool
+    batch: int = -1
+    records: int = 0
+    records_per_second: float = 0.0
+    behind: int = 0
+    batch_ms: int = 0
+
+
+def progress_of(query: StreamingQuery) -> QueryProgress:
+    """Return the progress of a query of SparkStreams."""
+    name: str = query.name
+    number = int(name.rpartition("-")[2])
+    last: Any = query.lastProgress
+    if last is None:
+        return QueryProgress(number, name, query.isActive)
+    return QueryProgress(
+        number,
+        name,
+        query.isActive,
+        last["batchId"],
+        last["numInputRows"],
+        round(last["processedRowsPerSecond"] or 0.0, 1),
+        sum(_behind(source) for source in last["sources"]),
+        last["batchDuration"],
+    )
+
+
+def _behind(source: Any) -> int:
+    """Return how many records of a source the micro-batch has left: Kafka's ends less its own."""
+    end, latest = _offsets(source["endOffset"]), _offsets(source["latestOffset"])
+    return sum(max(at - end.get(partition, 0), 0) for partition, at in latest.items() if partition in end)
+
+
+def _offsets(value: Any) -> Mapping[tuple[str, str], int]:
+    found = (orjson.loads(value) if isinstance(value, str) else value) or {}  # also "null", before the first look
+    return {(topic, partition): at for topic, partitions in found.items() for partition, at in partitions.items()}

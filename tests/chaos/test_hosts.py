@@ -1,0 +1,45 @@
+"""Who is hit on a host: stream threads mostly, and the event's line says what it was."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from .hosts import THREADS_TO_SPARE, Host, is_stream_thread
+
+CLIENT = "from confluent_kafka import Producer; p = Producer({})"
+NO_CLIENT = "import confluent_kafka"
+
+
+@contextmanager
+def running(code: str) -> Iterator[psutil.Process]:
+    """Run a process that has done this and waits."""
+    command = [sys.executable, "-c", f"{code}; print('ready', flush=True); input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        try:
+            yield psutil.Process(process.pid)
+        finally:
+            process.kill()
+
+
+def test_a_spare_process_is_hit_seldom_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = Host("host-1", tmp_path, {}, {})
+    with running(CLIENT) as thread, running(NO_CLIENT) as spare:
+        assert is_stream_thread(thread)
+        assert not is_stream_thread(spare)
+        monkeypatch.setattr(host, "workers", lambda: [thread, spare])
+        shares = [number / 100 for number in range(100)]
+        hit = [victim for share in shares if (victim := host.victim(share)) is not None]
+    assert sum(process == thread for process, _ in hit) == 100 * THREADS_TO_SPARE / (THREADS_TO_SPARE + 1)
+    assert hit[0] == (thread, f"host-1 worker 1 of 2, pid {thread.pid}")
+    assert hit[-1] == (spare, f"host-1 spare process (or one that starts), 2 of 2, pid {spare.pid}")
+    monkeypatch.setattr(host, "workers", list)
+    assert host.victim(0.5) is None

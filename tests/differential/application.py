@@ -1,0 +1,183 @@
+"""A count on Spark that can be killed: ``penstock run --engine spark`` in processes of its own, and its topics."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+#: Starting Java and Spark takes 10 s on a quiet machine.
+DEADLINE_SECONDS = 240.0
+PARTITIONS = 2
+KEYS = [b"a", b"b", b"c", b"d", b"e"]
+RECORDS = 2_000  # between two kills
+EXECUTOR = "CoarseGrainedExecutorBackend"
+TOPOLOGY = """
+import penstock
+from penstock import Serdes, StreamsBuilder
+
+
+def place(value):
+    return penstock.__file__
+
+
+topology = StreamsBuilder()
+records = topology.stream("{source}", key_serde=Serdes.string(), value_serde=Serdes.string())
+records.group_by_key().count(store="counts").to_stream().map_values(str).to("{sink}", value_serde=Serdes.string())
+records.map_values(place).to("{places}")
+"""
+
+
+class Application:
+    """``penstock run --engine spark`` on topics of its own.
+
+    directory: for its module, its checkpoint and its log. environment: beside this process's.
+    """
+
+    def __init__(
+        self, servers: str, directory: Path, master: str = "local[2]", environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._servers = servers
+        self._directory = directory
+        self._master = master
+        self._environment = {**os.environ, **(environment or {})}
+        self._id = f"kills-{uuid.uuid4().hex[:8]}"
+        self._source, self._sink, self._places = (f"{self._id}-{name}" for name in ("in", "out", "places"))
+        self._process: subprocess.Popen[str] | None = None
+        self.produced = 0
+        self.log = directory / "log"
+        (directory / "counting_app.py").write_text(
+            TOPOLOGY.format(source=self._source, sink=self._sink, places=self._places)
+        )
+
+    @contextmanager
+    def topics(self) -> Iterator[None]:
+        """Make the topics, delete them at the end."""
+        admin, names = AdminClient({"bootstrap.servers": self._servers}), (self._source, self._sink, self._places)
+        for made in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names]).values():
+            made.result()
+        try:
+            yield
+        finally:
+            for deleted in admin.delete_topics(list(names)).values():
+                deleted.result()
+
+    @contextmanager
+    def running(self) -> Iterator[subprocess.Popen[str]]:
+        """Run it in a process group of its own; whatever is left of it at the end is killed."""
+        command = [sys.executable, "-m", "penstock.cli", "run", "counting_app:topology", "--engine", "spark"]
+        options = ["--master", self._master, "--checkpoint", str(self._directory / "checkpoint")]
+        given = (
+            f"application.id={self._id}",
+            f"bootstrap.servers={self._servers}",
+            "statestore.cache.max.bytes=0",  # each record's count is written, so that the first can be waited for
+        )
+        config = [word for each in given for word in ("-c", each)]
+        with self.log.open("a") as log:
+            process = self._process = subprocess.Popen(
+                [*command, *options, *config],
+                cwd=self._directory,
+                env=self._environment,
+                stdout=log,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+            try:
+                yield process
+            finally:
+                with contextlib.suppress(ProcessLookupError):  # it has ended, with all its children
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                self._process = None
+
+    def produce(self, count: int = RECORDS) -> None:
+        """Produce records, the keys in turn."""
+        producer = Producer({"bootstrap.servers": self._servers, "partitioner": "murmur2_random"})
+        for _ in range(count):
+            producer.produce(self._source, b"v", KEYS[self.produced % len(KEYS)])
+            self.produced += 1
+        producer.flush()
+
+    def await_counts(self) -> None:
+        """Wait until the newest count of each key is that of the input; fails if a count is beyond it."""
+        expected = {key: len(range(place, self.produced, len(KEYS))) for place, key in enumerate(KEYS)}
+        counts: dict[bytes, int] = {}
+        for key, value in self._read(self._sink, 0):
+            counts[key] = int(value)
+            assert counts[key] <= expected[key], f"{key!r} was counted {counts[key]} times, not {expected[key]}"
+            if counts == expected:
+                return
+
+    def await_growth(self, ends: dict[int, int]) -> None:
+        """Wait until the counts' topic has more records than these, by partition."""
+        self._until(lambda: any(end > ends[partition] for partition, end in self.ends().items()))
+
+    def ends(self) -> dict[int, int]:
+        """Return where the partitions of the counts' topic end now."""
+        consumer = Consumer({"bootstrap.servers": self._servers, "group.id": "none"})
+        try:
+            return {
+                partition: consumer.get_watermark_offsets(TopicPartition(self._sink, partition), DEADLINE_SECONDS)[1]
+                for partition in range(PARTITIONS)
+            }
+        finally:
+            consumer.close()
+
+    def place(self) -> str:
+        """Return where the executors have Penstock from, the last time they said it."""
+        return {value.decode() for _, value in self._read(self._places, 0, wait=False)}.pop()
+
+    def executors(self, process: subprocess.Popen[str]) -> list[psutil.Process]:
+        """Return the executors, waiting for the first."""
+        found: list[psutil.Process] = []
+
+        def look() -> bool:
+            with contextlib.suppress(psutil.NoSuchProcess):  # ended while it was looked at
+                children = psutil.Process(process.pid).children(recursive=True)
+                found[:] = [child for child in children if EXECUTOR in " ".join(child.cmdline())]
+            return bool(found)
+
+        self._until(look)
+        return found
+
+    def _read(self, topic: str, start: int, wait: bool = True) -> Iterator[tuple[bytes, bytes]]:
+        """Yield keys and values of a topic; at its end wait for more, or end."""
+        settings = {"bootstrap.servers": self._servers, "group.id": "none", "enable.auto.commit": False}
+        consumer = Consumer({**settings, "enable.partition.eof": not wait})
+        consumer.assign([TopicPartition(topic, partition, start) for partition in range(PARTITIONS)])
+        deadline, at_end = time.monotonic() + DEADLINE_SECONDS, 0
+        try:
+            while at_end < PARTITIONS:
+                self._check(deadline)
+                message = consumer.poll(1.0)
+                if message is not None and message.error() is None:
+                    yield message.key() or b"", message.value() or b""
+                elif message is not None:
+                    at_end += 1
+        finally:
+            consumer.close()
+
+    def _until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not condition():
+            self._check(deadline)
+            time.sleep(0.02)
+
+    def _check(self, deadline: float) -> None:
+        ended = self._process is not None and self._process.poll() is not None
+        if ended or time.monotonic() > deadline:
+            what = "the application has ended" if ended else f"not within {DEADLINE_SECONDS:.0f} s"
+            raise TimeoutError(f"{what}; its log ends with\n{self.log.read_text()[-5000:]}")

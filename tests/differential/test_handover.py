@@ -1,0 +1,293 @@
+"""An application goes from the local engine to Spark and back; its tables are those of a plain recomputation."""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.cimpl import NewTopic
+
+from examples.flights.progress import ProgressReader
+from penstock import (
+    KafkaStreams,
+    Materialized,
+    Serdes,
+    Stores,
+    StreamsBuilder,
+    StreamsConfig,
+    TopologyError,
+)
+from penstock.backfill import Backfill
+from penstock.handover import HandedOver, Handover
+from penstock.pipeline.checkpoint import CheckpointError
+from penstock.pipeline.handover import Moved
+from penstock.spark import SparkStreams, spark_session
+from penstock.supervisor.topology_gate import admit
+
+from . import handover_app as app
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+TOPOLOGY = "tests.differential.handover_app:topology"
+DEADLINE_SECONDS = 120.0
+PARTITIONS = 2
+#: An hour ago: topics and the changelogs of windows delete what is older than their retention.
+START_MS = (time.time_ns() // 1_000_000 - 3_600_000) // 60_000 * 60_000
+QUARTER = 150  # records, a second of event time apart
+BURST = 40  # records of one key before the next key's turn: a session
+KEYS = 7
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    """One session: its start takes as long as several handovers."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pyspark's own, of sockets and deprecated modules
+        session = spark_session("handover", "local[2]")
+        yield session
+        process = session.sparkContext._gateway.proc  # type: ignore[union-attr]
+        session.stop()
+        process.stdin.close()
+        process.wait(DEADLINE_SECONDS)
+
+
+class Data:
+    """The input, quarter by quarter, and what plain Python makes of all of it."""
+
+    def __init__(self, servers: str, mark: str) -> None:
+        self._producer = Producer({"bootstrap.servers": servers, "partitioner": "murmur2_random"})
+        self._mark = mark
+        self._names: dict[str, str] = {}
+        self._partition: dict[str, int] = {}
+        self._newest: Counter[int] = Counter()
+        self.tables: dict[str, dict[str, Any]] = {name: {} for name in app.OUTPUTS}
+        self._sessions: dict[str, tuple[int, int, int]] = {}
+        self._count = 0
+
+    def produce_quarter(self, names: dict[str, str | None]) -> None:
+        """Produce names (None: the key is deleted), then words, and count them."""
+        now = START_MS + 1000 * self._count
+        for key, name in names.items():
+            self._producer.produce(f"{self._mark}names", name, key, timestamp=now - 1)
+            self._names.pop(key, None) if name is None else self._names.update({key: name})
+        self._producer.flush()
+        for number in range(self._count, self._count + QUARTER):
+            key, word, at = f"k{number // BURST % KEYS}", f"w{number * number % 5}", START_MS + 1000 * number
+            self._producer.produce(
+                f"{self._mark}words", word, key, timestamp=at, on_delivery=lambda _, message: self._delivered(message)
+            )
+            self._expect(key, word, at)
+        self._producer.flush()
+        self._count += QUARTER
+
+    def _delivered(self, message: Any) -> None:
+        self._partition[message.key().decode()] = message.partition()
+        self._newest[message.partition()] = max(self._newest[message.partition()], message.timestamp()[1])
+
+    def _expect(self, key: str, word: str, at: int) -> None:
+        counts, windows = self.tables["counts"], self.tables["windows"]
+        counts[word] = counts.get(word, 0) + 1
+        window = f"{key}@{at // 60_000 * 60_000}"
+        windows[window] = windows.get(window, 0) + 1
+        self.tables["named"][key] = f"{word} of {self._names.get(key)}"
+        start, end, count = self._sessions.get(key, (at, at, 0))
+        if at - end > 30_000:
+            start, count = at, 0
+        else:
+            self.tables["sessions"].pop(f"{key}@{start}-{end}", None)
+        self._sessions[key] = start, at, count + 1
+        self.tables["sessions"][f"{key}@{start}-{at}"] = count + 1
+
+    def expected(self) -> dict[str, dict[str, Any]]:
+        """Return the tables of all that was produced."""
+        windows = self.tables["windows"]
+        ends = {window: int(window.split("@")[1]) + 60_000 for window in windows}
+        newest = {window: self._newest[self._partition[window.split("@")[0]]] for window in windows}
+        closed = {window: count for window, count in windows.items() if ends[window] <= newest[window]}
+        return {**self.tables, "finals": closed}
+
+
+def read_table(servers: str, topic: str, text: bool) -> dict[str, Any]:
+    """Return the newest value of each key of a topic."""
+    table: dict[str, Any] = {}
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "none", "enable.auto.commit": False})
+    try:
+        for number in range(PARTITIONS):
+            partition = TopicPartition(topic, number, 0)
+            end = consumer.get_watermark_offsets(partition, DEADLINE_SECONDS)[1]
+            consumer.assign([partition])
+            offset = 0
+            while offset < end:
+                message = consumer.poll(DEADLINE_SECONDS)
+                assert message is not None
+                assert message.error() is None
+                offset, value, key = (message.offset() or 0) + 1, message.value(), (message.key() or b"").decode()
+                if value is None:
+                    table.pop(key, None)
+                else:
+                    table[key] = value.decode() if text else struct.unpack(">q", value)[0]
+    finally:
+        consumer.close()
+    return table
+
+
+def run_locally(config: StreamsConfig, mark: str) -> None:
+    """Run the local engine until it has committed all there is."""
+    ended = threading.Event()
+    inputs = [f"{mark}{name}" for name in app.INPUTS]
+    with (
+        KafkaStreams(TOPOLOGY, config) as streams,
+        ProgressReader(config["bootstrap.servers"], config["application.id"], inputs) as reader,
+    ):
+        streams.set_state_listener(lambda new, _: ended.set() if new.has_completed_shutdown else None)
+        streams.start()
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not reader.read().finished:
+            assert not ended.wait(0.2), streams.failure_reason
+            assert time.monotonic() < deadline, reader.read()
+        streams.close(leave_group=True)  # else a static member is there until its session times out
+
+
+class Application:
+    """One application of this test: its topics, configuration and checkpoint."""
+
+    def __init__(self, spark: Any, servers: str, application_id: str, mark: str, directory: Path) -> None:
+        self.spark = spark
+        self.mark = mark
+        self.checkpoint = str(directory / "checkpoint")
+        self.state = directory / "state" / application_id
+        self.config = StreamsConfig(
+            {
+                "application.id": application_id,
+                "bootstrap.servers": servers,
+                "state.dir": str(directory / "state"),
+                "commit.interval.ms": 500,
+                "num.stream.threads": 1,
+            }
+        )
+        self.data = Data(servers, mark)
+
+    def hand_over(self, engine: str, progress: Callable[..., None] = lambda *_: None) -> HandedOver:
+        with Handover(TOPOLOGY, self.config, self.spark, checkpoint=self.checkpoint, progress=progress) as handover:
+            return handover.to_spark() if engine == "spark" else handover.to_local()
+
+    def run_on_spark(self) -> int:
+        return SparkStreams(TOPOLOGY, self.config, self.spark, checkpoint=self.checkpoint).process_available()
+
+    def tables(self) -> dict[str, dict[str, Any]]:
+        servers = self.config["bootstrap.servers"]
+        return {name: read_table(servers, f"{self.mark}{name}", name == "named") for name in app.OUTPUTS}
+
+
+@pytest.fixture
+def application(
+    spark: Any, admin: Any, bootstrap_servers: str, application_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Application:
+    mark = f"{application_id}-test-"  # the fixture deletes what begins with the application.id
+    topics = [NewTopic(f"{mark}{name}", PARTITIONS, 1) for name in (*app.INPUTS, *app.OUTPUTS)]
+    for future in admin.create_topics(topics).values():
+        future.result(DEADLINE_SECONDS)
+    monkeypatch.setenv(app.VARIABLE, mark)
+    return Application(spark, bootstrap_servers, application_id, mark, tmp_path)
+
+
+class BrokenOffError(Exception):
+    """What ends a handover in the middle of these tests, as a SIGKILL would: nothing of it is caught."""
+
+
+def break_off(_what: str, done: int, _total: int) -> None:
+    if done:
+        raise BrokenOffError
+
+
+def test_half_locally_a_quarter_on_spark_a_quarter_locally(application: Application) -> None:
+    data = application.data
+    data.produce_quarter({f"k{number}": f"n{number}" for number in range(KEYS)})
+    data.produce_quarter({"k3": "m3"})
+    run_locally(application.config, application.mark)
+
+    with pytest.raises(BrokenOffError):
+        application.hand_over("spark", break_off)
+    assert not (application.state / "handed-over.json").exists(), "the local engine still has the application"
+    to_spark = application.hand_over("spark")
+    assert to_spark.stores["counts"] == Moved(len(data.tables["counts"]))
+    with pytest.raises(CheckpointError, match="has a state already"):
+        application.hand_over("spark")
+    with pytest.raises(TopologyError, match="was handed over to Spark"):
+        admit(app.topology().build(), application.config)  # what each stream thread does before it joins the group
+
+    data.produce_quarter({"k5": None, "k2": "m2"})
+    assert application.run_on_spark() > QUARTER
+    with pytest.raises(BrokenOffError):
+        application.hand_over("local", break_off)
+    assert application.run_on_spark() == 0, "Spark still has the application"
+    to_local = application.hand_over("local")
+    assert to_local.stores["names"].rows == KEYS - 1
+    assert "0_0" in to_local.deleted_tasks
+    with pytest.raises(CheckpointError, match="was handed over to the local engine"):
+        application.run_on_spark()
+    with pytest.raises(CheckpointError, match="was handed over to the local engine already"):
+        application.hand_over("local")
+
+    data.produce_quarter({})
+    run_locally(application.config, application.mark)
+    assert application.tables() == data.expected()
+
+
+def test_without_a_record_in_between_the_seed_goes_back(application: Application) -> None:
+    application.data.produce_quarter({"k0": "n0"})
+    run_locally(application.config, application.mark)
+    there, back = application.hand_over("spark"), application.hand_over("local")
+    assert {name: each.rows for name, each in back.stores.items()} == {n: e.rows for n, e in there.stores.items()}
+    assert application.hand_over("spark").offsets == there.offsets == back.offsets
+    application.data.produce_quarter({})
+    application.run_on_spark()
+    assert application.tables() == application.data.expected()
+
+
+def test_a_backfill_of_a_stretch_of_history_and_the_local_engine_goes_on(application: Application) -> None:
+    data = application.data
+    data.produce_quarter({"k0": "n0"})
+    data.produce_quarter({"k1": "n1"})
+    with Backfill(TOPOLOGY, application.config, application.spark, checkpoint=application.checkpoint) as backfill:
+        done = backfill.run(None, START_MS + 1000 * QUARTER)
+    words = done.handed_over.offsets[f"{application.mark}words"]
+    assert sum(words.values()) == QUARTER, "the second quarter is left to the local engine"
+    with (
+        Backfill(TOPOLOGY, application.config, application.spark, checkpoint=application.checkpoint) as backfill,
+        pytest.raises(CheckpointError, match="was handed over to the local engine"),
+    ):
+        backfill.run()
+    run_locally(application.config, application.mark)
+    assert application.tables() == data.expected()
+
+
+def test_what_cannot_be_carried_is_refused_before_anything_starts() -> None:
+    config = StreamsConfig({"application.id": "a", "bootstrap.servers": "localhost:1"})
+    strings: dict[str, Any] = app.STRINGS
+    with pytest.raises(TopologyError, match="the store tally has no changelog"):
+        Handover(unlogged(strings), config)
+    with pytest.raises(TopologyError, match="the store history is versioned"):
+        Handover(versioned(strings), config)
+
+
+def unlogged(strings: dict[str, Any]) -> StreamsBuilder:
+    builder = StreamsBuilder()
+    store = Materialized("tally", logging=False)
+    builder.stream("in", **strings).group_by_key().count(store=store).to_stream().to("out", value_serde=Serdes.int64())
+    return builder
+
+
+def versioned(strings: dict[str, Any]) -> StreamsBuilder:
+    builder = StreamsBuilder()
+    supplier = Stores.persistent_versioned_key_value_store("history", timedelta(hours=1))
+    builder.table("in", store=Materialized(supplier), **strings).to_stream().to("out", **strings)
+    return builder

@@ -1,0 +1,118 @@
+"""A task on Spark has one timer, at its next punctuation by the wall clock. Over a handle in Spark's place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pyspark.sql import Row
+
+from penstock import Processor, ProcessorContext, Punctuation, Record, Serdes, StreamsBuilder, StreamsConfig
+from penstock.pipeline import task_processor
+from penstock.pipeline.record_batches import SentRecord, messages, pack, sent_batch, unpack
+from penstock.pipeline.spark_task import TaskPlan
+from penstock.pipeline.task_processor import TaskProcessor
+
+STRINGS: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
+
+
+class Handle:
+    """What a StatefulProcessor sees of Spark: one map, and timers."""
+
+    def __init__(self) -> None:
+        self.rows: dict[Any, Any] = {}
+        self.timers: set[int] = set()
+
+    def getMapState(self, *_: Any) -> Handle:  # noqa: N802 - Spark's
+        return self
+
+    def getValue(self, key: Any) -> Any:  # noqa: N802
+        return self.rows.get(key)
+
+    def updateValue(self, key: Any, value: Any) -> None:  # noqa: N802
+        self.rows[key] = value
+
+    def listTimers(self) -> Iterator[int]:  # noqa: N802
+        return iter(sorted(self.timers))
+
+    def registerTimer(self, at_ms: int) -> None:  # noqa: N802
+        self.timers.add(at_ms)
+
+    def deleteTimer(self, at_ms: int) -> None:  # noqa: N802
+        self.timers.remove(at_ms)
+
+
+class Ticking(Processor[str, str, str, str]):
+    """Ticks by the wall clock each 100 ms, until a record says stop."""
+
+    def init(self, context: ProcessorContext) -> None:
+        super().init(context)
+        self.slow = context.schedule(timedelta(milliseconds=250), Punctuation.WALL_CLOCK_TIME, lambda now_ms: None)
+        self.fast = context.schedule(timedelta(milliseconds=100), Punctuation.WALL_CLOCK_TIME, self.tick)
+
+    def process(self, record: Record[str, str]) -> None:
+        if record.value == "stop":
+            self.fast.cancel()
+
+    def tick(self, now_ms: int) -> None:
+        self.context.forward(Record("tick", str(now_ms), now_ms))
+
+
+def rows(value: bytes) -> Iterator[Row]:
+    """Return one record as Spark brings it."""
+    batch = sent_batch([SentRecord("in", 0, b"k", value, 1, None)])
+    return iter([Row(task=0, topic="in", first_offset=0, records=pack(batch))])
+
+
+def values(sent: Iterator[Row]) -> list[bytes | None]:
+    return [record.value() for row in sent for batch in unpack(row.records) for record in messages(batch)]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The wall clock, which the test sets."""
+    now_ms = [1_000]
+    monkeypatch.setattr(task_processor, "wall_clock_ms", lambda: now_ms[0])
+    return now_ms
+
+
+def ticking(has_alarm: bool) -> tuple[TaskProcessor, Handle]:
+    builder = StreamsBuilder()
+    builder.stream("in", **STRINGS).process(Ticking).to("out", **STRINGS)
+    config = StreamsConfig({"application.id": "a"})
+    (topology,) = builder.build().internal_builder.build_subtopologies(config, frozenset())
+    processor, handle = TaskProcessor(TaskPlan(topology, config, {"in": 1, "out": 1}), has_alarm=has_alarm), Handle()
+    processor.init(handle)  # type: ignore[arg-type]
+    return processor, handle
+
+
+def test_the_timer_is_at_the_next_punctuation_and_moves_on_when_it_has_fired(clock: list[int]) -> None:
+    processor, handle = ticking(has_alarm=True)
+    assert values(processor.handleInputRows((0,), rows(b"v"), None)) == []
+    assert handle.timers == {1_100}
+    clock[0] = 1_130
+    handle.timers.clear()  # Spark removes the one that has expired
+    assert values(processor.handleExpiredTimer((0,), None, None)) == [b"1130"]
+    assert handle.timers == {1_200}
+
+
+def test_when_a_record_comes_first_the_timer_of_then_is_replaced(clock: list[int]) -> None:
+    processor, handle = ticking(has_alarm=True)
+    list(processor.handleInputRows((0,), rows(b"v"), None))
+    clock[0] = 1_105
+    assert values(processor.handleInputRows((0,), rows(b"v"), None)) == [b"1105"]
+    assert handle.timers == {1_200}
+
+
+def test_a_punctuation_that_was_cancelled_wakes_nobody(clock: list[int]) -> None:
+    processor, handle = ticking(has_alarm=True)
+    list(processor.handleInputRows((0,), rows(b"stop"), None))
+    assert handle.timers == {1_250}  # the other one's
+
+
+def test_without_an_alarm_no_timer_is_touched(clock: list[int]) -> None:
+    processor, handle = ticking(has_alarm=False)
+    list(processor.handleInputRows((0,), rows(b"v"), None))
+    assert handle.timers == set()

@@ -1,0 +1,133 @@
+"""What a handover carries: changelog records become pages of Spark's state, and those the same records again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock import Serdes, StreamsConfig
+from penstock.pipeline.changelog_reader import MemoryState, RestoringTask
+from penstock.pipeline.checkpoint import CheckpointError
+from penstock.pipeline.ownership import BACKFILL, LOCAL, SPARK, Ownership, require_engine, unpack_ownership
+from penstock.pipeline.paged_rows import DIRECTORY, unpack_rows
+from penstock.pipeline.query_progress import progress_of
+from penstock.pipeline.spark_stores import SparkStores
+from penstock.pipeline.store_changelogs import StoreChangelog, changelog_records
+from penstock.statestore.buffer_value import BufferValue
+from penstock.statestore.join_buffer import BUFFER_TIME
+from penstock.statestore.state_store import LONG
+from penstock.statestore.suppress_buffer import HEADERS
+from penstock.topology.records import ProcessorRecordContext, RawRecord, TaskId
+from penstock.topology.store_interfaces import StoreBackend, StoreBuilder, StoreKind
+
+START_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
+CONFIG = StreamsConfig({"application.id": "app", "bootstrap.servers": "localhost:1"})
+BUFFERED = BufferValue(None, None, b"new", ProcessorRecordContext(START_MS, 7, 0, "in", [])).serialize()
+
+
+def builder(kind: StoreKind, **more: Any) -> StoreBuilder:
+    return StoreBuilder("store", kind, Serdes.bytes(), Serdes.bytes(), retention_ms=HOUR_MS, grace_ms=HOUR_MS, **more)
+
+
+def times(*moments: int) -> bytes:
+    return b"".join(map(LONG.pack, moments))
+
+
+#: The kind of a store, and the key and value of a record of its changelog.
+CASES: list[tuple[StoreBuilder, bytes, bytes]] = [
+    (builder(StoreKind.KEY_VALUE), b"key", b"value"),
+    (builder(StoreKind.TIMESTAMPED_KEY_VALUE), b"key", b"value"),
+    (builder(StoreKind.TIMESTAMPED_KEY_VALUE, plain_values=True), b"key", b"value"),
+    (builder(StoreKind.KEY_VALUE, backend=StoreBackend.LRU, max_entries=3), b"key", b"value"),
+    (builder(StoreKind.WINDOW), b"key" + times(START_MS) + b"\0\0\0\0", b"value"),
+    (builder(StoreKind.TIMESTAMPED_WINDOW, time_ordered=True), b"key" + times(START_MS) + b"\0\0\0\0", b"value"),
+    (builder(StoreKind.WINDOW, retain_duplicates=True), b"key" + times(START_MS) + b"\0\0\0\5", b"value"),
+    (builder(StoreKind.SESSION), b"key" + times(START_MS, START_MS - 10), b"value"),
+    (builder(StoreKind.SESSION, backend=StoreBackend.IN_MEMORY), b"key" + times(START_MS, START_MS), b"value"),
+    (builder(StoreKind.LIST_VALUE), b"key", b"\0\0\0\1\0\0\0\5value"),
+    (builder(StoreKind.FOREIGN_KEY_SUBSCRIPTION), b"key", b"value"),
+    (builder(StoreKind.JOIN_BUFFER), b"\0" + times(START_MS) + b"key\0\0\0\1", BUFFERED + BUFFER_TIME),
+    (builder(StoreKind.SUPPRESS_BUFFER), b"key", BUFFERED + times(START_MS)),
+]
+
+
+@pytest.mark.parametrize(("store", "key", "value"), CASES, ids=lambda each: getattr(each, "kind", None))
+def test_rows_of_spark_become_the_changelog_records_that_they_are_from(
+    store: StoreBuilder, key: bytes, value: bytes
+) -> None:
+    headers: Any = list(HEADERS) if store.kind is StoreKind.SUPPRESS_BUFFER else None
+    messages = [
+        RawRecord("log", 3, 0, START_MS, b"x" + key[1:], value, headers),
+        RawRecord("log", 3, 1, START_MS, key, value, headers),
+        RawRecord("log", 3, 2, START_MS, b"x" + key[1:], None, headers),
+    ]
+    if store.kind is StoreKind.JOIN_BUFFER:  # every key begins with 0
+        messages = messages[1:2]
+    rows = pages_of(store, messages)
+    (record,) = changelog_records(StoreChangelog(store, "log", False), 3, rows, START_MS)
+    assert (record.topic, record.partition, record.key, record.value) == ("log", 3, key, value)
+    assert record.timestamp == START_MS
+    assert record.headers == headers
+
+
+def pages_of(store: StoreBuilder, messages: list[RawRecord]) -> list[tuple[bytes, bytes]]:
+    """Return the rows of what a store keeps in Spark's state after a restore."""
+    state, task = MemoryState(), RestoringTask(CONFIG, TaskId(0, 3))
+    stores = SparkStores({"store": store}, task, state, None)  # type: ignore[arg-type]
+    stores.by_name["store"].restore(messages, None)
+    for message in messages if store.kind is StoreKind.SUPPRESS_BUFFER else ():
+        stores.log_change("store", message.key() or b"", message.value())
+    stores.commit()
+    stores.close()
+    pages = [data for (_, number), data in sorted(state.blobs.items()) if number != DIRECTORY]
+    return [row for data in pages for row in unpack_rows(data)]
+
+
+def test_the_file_that_says_whose_the_state_is() -> None:
+    owner = Ownership(SPARK, 2, {"in": {0: 5}}, (1,), {"in": {0: 9}})
+    assert unpack_ownership(owner.packed(), "there") == owner
+    assert unpack_ownership(None, "there") == Ownership()
+    assert owner.query_directory("there", 1) == "there/handover-2/subtopology-1"
+    assert Ownership().query_directory("there", 1) == "there/subtopology-1"
+    assert owner.starting_offsets('{"in":{"0":-2,"1":-2},"other":{"0":-1}}') == (
+        '{"in":{"0":5,"1":-2},"other":{"0":-1}}'
+    )
+    assert owner.wanted() == "NOT ((topic = 'in' AND partition = 0 AND offset >= 9))"
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        unpack_ownership(b"{", "there")
+
+
+@pytest.mark.parametrize(
+    ("engine", "wanted", "message"),
+    [(LOCAL, SPARK, "handed over to the local"), (BACKFILL, SPARK, "has not ended"), (SPARK, BACKFILL, "empty")],
+)
+def test_a_checkpoint_of_another_engine_is_refused(engine: str, wanted: str, message: str) -> None:
+    require_engine(Ownership(engine), engine, "there")
+    with pytest.raises(CheckpointError, match=message):
+        require_engine(Ownership(engine), wanted, "there")
+
+
+class Query:
+    """As much of a StreamingQuery as its progress is made of."""
+
+    name = "my-app-2"
+    isActive = True  # noqa: N815 - Spark's
+    lastProgress: Any = None  # noqa: N815
+
+
+def test_progress_is_said_in_the_local_engines_words() -> None:
+    query: Any = Query()
+    assert progress_of(query).batch == -1
+    source = {"endOffset": '{"in":{"0":4,"1":6}}', "latestOffset": {"in": {"0": 4, "1": 9}}}
+    query.lastProgress = {
+        "batchId": 3,
+        "numInputRows": 10,
+        "processedRowsPerSecond": 12.34,
+        "batchDuration": 810,
+        "sources": [source],
+    }
+    found = progress_of(query)
+    assert (found.subtopology, found.batch, found.records, found.behind, found.batch_ms) == (2, 3, 10, 3, 810)
+    assert found.records_per_second == 12.3

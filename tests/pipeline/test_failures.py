@@ -1,0 +1,121 @@
+"""What a failed query is reported as, and which connectors are refused. Without Spark.
+
+The texts are those that Spark 4.2 has given; tests/differential has the failures themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from penstock import StreamsBuilder, StreamsConfig, StreamsError
+from penstock.pipeline.connector import ConnectorError, check_version
+from penstock.pipeline.failures import query_failure
+from penstock.pipeline.spark_streams import LATE_STARTS_MAX, SparkStreams
+
+ENDED = "[STREAM_FAILED] Query [id = 38, runId = 26] terminated with exception: "
+TRACEBACK = """Job aborted. Traceback (most recent call last):
+  File "/pyspark/worker.py", line 1, in main
+    process()
+  File "/app.py", line 3, in process
+    raise
+"""
+
+
+def reported(text: str) -> str:
+    return str(query_failure("app-0", StreamingQueryException(ENDED + text)))
+
+
+def test_an_error_of_an_operator_is_reported_in_penstocks_own_words() -> None:
+    text = "penstock.topology.errors.StreamsError: Exception caught in process. taskId=0_0, processor=invert, offset=1"
+    found = reported(f"{TRACEBACK}{text}\n\n\tat org.apache.spark.Task.run(Task.scala:1)")
+    assert found == (
+        "The Spark query app-0 failed: Exception caught in process. taskId=0_0, processor=invert, offset=1"
+    )
+
+
+def test_of_a_python_traceback_the_last_line_is_reported() -> None:
+    found = reported(f"{TRACEBACK}ModuleNotFoundError: No module named 'my_app'\n SQLSTATE: XXKST")
+    assert found.startswith("The Spark query app-0 failed: ModuleNotFoundError: No module named 'my_app'. The")
+    assert "$PYSPARK_PYTHON" in found
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("org.apache.kafka.common.errors.UnknownTopicOrPartitionException: in", "A topic was deleted"),
+        ("[KAFKA_DATA_LOSS.START_OFFSET_RESET] Some data may have been lost", "start with another --checkpoint"),
+        ("org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node", "whether the brokers run"),
+        ("Python worker failed to connect back. SQLSTATE: XXKST", "too busy to start a Python"),
+    ],
+)
+def test_what_spark_itself_fails_with_comes_with_what_to_do(text: str, advice: str) -> None:
+    found = reported(text)
+    assert ENDED + text in found
+    assert advice in found
+
+
+def test_another_failure_is_reported_as_it_is() -> None:
+    assert reported("No space left\n\tat java") == f"The Spark query app-0 failed: {ENDED}No space left"
+
+
+@pytest.mark.parametrize("file", ["spark-sql-kafka-0-10_2.13-4.2.0.jar", "spark-sql-kafka-0-10_2.13-4.2.1-own.jar", ""])
+def test_a_connector_of_this_spark_or_without_a_version_is_taken(file: str) -> None:
+    check_version(f"/jars/{file}", "4.2.0", "2.13.18")
+
+
+@pytest.mark.parametrize("file", ["spark-sql-kafka-0-10_2.12-3.5.1.jar", "spark-sql-kafka-0-10_2.13-4.0.0.jar"])
+def test_a_connector_of_another_spark_is_refused(file: str) -> None:
+    advice = "spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0,"
+    with pytest.raises(ConnectorError, match=rf"{file} is not for Spark 4.2.0 with Scala 2.13. .*{advice}"):
+        check_version(f"/jars/{file}", "4.2.0", "2.13.18")
+
+
+class Query:
+    """A query that ends with an error, or in order."""
+
+    name = "app-0"
+    lastProgress = None  # noqa: N815 - Spark's
+
+    def __init__(self, error: str | None) -> None:
+        self._error = error
+        self.recentProgress = [{"numInputRows": 3}]
+
+    def awaitTermination(self, seconds: int | None) -> None:  # noqa: N802 - Spark's
+        if self._error is not None:
+            raise StreamingQueryException(ENDED + self._error)
+
+    def stop(self) -> None:
+        """Nothing runs."""
+
+
+def processed(errors: list[str | None]) -> int:
+    """Run one sub-topology whose queries end so, one after the other; return how many records were read."""
+    builder = StreamsBuilder()
+    builder.stream("in").to("out")
+    config = StreamsConfig({"application.id": "app", "bootstrap.servers": "broker:9092"})
+    session: Any = None
+    streams: Any = SparkStreams(builder.build(), config, session, "/checkpoint", lambda built: {})
+    queries = iter([Query(error) for error in errors])
+    streams._start = lambda topology, available_now: next(queries)
+    read: int = streams._run_available(streams._built[0])
+    return read
+
+
+LATE = "Python worker failed to connect back. SQLSTATE: XXKST"
+
+
+def test_a_query_whose_python_was_late_is_started_again() -> None:
+    assert processed([LATE, LATE, None]) == 3
+
+
+def test_but_not_for_ever() -> None:
+    with pytest.raises(StreamsError, match="too busy to start a Python"):
+        processed([LATE] * (LATE_STARTS_MAX + 1))
+
+
+def test_and_not_after_another_failure() -> None:
+    with pytest.raises(StreamsError, match="No space left"):
+        processed(["No space left", None])

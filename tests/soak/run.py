@@ -1,0 +1,174 @@
+"""Runs the application, feeds it, looks at its processes, and compares what came out with what went in."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from confluent_kafka import Producer
+
+from tests.chaos.checker import read_table
+from tests.command_stage import PARTITIONS, Stage, eventually, running
+
+from .figures import MIB, Sample, faults, table
+
+#: Set where the application runs: "leak" has a function keep memory and files, so that a test sees it found.
+FAULT_VARIABLE = "SOAK_FAULT"
+APP = """\
+import os
+from datetime import timedelta
+from penstock import Serdes, StreamsBuilder, TimeWindows
+
+kept = []
+
+def leaking(value):
+    kept.append((bytearray(os.urandom(64)) * 256, open(os.devnull) if len(kept) % 16 == 0 else None))
+    return value
+
+def topology():
+    builder, text = StreamsBuilder(), Serdes.string()
+    words = builder.stream("@SOURCE@", key_serde=text, value_serde=text)
+    if os.environ.get("SOAK_FAULT") == "leak":
+        words = words.map_values(leaking)
+    grouped = words.group_by_key()
+    counts = grouped.count(store="counts")
+    counts.to_stream().to("@SINK@", key_serde=text, value_serde=Serdes.json())
+    grouped.windowed_by(TimeWindows.of_size_with_no_grace(timedelta(seconds=10))).count(store="recent")
+    words.group_by(lambda key, value: value, key_serde=text, value_serde=text, name="by-value").count(store="by-value")
+    return builder.build()
+"""
+KEYS = 2_000
+THREADS = 2
+#: For both stream threads. Small, so that caches and memtables are full after the warm-up.
+BUDGET = 2 * 260 * MIB
+#: How long the feeder rests between two portions, in seconds.
+PORTION_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """records: that were written; faults: what is wrong, empty if all is well."""
+
+    records: int
+    samples: tuple[Sample, ...]
+    faults: tuple[str, ...]
+    seconds: float
+    shares: dict[str, int]
+
+    def lines(self) -> list[str]:
+        """Return the figures and the verdict."""
+        verdict = list(self.faults) or [
+            f"Within the budget of {BUDGET // MIB} MiB, no growth, all counts right: {self.records} records, "
+            f"{len(self.samples)} samples"
+        ]
+        return [*table(self.samples, self.seconds), *verdict]
+
+
+class Feeder(threading.Thread):
+    """Writes records of keys that come again and again, at a steady rate (records per second), until ``finish``."""
+
+    def __init__(self, bootstrap_servers: str, topic: str, rate: int, seed: int = 1) -> None:
+        super().__init__(name="feeder", daemon=True)
+        self.written: Counter[str] = Counter()
+        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 20})
+        self._topic, self._rate, self._rng = topic, rate, random.Random(seed)
+        self._end = threading.Event()
+
+    def run(self) -> None:
+        """Write what is due, and what became due while the machine had other things to do."""
+        begin = time.monotonic()
+        while not self._end.wait(PORTION_SECONDS):
+            due = int((time.monotonic() - begin) * self._rate) - self.written.total()
+            for _ in range(due):
+                key = f"key-{self._rng.randrange(KEYS)}"
+                self._producer.produce(self._topic, key=key, value=f"value-{self._rng.randrange(100)}")
+                self.written[key] += 1
+            self._producer.poll(0)
+
+    def finish(self) -> None:
+        """End, once the broker has everything."""
+        self._end.set()
+        self.join()
+        left = self._producer.flush(60)
+        if left:
+            raise RuntimeError(f"{left} records were not taken by the broker")
+
+
+def soak(
+    folder: Path,
+    bootstrap_servers: str,
+    seconds: float,
+    rate: int,
+    tell: Callable[[str], None] = lambda _: None,
+    records_min: int = 0,
+) -> Outcome:
+    """Run for so long at so many records per second; tell: takes a line now and then.
+
+    records_min: it goes on until so many were processed, on a machine that has much else to do.
+    """
+    config = {
+        "penstock_memory_bytes": BUDGET,
+        "processing_guarantee": "exactly_once_v2",
+        "num_stream_threads": THREADS,
+        "statestore_cache_max_bytes": 4 * MIB,
+    }
+    with running(folder, bootstrap_servers, APP, tasks=2 * PARTITIONS, **config) as stage:
+        feeder = Feeder(bootstrap_servers, stage.source, rate)
+        feeder.start()
+        try:
+            samples, shares = _watch(stage, seconds, records_min, tell)
+        finally:
+            feeder.finish()
+        expected = 2 * feeder.written.total()  # once more behind the repartition topic
+        eventually(lambda: stage.json("status")["totals"]["records_processed"] >= expected)
+        stage.stop()
+        took = samples[-1].at
+        wrong = [*faults(samples, took, shares), *_wrong_counts(stage, feeder.written)]
+    return Outcome(feeder.written.total(), tuple(samples), tuple(wrong), took, shares)
+
+
+def _watch(
+    stage: Stage, seconds: float, records_min: int, tell: Callable[[str], None]
+) -> tuple[list[Sample], dict[str, int]]:
+    """Look at all processes some sixty times, and return what was seen and their shares of the memory."""
+    begin, pace = time.monotonic(), threading.Event()
+    samples: list[Sample] = []
+    shares: dict[str, int] = {}
+    processed = 0
+    while (at := time.monotonic() - begin) < seconds or processed < records_min:
+        status = stage.json("status")
+        seen = [_sample("supervisor", status["supervisor"]["pid"], at)]
+        for thread in status["threads"]:
+            name = f"StreamThread-{thread['number']}"
+            seen.append(_sample(name, thread["pid"], at))
+            shares[name] = thread["memory_share_bytes"] or 0
+        samples += seen
+        totals = status["totals"]
+        processed = totals["records_processed"]
+        tell(
+            f"{at:5.0f} s: {processed} records, {totals['lag']} behind; "
+            + ", ".join(
+                f"{one.process} {one.rss / MIB:.1f} MiB, {one.handles} files, {one.threads} threads" for one in seen
+            )
+        )
+        pace.wait(seconds / 60)
+    return samples, {name: share for name, share in shares.items() if share}
+
+
+def _sample(process: str, pid: int, at: float) -> Sample:
+    found = psutil.Process(pid)
+    with found.oneshot():
+        return Sample(process, pid, at, found.memory_info().rss, found.num_fds(), found.num_threads())
+
+
+def _wrong_counts(stage: Stage, written: Counter[str]) -> list[str]:
+    """Return what is wrong with the last count of each key."""
+    counted = read_table(stage.bootstrap_servers, stage.sink)
+    wrong = {key for key in written | counted if counted.get(key, 0) != written[key]}
+    return [f"{key}: {written[key]} were written, {counted.get(key, 0)} counted" for key in sorted(wrong)[:5]]

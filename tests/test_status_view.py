@@ -1,0 +1,76 @@
+"""How a status looks where it hardly fits: no number is cut, what matters is above, memory over its share is seen."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from penstock.status_view import status_view
+
+MIB = 1 << 20
+
+
+def task(number: int) -> dict[str, Any]:
+    values = {"task_id": f"0_{number}", "kind": "active", "state": "RUNNING", "lag": 0, "buffered": 0}
+    return {**values, "restore_remaining": 0}
+
+
+def status(**thread: Any) -> dict[str, Any]:
+    one = {
+        "number": 1,
+        "pid": 1_234_567,
+        "state": "RUNNING",
+        "tasks": [task(number) for number in range(20)],
+        "records_per_second": 98_765.0,
+        "lag": 7_654_321,
+        "rss_bytes": 300 * MIB,
+        "memory_share_bytes": 400 * MIB,
+        "over_memory_share": False,
+        "cpu_percent": 99.0,
+        "restarts": 3,
+        **thread,
+    }
+    totals = {"threads": 1, "tasks": 20, "standby_tasks": 0, "records_per_second": 98_765.0, "lag": 7_654_321}
+    return {
+        "application_id": "delays",
+        "state": "RUNNING",
+        "paused": False,
+        "reason": None,
+        "uptime_seconds": 61.0,
+        "supervisor": {"pid": 99, "rss_bytes": 30 * MIB},
+        "state_dir": "state",
+        "totals": totals,
+        "threads": [one],
+        "errors_total": 1,
+        "errors": [{"time_ms": 0, "logger": "x", "message": "a stream thread died"}],
+    }
+
+
+def shown(found: dict[str, Any], width: int = 80, **options: bool) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width).print(status_view(found, **options))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(("width", "left_out"), [(80, ()), (64, ("restarts",)), (48, ("restarts", "CPU", "pid"))])
+def test_a_narrow_terminal_leaves_columns_out_and_cuts_no_number(width: int, left_out: tuple[str, ...]) -> None:
+    lines = shown(status(), width).splitlines()
+    header, _, row = lines[lines.index("") + 1 :][:3]
+    assert {column for column in ("restarts", "CPU", "pid") if column not in header} >= set(left_out)
+    assert all(column in header for column in ("thread", "state", "records/s", "behind", "memory"))
+    assert all(figure in row for figure in ("98,765", "7,654,321", "300 MiB"))
+    assert ("1234567" in row) is ("pid" in header)
+
+
+def test_memory_over_its_share_is_shown_with_it() -> None:
+    assert "450 MiB of 400 MiB" in shown(status(rss_bytes=450 * MIB, over_memory_share=True))
+    assert "of 400 MiB" not in shown(status())
+
+
+def test_a_live_screen_has_the_errors_above_the_tasks_and_a_listing_at_its_end() -> None:
+    live, listed = (shown(status(), with_tasks=True, live=live) for live in (True, False))
+    assert live.index("a stream thread died") < live.index("0_19")
+    assert listed.index("a stream thread died") > listed.index("0_19")

@@ -1,0 +1,91 @@
+"""What tells two serdes apart without calling them: their names, what they were made with, and their code."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import re
+import tokenize
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from hashlib import sha256
+from typing import Any
+
+from .serdes import Serde, UserSerde
+
+#: Where an object is in memory says nothing of what it is.
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+#: Tokens that are no code.
+_LAYOUT = (tokenize.COMMENT, tokenize.NL)
+#: Hex digits of an attribute's digest. Few on purpose: it may be a password, and the digest leaves the process.
+_SETTING_DIGITS = 4
+_CODE_DIGITS = 16
+
+
+def serde_name(serde: Any) -> str:
+    """Return a name that is the same in each process and for equal serdes."""
+    return _ADDRESS.sub("", repr(serde))
+
+
+def serde_settings(serde: Any) -> dict[str, str]:
+    """Return what the user's own serdes in a serde were made with: a digest of each attribute's value by its name.
+
+    Those with a ``__repr__`` of their own are left out: that says what they are.
+    """
+    return {
+        name: _digest(_setting(value), _SETTING_DIGITS)
+        for own in _own(serde)
+        if not _says_what_it_is(own)
+        for name, value in sorted(getattr(own, "__dict__", {}).items())
+    }
+
+
+def serde_code(serde: Any) -> str:
+    """Return a digest of the code of the user's own serdes in a serde; empty without any, or without their source.
+
+    Comments, blank lines and the version of Python do not change it.
+    """
+    texts = [_code(type(own)) for own in _own(serde)]
+    return _digest(" ".join(texts), _CODE_DIGITS) if any(texts) else ""
+
+
+def _own(serde: Any) -> Iterator[Any]:
+    """Yield the serdes of the user's that a serde is, or is made of."""
+    if isinstance(serde, UserSerde):
+        yield serde.serde
+    elif isinstance(serde, Serde) and type(serde).__module__.startswith("penstock."):
+        for part in getattr(serde, "__dict__", {}).values():
+            yield from _own(part)
+    elif isinstance(serde, Serde):
+        yield serde
+
+
+def _says_what_it_is(serde: Any) -> bool:
+    """Return whether a serde has a ``__repr__`` of its own."""
+    return any("__repr__" in vars(kind) for kind in type(serde).__mro__ if kind not in (object, Serde))
+
+
+def _setting(value: Any) -> str:
+    """Return a text that is the same in each process; what is no plain value counts by its type or name only."""
+    if isinstance(value, Enum) or value is None or isinstance(value, str | bytes | int | float):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return str(sorted((_setting(key), _setting(one)) for key, one in value.items()))
+    if isinstance(value, list | tuple):
+        return str([_setting(one) for one in value])
+    if isinstance(value, set | frozenset):
+        return str(sorted(map(_setting, value)))
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def _code(kind: type) -> str:
+    try:
+        tokens = tokenize.generate_tokens(io.StringIO(inspect.getsource(kind)).readline)
+        return " ".join(token.string for token in tokens if token.type not in _LAYOUT)
+    except (OSError, TypeError, SyntaxError, tokenize.TokenError):  # made by exec, in C, or travelled as code
+        return ""
+
+
+def _digest(text: str, digits: int) -> str:
+    return sha256(text.encode()).hexdigest()[:digits]

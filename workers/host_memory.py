@@ -1,0 +1,43 @@
+"""How much memory there is for all stream threads of this host, and what one of them may take of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+#: Where cgroups are, and the file in which v1 says what a container may take.
+CGROUPS, CGROUP_V1_FILE = "sys/fs/cgroup", "sys/fs/cgroup/memory/memory.limit_in_bytes"
+
+
+def host_bytes(root: Path = Path("/")) -> int:
+    """Return the memory of the machine, or of the container that this is. root: of the file system."""
+    found = [psutil.virtual_memory().total]
+    for file in (root / CGROUP_V1_FILE, *(cgroup / "memory.max" for cgroup in _cgroups(root))):
+        text = _text(file).strip()
+        if text.isdigit() and int(text) > 0:  # "max": no limit
+            found.append(int(text))
+    return min(found)
+
+
+def _cgroups(root: Path) -> Iterator[Path]:
+    """Yield the directories of this process's cgroup (v2) and of those that it is in: each may have a limit."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        if line.startswith("0::"):
+            inner = root / CGROUPS / line.removeprefix("0::").strip("/")
+            yield from (path for path in (inner, *inner.parents) if path.is_relative_to(root / CGROUPS))
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:  # not Linux, or no such controller
+        return ""
+
+
+def budget_bytes(config: Mapping[str, Any], host: int) -> int:
+    """Return what all stream threads may take together: ``penstock.memory.bytes``, else half of the host's memory."""
+    given: int | None = config["penstock.memory.bytes"]
+    return host // 2 if given is None else given
