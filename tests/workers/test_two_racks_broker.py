@@ -102,7 +102,8 @@ def test_a_restore_goes_on_when_it_loses_a_leader_in_the_middle(
     changelog = f"{application_id}-{STORE}-changelog"
     create(brokers, "restored", replicas)
     create(brokers, changelog, replicas, **{"cleanup.policy": "compact"})
-    producer = Producer({"bootstrap.servers": brokers.bootstrap_servers})
+    # Small batches, and one in each answer to a fetch: so that the restore takes seconds and there is a middle.
+    producer = Producer({"bootstrap.servers": brokers.bootstrap_servers, "batch.num.messages": 10})
     for number in range(RECORDS):
         producer.produce(changelog, (1).to_bytes(8, "big"), b"k%d" % number, number % 2)
     assert producer.flush(PATIENCE_SECONDS) == 0
@@ -111,7 +112,7 @@ def test_a_restore_goes_on_when_it_loses_a_leader_in_the_middle(
         "application.id": application_id,
         "bootstrap.servers": brokers.bootstrap_servers,
         "state.dir": str(tmp_path),
-        "restore.consumer.max.partition.fetch.bytes": 10_000,  # a hundred records: so that there is a middle
+        "restore.consumer.max.partition.fetch.bytes": 100,
     }
     with KafkaStreams(count("restored"), config) as streams:
         streams.set_global_state_restore_listener(restores)
