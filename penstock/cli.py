@@ -23,6 +23,7 @@ from penstock.supervisor.topology_source import TopologySource
 from penstock.topology.config_def import is_secret
 from penstock.topology.errors import ConfigError, LockError, PenstockError, TopologyError
 from penstock.topology.streams_config import KEYS, StreamsConfig
+from penstock.topology.topology_graph import html, mermaid
 
 #: The first class that fits says how the command ends.
 EXIT_CODES: tuple[tuple[type[PenstockError], int], ...] = (
@@ -192,7 +193,14 @@ def run(
     raise SystemExit(code)
 
 
-@cli.command(epilog=examples("penstock describe my_app:topology", "penstock describe my_app:topology --engine spark"))
+@cli.command(
+    epilog=examples(
+        "penstock describe my_app:topology",
+        "penstock describe my_app:topology --mermaid",
+        "penstock describe my_app:topology --html > topology.html",
+        "penstock describe my_app:topology --engine spark",
+    )
+)
 @click.argument("topology", metavar="MODULE:TOPOLOGY")
 @configuration
 @click.option(
@@ -202,18 +210,27 @@ def run(
     show_default=True,
     help="With spark: what each operator does on Spark.",
 )
-def describe(topology: str, config_file: Path | None, assignments: tuple[str, ...], engine: str) -> None:
-    """Print a topology's sub-topologies, processors, stores and topics, as Kafka Streams does.
+@click.option("--mermaid", "form", flag_value="mermaid", help="As a flowchart in Mermaid's language.")
+@click.option("--html", "form", flag_value="html", help="As a page with drawings, that loads nothing else.")
+def describe(
+    topology: str, config_file: Path | None, assignments: tuple[str, ...], engine: str, form: str | None
+) -> None:
+    """Print a topology's sub-topologies, processors, stores and topics, as Kafka Streams does, or as a picture.
 
     With --engine spark: whether each operator's results there are identical, coarser (and how) or refused (and why).
     """
     config = load_config(config_file, os.environ, assignments)
+    built = TopologySource.of(topology).load(config)
     if engine == "spark":
         from penstock.pipeline.capabilities import report_capabilities
 
-        click.echo(str(report_capabilities(TopologySource.of(topology).load(config), config)))
-        return
-    click.echo(str(TopologySource.of(topology).load(config).describe()).rstrip("\n"))
+        if form is not None:
+            raise click.UsageError(f"--{form} draws the topology, which is the same on Spark: leave --engine out.")
+        click.echo(str(report_capabilities(built, config)))
+    elif form is not None:
+        click.echo(mermaid(built.describe()) if form == "mermaid" else html(built.describe(), topology))
+    else:
+        click.echo(str(built.describe()).rstrip("\n"))
 
 
 @cli.command(
