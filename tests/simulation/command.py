@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
 from .mutants import MUTANTS, Mutant
 from .simulation import Simulation
-from .strand import Strand
 from .world import EPOCH_MS, START_MS, World
 
+#: How many schedules a process is given at a time.
+PART = 10
 #: Where state directories are kept meanwhile: in memory, if the system has such a place.
 MEMORY = Path("/dev/shm")
 
@@ -40,7 +43,6 @@ def scratch() -> Iterator[Path]:
             yield Path(name)
     finally:
         logging.disable(before)
-        Strand.end_workers()
 
 
 class TraceHandler(logging.Handler):
@@ -87,6 +89,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
     parser.add_argument("--trace", type=int, metavar="SEED", help="print what happens in one schedule")
     parser.add_argument("--log", action="store_true", help="with --trace: the stream threads' log lines too")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at work (one for each core)")
     parser.add_argument("--mutants", action="store_true", help="find each mutant, with so many seeds at most")
     given = parser.parse_args(arguments)
     with scratch() as directory:
@@ -96,20 +99,29 @@ def main(arguments: Sequence[str]) -> int:
             return bool(outcome.violations)
         if given.mutants:
             return _hunt(given.first, given.seeds, directory)
-        return _summary(given.first, given.seeds, directory)
+    return _summary(given.first, given.seeds, given.jobs)
 
 
-def _summary(first: int, count: int, directory: Path) -> int:
-    started = time.process_time()
-    found = events = 0
-    for outcome in run_seeds(first, count, directory):
-        events += len(outcome.trace)
-        if outcome.violations:
-            found += 1
-            print(f"seed {outcome.seed}: {outcome.violations[0]}", flush=True)
-    seconds = time.process_time() - started
-    print(f"{count} schedules, {found} violations, {events} events, {count / seconds:.1f} schedules/s")
-    return bool(found)
+def _found(seeds: range) -> list[tuple[int, tuple[str, ...], int]]:
+    """Run some seeds in a process of their own; return each one's number, violations and how many events it had."""
+    with scratch() as directory:
+        outcomes = run_seeds(seeds.start, len(seeds), directory)
+        return [(outcome.seed, outcome.violations, len(outcome.trace)) for outcome in outcomes]
+
+
+def _summary(first: int, count: int, jobs: int) -> int:
+    started = time.monotonic()
+    parts = [range(begin, min(begin + PART, first + count)) for begin in range(first, first + count, PART)]
+    failed = events = 0
+    with ProcessPoolExecutor(jobs) if jobs > 1 else nullcontext() as processes:
+        for seed, violations, length in chain.from_iterable((processes.map if processes else map)(_found, parts)):
+            events += length
+            if violations:
+                failed += 1
+                print(f"seed {seed}: {violations[0]}", flush=True)
+    pace = count / (time.monotonic() - started)
+    print(f"{count} schedules, {failed} violations, {events} events, {pace:.1f} schedules/s with {jobs} jobs")
+    return bool(failed)
 
 
 def find(mutant: Mutant, first: int, count: int, directory: Path) -> Outcome | None:

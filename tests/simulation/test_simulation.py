@@ -72,5 +72,5 @@ def test_the_command_says_what_it_did(capsys: pytest.CaptureFixture[str]) -> Non
 def test_the_command_names_the_seed_that_fails(capsys: pytest.CaptureFixture[str]) -> None:
     mutant = next(mutant for mutant in MUTANTS if mutant.name == "task begins one record too late")
     with mutant.applied():
-        assert main(["--seeds", "1", "--from", str(mutant.found_by)]) == 1
+        assert main(["--seeds", "1", "--from", str(mutant.found_by), "--jobs", "1"]) == 1
     assert f"seed {mutant.found_by}: " in capsys.readouterr().out
