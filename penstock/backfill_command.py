@@ -55,9 +55,10 @@ def backfill(
     master: str | None,
     checkpoint: str | None,
 ) -> None:
-    """Build an application's state from the history in its topics, on Spark; then `penstock run` goes on from there.
+    """Build an application's state from the history in its topics, on Spark.
 
-    For an application without state. If the command is broken off, run it again: it goes on where it was.
+    Then `penstock run` goes on from there. For an application without state. If the command is broken off, run it
+    again: it goes on where it was.
     """
     config = load_config(config_file, os.environ, assignments)
     with (

@@ -39,7 +39,7 @@ EXIT_CODES: tuple[tuple[type[PenstockError], int], ...] = (
 LAZY_COMMANDS: Mapping[str, tuple[str, str]] = {
     "backfill": (
         "penstock.backfill_command:backfill",
-        "Build an application's state from history on Spark; the local engine goes on from there.",
+        "Build an application's state from the history in its topics, on Spark.",
     ),
     "bench": ("penstock.bench_command:bench", "Measure Penstock against Kafka Streams; only from the source tree."),
     "broker": ("penstock.broker_command:broker", "Run a real Kafka broker for development, in the background."),

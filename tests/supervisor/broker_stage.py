@@ -25,8 +25,6 @@ KEYS = 40
 PATIENCE_SECONDS = 60.0
 #: How often a condition is looked at that only a beat of the stream threads can bring about.
 LOOK_SECONDS = 0.05
-#: What the start of a process with all imports of a stream thread takes when nothing else runs.
-QUIET_START_SECONDS = 0.6
 
 
 class Counting:
@@ -102,13 +100,6 @@ def eventually(check: Callable[[], bool], what: str) -> None:
     while not check():
         assert time.monotonic() < deadline, f"it never came true that {what}"
         pace.wait(LOOK_SECONDS)
-
-
-def slowness() -> float:
-    """Return how many times slower than on a quiet machine with two cores a process starts now; at least 1."""
-    began = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import penstock.workers.stream_thread"], check=True, cwd=ROOT)
-    return max(1.0, (time.monotonic() - began) / QUIET_START_SECONDS)
 
 
 def end_offset(consumer: Consumer, partition: TopicPartition) -> int:

@@ -23,7 +23,6 @@ from broker_stage import (
     eventually,
     replaced,
     shared_by,
-    slowness,
     tasks,
     wait_for_line,
 )
@@ -56,8 +55,8 @@ def test_two_stream_threads_share_the_tasks_and_end_in_good_order(counting: Coun
         counting.wait_for_all_counts()
 
 
-#: How long the partitions of a killed process may stand still: it has to be noticed, started, joined and restored.
-FLOW_SECONDS = 3.0
+#: How long the partitions of a killed process may stand still on a busy machine; unreplaced, its session takes 45 s.
+FLOW_SECONDS = 20.0
 
 
 def test_a_killed_process_gets_its_tasks_back_and_the_others_keep_theirs(
@@ -84,11 +83,8 @@ def test_a_killed_process_gets_its_tasks_back_and_the_others_keep_theirs(
         counting.produce(2)
         counting.wait_for_all_counts()
     assert streams.exit_code is ExitCode.OK
-    slow = slowness()
-    print(
-        f"\nthe partitions of a killed process flowed again after {flowed_after:.2f} s, on a machine {slow:.1f} x busy"
-    )
-    assert flowed_after < FLOW_SECONDS * slow
+    print(f"\nthe partitions of a killed process flowed again after {flowed_after:.2f} s")
+    assert flowed_after < FLOW_SECONDS
     others = [line.message for line in caplog.records if f"{two.name}]" in line.message]
     assert not [
         line for line in others if "State transition" in line or "(Re-)joining" in line

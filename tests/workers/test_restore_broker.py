@@ -259,7 +259,7 @@ def test_a_process_that_is_killed_in_a_restore_goes_on_where_it_was(app: Applica
 
 def test_a_host_that_dies_leaves_its_tasks_to_the_standbys_of_another(app: Application) -> None:
     app.feed(20)
-    config = {"num_standby_replicas": 1, "acceptable_recovery_lag": 0}
+    config = {"num_standby_replicas": 1}
     with app.streams(state="a", **config) as one, app.streams(state="b", **config) as two:
         one.start()
         two.start()
