@@ -19,6 +19,7 @@ from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicE
 from penstock.topology.records import TopicPartition
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.client_supplier import KafkaClientSupplier
+from penstock.workers.listed_offsets import listed_offset
 from penstock.workers.membership.membership import OffsetAndMetadata
 
 TIMEOUT_SECONDS = 30.0
@@ -207,7 +208,7 @@ class ApplicationReset:
         return {
             TopicPartition(partition.topic, partition.partition): self._ask(
                 f"an offset of {partition.topic}-{partition.partition}",
-                lambda answer=answer: answer.result(TIMEOUT_SECONDS).offset,  # type: ignore[misc]
+                lambda answer=answer: listed_offset(answer.result(TIMEOUT_SECONDS)),  # type: ignore[misc]
             )
             for partition, answer in asked.items()
         }

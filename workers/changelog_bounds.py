@@ -21,6 +21,7 @@ from penstock.topology.records import TopicPartition
 
 from .assignment.changelog_offsets import refresh_stale_leaders
 from .clock import Clock
+from .listed_offsets import listed_offset
 from .log_context import PrefixedLogger
 from .partition_consumer import UNKNOWN_TOPIC
 
@@ -101,7 +102,7 @@ class ChangelogBounds:
                 continue
             first, end = question.futures
             try:
-                bounds = Bounds(first.result().offset, end.result().offset)
+                bounds = Bounds(listed_offset(first.result()), listed_offset(end.result()))
             except KafkaException as error:
                 self._on_error(partition, question, error, now_ms)
                 continue

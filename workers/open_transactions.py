@@ -16,6 +16,7 @@ from confluent_kafka.admin import OffsetSpec  # no __all__ there
 from penstock.topology.records import TopicPartition
 
 from .clock import Clock
+from .listed_offsets import listed_offset
 from .log_context import PrefixedLogger
 from .partition_consumer import PartitionConsumer
 
@@ -81,7 +82,7 @@ class OpenTransactionWatch:
 
     def _judge(self, partition: TopicPartition, position: int, future: Future[Any]) -> None:
         try:
-            end = future.result().offset
+            end = listed_offset(future.result())
         except KafkaException as error:  # a broker is away; others say so
             self._log.debug("The end of %s is not known: %s", partition, error)
             return

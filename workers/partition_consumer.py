@@ -231,6 +231,8 @@ class PartitionConsumer:
             raise BrokerUnavailableError(
                 f"The end of {partition} could not be read within {WATERMARK_TIMEOUT_SECONDS:.0f} s: {exception}"
             ) from exception
+        if low < 0 or high < 0:  # as listed_offset
+            raise BrokerUnavailableError(f"The broker of {partition} went away before it had said where it ends.")
         return low, high
 
     def offset_at(self, partition: TopicPartition, timestamp_ms: int) -> int:

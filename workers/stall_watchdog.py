@@ -20,6 +20,7 @@ from confluent_kafka.admin import OffsetSpec  # no __all__ there
 
 from penstock.topology.records import TopicPartition
 
+from .listed_offsets import listed_offset
 from .log_context import PrefixedLogger
 
 #: Looks in the time of one stall: so that a stall is told at most a quarter of the timeout too late.
@@ -126,7 +127,7 @@ class StallWatchdog:
                 future.cancel()
                 continue
             try:
-                end: int = future.result().offset
+                end = listed_offset(future.result())
             except KafkaException as error:
                 self._log.debug("The end of %s could not be read: %s", partition, error)
                 continue

@@ -30,6 +30,7 @@ from examples.flights.verify import verify
 from penstock import KafkaStreams, StreamsConfig
 from penstock.dev_broker import DevBroker
 from penstock.supervisor.config_loader import load_config
+from penstock.workers.listed_offsets import listed_offset
 
 TOPOLOGY = "examples.flights.topology:build_for_both"
 CONFIG_FILE = Path(__file__).with_name("penstock.toml")
@@ -143,7 +144,7 @@ class HandoverDemo:
         ]
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         asked = self._admin.list_offsets(dict.fromkeys(partitions, latest))
-        return sum(answer.result(REQUEST_TIMEOUT_SECONDS).offset for answer in asked.values())
+        return sum(listed_offset(answer.result(REQUEST_TIMEOUT_SECONDS)) for answer in asked.values())
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:

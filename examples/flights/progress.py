@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from penstock.topology import records
+from penstock.workers.listed_offsets import listed_offset
 from penstock.workers.membership.offsets_reader import GroupOffsetsReader
 
 REQUEST_TIMEOUT_SECONDS = 10.0
@@ -83,7 +84,9 @@ class ProgressReader:
     def _available(self, partitions: list[TopicPartition]) -> dict[str, int]:
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         ends = self._admin.list_offsets(dict.fromkeys(partitions, latest))
-        return _sum_by_topic((p.topic, future.result(REQUEST_TIMEOUT_SECONDS).offset) for p, future in ends.items())
+        return _sum_by_topic(
+            (p.topic, listed_offset(future.result(REQUEST_TIMEOUT_SECONDS))) for p, future in ends.items()
+        )
 
 
 def _sum_by_topic(offsets: Iterable[tuple[str, int]]) -> dict[str, int]:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 from penstock import PenstockError
-from penstock.spark import require_jdk, require_pyspark
+from penstock.spark import require_jdk, require_pyspark, spark_session
+
+#: How long Spark's Java may take to end.
+END_SECONDS = 60.0
 
 
 def missing() -> str | None:
@@ -20,6 +27,19 @@ def missing() -> str | None:
 
 WHY = missing()
 collect_ignore = [] if WHY is None else ["test_on_spark.py", "test_handover.py", "test_kill.py"]
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """One session for all: its start takes as long as several tests, and a process can have one Java only."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pyspark's own, of sockets and deprecated modules
+        session = spark_session("tests", "local[2]")
+        yield session
+        process = session.sparkContext._gateway.proc  # type: ignore[union-attr]
+        session.stop()
+        process.stdin.close()  # Spark's Java ends when it sees that its Python has
+        process.wait(END_SECONDS)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

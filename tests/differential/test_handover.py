@@ -5,9 +5,8 @@ from __future__ import annotations
 import struct
 import threading
 import time
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from penstock.backfill import Backfill
 from penstock.handover import HandedOver, Handover
 from penstock.pipeline.checkpoint import CheckpointError
 from penstock.pipeline.handover import Moved
-from penstock.spark import SparkStreams, spark_session
+from penstock.spark import SparkStreams
 from penstock.supervisor.topology_gate import admit
 
 from . import handover_app as app
@@ -44,19 +43,6 @@ START_MS = (time.time_ns() // 1_000_000 - 3_600_000) // 60_000 * 60_000
 QUARTER = 150  # records, a second of event time apart
 BURST = 40  # records of one key before the next key's turn: a session
 KEYS = 7
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    """One session: its start takes as long as several handovers."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # pyspark's own, of sockets and deprecated modules
-        session = spark_session("handover", "local[2]")
-        yield session
-        process = session.sparkContext._gateway.proc  # type: ignore[union-attr]
-        session.stop()
-        process.stdin.close()
-        process.wait(DEADLINE_SECONDS)
 
 
 class Data:

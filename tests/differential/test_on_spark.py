@@ -5,8 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 import time
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from penstock import Processor, ProcessorContext, Punctuation, Record, Serdes, StreamsBuilder, StreamsError
 from penstock.pipeline.checkpoint import CheckpointError
-from penstock.spark import SparkStreams, spark_session
+from penstock.spark import SparkStreams
 from tests.goldens.case import read
 
 from .engines import SparkEngine, compare
@@ -26,19 +25,6 @@ CASES = Path(__file__).resolve().parents[1] / "goldens" / "cases"
 END_SECONDS = 60
 DEADLINE_SECONDS = 180.0
 STRINGS: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    """One session: its start takes as long as several cases."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # pyspark's own, of sockets and deprecated modules
-        session = spark_session("tests", "local[2]")
-        yield session
-        process = session.sparkContext._gateway.proc  # type: ignore[union-attr]
-        session.stop()
-        process.stdin.close()  # Spark's Java ends when it sees that its Python has
-        process.wait(END_SECONDS)
 
 
 # Counted with a cache; a table that re-groups; an outer join with a late side; a buffer that two micro-batches share.

@@ -228,6 +228,20 @@ def test_a_leader_that_is_away_is_asked_again_until_the_task_times_out(
         bounds.poll([PARTITION])
 
 
+@pytest.mark.parametrize("answered", [(-1001, -1001), (0, -1001), (-1001, 5)])
+def test_an_answer_without_an_offset_is_none(
+    admin: Admin, bounds: ChangelogBounds, clock: ManualClock, answered: tuple[int, int]
+) -> None:
+    """What librdkafka gives when the broker is killed in the middle of the request: it is no end of a changelog."""
+    bounds.poll([PARTITION])
+    admin.answer(*answered)
+    assert bounds.poll([PARTITION]) == {}
+    clock.advance(RETRY_BACKOFF_MS)
+    bounds.poll([PARTITION])
+    admin.answer(0, 5)
+    assert bounds.poll([PARTITION]) == {PARTITION: Bounds(0, 5)}
+
+
 def test_a_changelog_that_was_deleted_is_told(admin: Admin, bounds: ChangelogBounds, clock: ManualClock) -> None:
     bounds.poll([PARTITION])
     clock.advance(1_000)

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # no __all__ there
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TopicPartition
 
+from ..listed_offsets import listed_offset
 from ..membership.membership import OffsetAndMetadata
 
 #: The leader has not answered yet when a topic was just made, or is being elected, or the broker comes back.
@@ -94,7 +95,7 @@ class AdminChangelogOffsets:
         def ask(seconds: float) -> Offsets:
             asked = {RdTopicPartition(*partition): latest for partition in partitions}
             futures = self._admin.list_offsets(asked, request_timeout=seconds)
-            return {TopicPartition(p.topic, p.partition): f.result(seconds).offset for p, f in futures.items()}
+            return {TopicPartition(p.topic, p.partition): listed_offset(f.result(seconds)) for p, f in futures.items()}
 
         return self._until_deadline(ask, f"The end offsets of {len(partitions)} changelog partitions")
 

@@ -1,0 +1,21 @@
+"""What an AdminClient's list_offsets answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+
+
+def listed_offset(answer: Any) -> int:
+    """Return the offset of a ListOffsetsResultInfo.
+
+    Raises KafkaException (_TRANSPORT, so that whoever asks tries again) if there is none: when a broker goes away in
+    the middle of the request, librdkafka 2.16 answers with offset -1001 and no error. Taken for the end of a changelog
+    it would make an empty store a restored one.
+    """
+    offset = int(answer.offset)
+    if offset < 0:
+        reason = f"the broker went away before it had answered (offset {offset})"
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT, reason))
+    return offset
