@@ -208,7 +208,7 @@ class ApplicationReset:
         return {
             TopicPartition(partition.topic, partition.partition): self._ask(
                 f"an offset of {partition.topic}-{partition.partition}",
-                lambda answer=answer: listed_offset(answer.result(TIMEOUT_SECONDS)),  # type: ignore[misc]
+                lambda answer=answer: listed_offset(answer.result(TIMEOUT_SECONDS), by_time=True),  # type: ignore[misc]
             )
             for partition, answer in asked.items()
         }

@@ -7,15 +7,19 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 
-def listed_offset(answer: Any) -> int:
-    """Return the offset of a ListOffsetsResultInfo.
+#: The answer to "the first record since …" when there is none.
+NO_RECORD = -1
+
+
+def listed_offset(answer: Any, by_time: bool = False) -> int:
+    """Return the offset of a ListOffsetsResultInfo; NO_RECORD only if it was asked for by time.
 
     Raises KafkaException (_TRANSPORT, so that whoever asks tries again) if there is none: when a broker goes away in
     the middle of the request, librdkafka 2.16 answers with offset -1001 and no error. Taken for the end of a changelog
     it would make an empty store a restored one.
     """
     offset = int(answer.offset)
-    if offset < 0:
+    if offset < 0 and not (by_time and offset == NO_RECORD):
         reason = f"the broker went away before it had answered (offset {offset})"
         raise KafkaException(KafkaError(KafkaError._TRANSPORT, reason))
     return offset
