@@ -6,7 +6,6 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-
 #: The answer to "the first record since …" when there is none.
 NO_RECORD = -1
 
