@@ -168,8 +168,7 @@ class CachingStore(StateStore):
                 changes, olds = self._with_old(changes, bool(deleted))
                 self._write_entries(changes)
                 if self.follower is not None:
-                    olds = iter(olds)
-                    changes = changes[self._send_followed(changes, olds, self.follower, self._listener) :]
+                    changes, olds = self._send_followed(changes, iter(olds), self.follower, self._listener)
                 self._send_downstream(changes, olds, self._listener)
         finally:
             task.timestamp, task.headers, task.message = context
@@ -200,13 +199,14 @@ class CachingStore(StateStore):
 
     def _send_followed(
         self, changes: Sequence[Changed], olds: Iterator[Any], follower: Follower, listener: FlushListener
-    ) -> int:
-        """Send the first changes on, as many as the follower wants to see; returns their number."""
+    ) -> tuple[Sequence[Changed], Iterator[Any]]:
+        """Send the first changes on, as many as the follower wants to see; returns the others and their old values."""
 
         def send(count: int) -> None:
             self._send_downstream(changes[:count], olds, listener)
 
-        return follower(self.name, len(changes), send)
+        sent = follower(self.name, len(changes), send)
+        return changes[sent:] if sent else changes, olds  # nearly always none: a flush is not copied for nothing
 
     def _send_downstream(self, changes: Iterable[Changed], olds: Iterable[Any], listener: FlushListener) -> None:
         task, object_key, copy = self.task, self._object_key, self._copy

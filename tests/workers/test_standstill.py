@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pytest
@@ -16,10 +15,9 @@ from penstock.workers.membership.group_member import GroupMember
 from penstock.workers.membership.membership import Assigned, Event, Lost, MemberAssignment
 from penstock.workers.membership.requests import GroupMemberConfig
 from penstock.workers.membership.standstill import Standstill
+from tests.command_stage import eventually
 
 SESSION_MS = 6_000
-DEADLINE_SECONDS = 60.0
-PAUSE_SECONDS = 0.01
 
 
 @pytest.fixture
@@ -123,13 +121,6 @@ class LeapingClock(SystemClock):
         return super().monotonic_ms() + self.leap_ms
 
 
-def until(check: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not check():
-        assert time.monotonic() < deadline
-        time.sleep(PAUSE_SECONDS)
-
-
 @pytest.mark.broker
 def test_the_doubt_ends_when_the_coordinator_still_knows_the_member(
     bootstrap_servers: str, unique_name: Callable[[str], str]
@@ -144,11 +135,11 @@ def test_the_doubt_ends_when_the_coordinator_still_knows_the_member(
     )
     try:
         member.join(["t"], b"")
-        until(lambda: events.extend(member.poll()) or any(isinstance(event, Assigned) for event in events))
+        eventually(lambda: events.extend(member.poll()) or any(isinstance(event, Assigned) for event in events))
         assert not member.in_doubt
         clock.leap_ms += SESSION_MS + 1
         assert member.in_doubt
-        until(lambda: events.extend(member.poll()) or not member.in_doubt)
+        eventually(lambda: events.extend(member.poll()) or not member.in_doubt)
         assert not any(isinstance(event, Lost) for event in events)
     finally:
         member.close(leave=True)
