@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.application_reset import Target
+from penstock.application_reset import Move, Target
+from penstock.engine_mark import is_spark, marked, new_mark, source_partitions
 from penstock.handover import HandedOver, Handover
 from penstock.pipeline.ownership import BACKFILL, Ownership, require_engine
 from penstock.spark import make_topics_ready
 from penstock.topology.errors import StreamsError
+from penstock.topology.records import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +33,22 @@ class Backfill(Handover):
         from penstock.pipeline.spark_streams import SparkStreams
 
         side = self._side()
+        committed = self._group.committed(source_partitions(self._built, self._config, self._counts))
         if side.owner is not None:
             require_engine(side.owner, BACKFILL, side.checkpoint)
+            if not is_spark(side.owner, committed):
+                return Backfilled(0, self.to_local())  # only the last steps were missing
+        elif any(committed.values()):
+            raise StreamsError(
+                f"The group {self._application_id} has committed offsets: a backfill is for an application without "
+                "state. `penstock reset` starts it over."
+            )
         else:
-            if any(self._group.committed(self._partitions(side)).values()):
-                raise StreamsError(
-                    f"The group {self._application_id} has committed offsets: a backfill is for an application without "
-                    "state. `penstock reset` starts it over."
-                )
             self._mark(side)
             ends = {} if until_ms is None else self._offsets_at(until_ms)
-            side.begin(Ownership(BACKFILL, 1, self._offsets_at(since_ms), (), ends))
+            side.keep(Ownership(BACKFILL, 1, self._offsets_at(since_ms), (), ends, new_mark()))
+        assert side.owner is not None
+        self._group.move(marked(_starts(side.owner), side.owner.mark))
         queries = SparkStreams(
             self._topology,
             self._config,
@@ -62,3 +69,12 @@ class Backfill(Handover):
         for move in self._group.moves(topics, Target(since_ms=time_ms)):
             found.setdefault(move.partition.topic, {})[move.partition.partition] = move.offset
         return found
+
+
+def _starts(owner: Ownership) -> list[Move]:
+    """Return the moves to where a backfill begins."""
+    return [
+        Move(TopicPartition(topic, number), None, offset)
+        for topic, partitions in owner.offsets.items()
+        for number, offset in partitions.items()
+    ]

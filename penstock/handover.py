@@ -6,11 +6,12 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.application_reset import ApplicationReset, Move
+from penstock.engine_mark import Committed, is_spark, marked, marks_of, moves_to, new_mark, source_partitions
 from penstock.pipeline.capabilities import report_capabilities
 from penstock.pipeline.checkpoint import CheckpointError
 from penstock.pipeline.ownership import LOCAL, SPARK
@@ -24,7 +25,6 @@ from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.records import TopicPartition
 from penstock.topology.streams_config import StreamsConfig
 from penstock.topology.topology_plan import Verdict, compare
-from penstock.workers.membership.membership import OffsetAndMetadata
 from penstock.workers.topic_partition_metadata import UNKNOWN, TopicPartitionMetadata
 
 if TYPE_CHECKING:
@@ -32,9 +32,11 @@ if TYPE_CHECKING:
 
     from penstock.pipeline.handover import Moved, SparkSide
 
-Committed = Mapping[TopicPartition, OffsetAndMetadata | None]
 #: Called as work is done: what was done last, how many parts are done, of how many.
 Progress = Callable[[str, int, int], None]
+
+
+BROKEN_OFF = "an earlier handover was broken off near its end; the state is the local engine's"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,26 +119,39 @@ class Handover:
         """Hand over to Spark; see docs/spark.md for what is left if it is broken off."""
         started = time.monotonic()
         side = self._side()
-        if side.owner is not None and side.owner.engine != LOCAL:
-            raise CheckpointError(
-                f"The checkpoint {side.checkpoint} has a state already that is Spark's. If that is this application's, "
-                "Spark has it: run it there; else use another --checkpoint."
-            )
+        committed = self._group.committed(source_partitions(self._built, self._config, self._counts))
+        self._check_local(side, committed)
         self._check_facts()
-        committed = self._group.committed(self._partitions(side))
-        if not any(committed.values()):
-            raise StreamsError(
-                f"The group {self._application_id} has committed nothing: there is nothing to hand over. "
-                "`penstock run --engine spark` starts from the beginning."
-            )
         offsets: dict[str, dict[int, int]] = {}
         for partition, found in committed.items():
             if found is not None:
                 offsets.setdefault(partition.topic, {})[partition.partition] = found.offset
         own = {topology.subtopology: self._own(side, topology, committed) for topology in side.stateful}
+        mark = new_mark()
         with self._counting(len(side.stateful), "changelogs read") as done:
-            moved = side.take_over(offsets, own, done, lambda: self._mark(side))
+            moved = side.take_over(offsets, own, mark, done)
+        self._group.move(marked(moves_to(committed), mark))  # from here on it is Spark's
+        self._mark(side)
         return HandedOver(SPARK, moved, offsets, (), time.monotonic() - started)
+
+    def _check_local(self, side: SparkSide, committed: Committed) -> None:
+        """Raise unless the application is the local engine's, with something to hand over."""
+        owner = side.owner
+        if owner is not None and owner.engine != LOCAL and (not owner.mark or is_spark(owner, committed)):
+            raise CheckpointError(
+                f"The checkpoint {side.checkpoint} has a state already that is Spark's. If that is this application's, "
+                "Spark has it: run it there; else use another --checkpoint."
+            )
+        if marks_of(committed):
+            raise CheckpointError(
+                f"The application was handed over to Spark with another checkpoint, says the group "
+                f"{self._application_id}: give that one as --checkpoint."
+            )
+        if not any(committed.values()):
+            raise StreamsError(
+                f"The group {self._application_id} has committed nothing: there is nothing to hand over. "
+                "`penstock run --engine spark` starts from the beginning."
+            )
 
     def _check_facts(self) -> None:
         """Refuse a topology that does not fit the state that the local engine has left on this host."""
@@ -183,12 +198,20 @@ class Handover:
         """Hand over to the local engine; see docs/spark.md for what is left if it is broken off."""
         started = time.monotonic()
         side = self._side()
-        if side.owner is None or side.owner.engine == LOCAL:
+        owner = side.owner
+        if owner is None or owner.engine == LOCAL:
             return self._still_local(side)
         side.check_identity(self._topology)
+        committed = self._group.committed(source_partitions(self._built, self._config, self._counts))
+        if not is_spark(owner, committed):
+            return self._end_earlier(side, committed)
         self._mark(side)  # from here on the changelogs are neither the old ones nor the new
         batches, offsets, own = side.last_batches(), side.offsets(), side.own()
         moves = self._moves(side, offsets, own)
+        if owner.mark not in marks_of(committed):  # no handover to Spark, or so long ago that the brokers forgot it
+            owner = replace(owner, mark=owner.mark or new_mark())
+            side.keep(owner)
+            self._group.move(marked(moves, owner.mark))  # other hosts must not start meanwhile
         with self._counting(len(side.stateful), "changelogs written") as done:
             moved = side.write_changelogs(own, done)
         if side.last_batches() != batches:
@@ -196,21 +219,32 @@ class Handover:
                 f"The application runs on Spark: {side.checkpoint} has grown meanwhile. Stop it there, then repeat the "
                 "command; Spark still has the application."
             )
-        self._group.move(moves)
+        self._group.move(moves)  # from here on it is the local engine's
+        return HandedOver(LOCAL, moved, offsets, self._end(side), time.monotonic() - started)
+
+    def _end(self, side: SparkSide) -> tuple[str, ...]:
+        """Do what is left to do once the group has the offsets; returns the tasks whose stale state was deleted."""
         tasks = self._directory.clean(older_than_ms=-1)
         side.give_up()
         self._marker.unlink(missing_ok=True)
-        return HandedOver(LOCAL, moved, offsets, tuple(map(str, tasks)), time.monotonic() - started)
+        return tuple(map(str, tasks))
+
+    def _end_earlier(self, side: SparkSide, committed: Committed) -> HandedOver:
+        """End an earlier try whose last steps are missing."""
+        if marks_of(committed):
+            raise CheckpointError(
+                f"The application was handed over to Spark with another checkpoint than {side.checkpoint}, says the "
+                f"group {self._application_id}: give that one as --checkpoint."
+            )
+        return HandedOver(LOCAL, deleted_tasks=self._end(side), note=BROKEN_OFF)
 
     def _still_local(self, side: SparkSide) -> HandedOver:
-        """End an earlier try: its last step is missing, or one to Spark was broken off before its last."""
+        """End an earlier try of which the very last step is missing."""
         if not self._marker.exists():
             state = "has no state" if side.owner is None else "was handed over to the local engine already"
             raise CheckpointError(f"There is nothing to hand over: the checkpoint {side.checkpoint} {state}.")
         self._marker.unlink()
-        return HandedOver(
-            LOCAL, note="an earlier handover was broken off near its end; the state is the local engine's"
-        )
+        return HandedOver(LOCAL, note=BROKEN_OFF)
 
     def _moves(
         self,
@@ -239,10 +273,6 @@ class Handover:
         counts = make_topics_ready(self._config, self._built, changelogs=True)
         self._counts = counts
         return SparkSide(self._built, self._config, self._spark, self._checkpoint, counts)
-
-    def _partitions(self, side: SparkSide) -> list[TopicPartition]:
-        topics = sorted({topic for topology in self._built for topic in side.source_topics(topology)})
-        return [TopicPartition(topic, number) for topic in topics for number in range(self._counts[topic])]
 
     @contextmanager
     def _counting(self, total: int, what: str) -> Iterator[Callable[[int], None]]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.jar_lock import fetch_jars, read_lock
 from penstock.java_runtime import find_java
+from penstock.spark_java import start_java
 from penstock.statestore.state_directory import StateDirectory
 from penstock.supervisor.topology_source import TopologySource, build
 from penstock.topology.errors import PenstockError
@@ -31,6 +32,7 @@ from penstock.workers.log_context import PrefixedLogger
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from penstock.pipeline.ownership import Ownership
     from penstock.pipeline.query_progress import QueryProgress
     from penstock.pipeline.spark_streams import ForeachBatch
     from penstock.pipeline.spark_streams import SparkStreams as Queries
@@ -84,10 +86,16 @@ def spark_session(application_id: str, master: str | None = None, packages: str 
         if packages
         else ("spark.jars", ",".join(map(str, fetch_jars(read_lock(JARS)))))
     )
-    builder = SparkSession.builder.appName(application_id).master(master)
-    builder = builder.config(*connector).config("spark.ui.enabled", "false")
-    builder = builder.config("spark.ui.showConsoleProgress", "false")  # it would write over our own
-    session: SparkSession = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
+    settings: dict[str, bool | float | int | str | None] = {
+        "spark.app.name": application_id,
+        "spark.master": master,
+        connector[0]: connector[1],
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",  # it would write over our own
+        "spark.sql.session.timeZone": "UTC",
+    }
+    start_java(settings)
+    session: SparkSession = SparkSession.builder.config(map=settings).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     if not master.startswith("local["):
         session.sparkContext.addPyFile(str(package_zip(Path(tempfile.mkdtemp(prefix="penstock-")))))
@@ -141,7 +149,11 @@ class SparkStreams:
         self.checkpoint = checkpoint or str(Path(self.config["state.dir"], application_id, "spark").absolute())
         session = spark or self._own_session
         assert session is not None
-        self._queries: Queries = Queries(loaded, self.config, session, self.checkpoint, self._make_ready, foreach_batch)
+        self._built: Sequence[ProcessorTopology] = ()
+        self._counts: Mapping[str, int] = {}
+        self._queries: Queries = Queries(
+            loaded, self.config, session, self.checkpoint, self._make_ready, foreach_batch, admit=self._admit
+        )
 
     def start(self) -> None:
         """Start a query for each sub-topology and return. Raises LockError if the application runs on this host."""
@@ -209,7 +221,14 @@ class SparkStreams:
 
     def _make_ready(self, built: Sequence[ProcessorTopology]) -> Mapping[str, int]:
         """Make the internal topics between the queries. Changelogs are not needed: Spark's checkpoint has the state."""
-        return make_topics_ready(self.config, built, changelogs=False)
+        self._built, self._counts = built, make_topics_ready(self.config, built, changelogs=False)
+        return self._counts
+
+    def _admit(self, owner: Ownership) -> None:
+        """Refuse to go on with a state that is not what the group says."""
+        from penstock.engine_mark import require_spark, source_partitions
+
+        require_spark(self.config, source_partitions(self._built, self.config, self._counts), owner)
 
 
 def load_topology(topology: Any, config: StreamsConfig) -> Topology:

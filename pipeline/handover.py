@@ -85,25 +85,21 @@ class SparkSide:
     # -- from the local engine
 
     def take_over(
-        self,
-        offsets: Offsets,
-        own: Mapping[int, Mapping[int, bytes]],
-        progress: Progress,
-        before_last: Callable[[], None],
+        self, offsets: Offsets, own: Mapping[int, Mapping[int, bytes]], mark: int, progress: Progress
     ) -> dict[str, Moved]:
         """Make a new generation of the changelogs' rows and these offsets; return the rows by store.
 
-        own: what tasks remember beside their stores, by sub-topology and task. before_last: called when only the last
-        step is left, which makes the checkpoint Spark's.
+        own: what tasks remember beside their stores, by sub-topology and task. mark: see Ownership; until the group has
+        it, Spark does not run with this generation.
         """
         number = 1 if self.owner is None else self.owner.generation + 1
-        following = Ownership(SPARK, number, offsets, tuple(topology.subtopology for topology in self.stateful))
+        seeded = tuple(topology.subtopology for topology in self.stateful)
+        following = Ownership(SPARK, number, offsets, seeded, mark=mark)
         self._files.delete(following.directory(self._checkpoint))  # what an earlier try has left
         moved: dict[str, Moved] = {}
         for topology in self.stateful:
             moved |= self._seed(topology, following, own[topology.subtopology])
             progress(topology.subtopology)
-        before_last()
         self._files.delete(f"{self._checkpoint}/{IDENTITY_FILE}")  # the topology may have changed; Spark writes it anew
         self._files.replace(self._file, following.packed())
         previous, self.owner = self.owner, following
@@ -132,8 +128,8 @@ class SparkSide:
             for topology in self._built:
                 self._files.delete(generation.query_directory(self._checkpoint, topology.subtopology))
 
-    def begin(self, owner: Ownership) -> None:
-        """Make an empty checkpoint that of a backfill."""
+    def keep(self, owner: Ownership) -> None:
+        """Write down whose the checkpoint's state is."""
         self._files.replace(self._file, owner.packed())
         self.owner = owner
 
@@ -229,5 +225,4 @@ class SparkSide:
     def give_up(self) -> None:
         """Make the checkpoint's state the local engine's; Spark refuses to go on with it."""
         assert self.owner is not None
-        self.owner = replace(self.owner, engine=LOCAL)
-        self._files.replace(self._file, self.owner.packed())
+        self.keep(replace(self.owner, engine=LOCAL))

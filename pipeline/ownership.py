@@ -27,7 +27,8 @@ class Ownership:
     """engine: who goes on with the application, LOCAL, SPARK or BACKFILL.
 
     offsets: where the queries of this generation begin. seeded: the numbers of the sub-topologies that begin with a
-    state. ends: where a backfill ends; topics without one are read as far as they go.
+    state. ends: where a backfill ends; topics without one are read as far as they go. mark: the number of the handover,
+    which the group has committed as long as the state is not the local engine's; 0: there was none.
     """
 
     engine: str = SPARK
@@ -35,6 +36,7 @@ class Ownership:
     offsets: Offsets = field(default_factory=dict)
     seeded: tuple[int, ...] = ()
     ends: Offsets = field(default_factory=dict)
+    mark: int = 0
 
     def directory(self, checkpoint: str) -> str:
         """Return the folder of this generation."""
@@ -72,6 +74,7 @@ class Ownership:
             "offsets": _named(self.offsets),
             "seeded": self.seeded,
             "ends": _named(self.ends),
+            "mark": self.mark,
         }
         return orjson.dumps(content, option=orjson.OPT_INDENT_2)
 
@@ -83,7 +86,8 @@ def unpack_ownership(data: bytes | None, checkpoint: str) -> Ownership:
     try:
         content: Any = orjson.loads(data)
         offsets, ends = _numbered(content["offsets"]), _numbered(content["ends"])
-        return Ownership(content["engine"], int(content["generation"]), offsets, tuple(content["seeded"]), ends)
+        generation, mark = int(content["generation"]), int(content["mark"])
+        return Ownership(content["engine"], generation, offsets, tuple(content["seeded"]), ends, mark)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"{checkpoint}/{OWNERSHIP_FILE} cannot be read: {error!r}. It says which engine goes on with the "

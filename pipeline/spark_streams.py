@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pickle import PicklingError
 from typing import Any
@@ -14,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from penstock.topology.errors import StreamsError
+from penstock.topology.errors import PenstockError, StreamsError
 from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.streams_config import StreamsConfig
 from penstock.topology.topology import Topology
@@ -37,6 +38,7 @@ log = logging.getLogger(__name__)
 ROCKSDB_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 #: How often await_termination looks whether another query has failed, in seconds.
 POLL_SECONDS = 1
+ADMIT_SECONDS = 3600.0
 #: So often in a row a query is started again whose Python was late.
 LATE_STARTS_MAX = 10
 #: How often Spark looks at its timers where the user's processors may punctuate by the wall clock: each look is a
@@ -45,6 +47,8 @@ ALARM_INTERVAL = "1 second"
 
 #: Makes the internal topics of sub-topologies; returns the partition counts of all their topics.
 MakeReady = Callable[[Sequence[ProcessorTopology]], Mapping[str, int]]
+#: Raises if the group says that this state is not Spark's to go on with. Called at each start and then each hour.
+Admit = Callable[[Ownership], None]
 #: foreach_batch(frame of records as RECORD_DDL has them, id of the micro-batch, number of the sub-topology).
 ForeachBatch = Callable[[DataFrame, int, int], None]
 
@@ -55,6 +59,7 @@ class SparkStreams:
     spark: the session to run in. checkpoint: a directory that driver and executors reach, which keeps state and
     offsets. make_ready: see MakeReady. foreach_batch: gets what the topology writes to topics of the user's instead of
     Kafka; internal topics are written to Kafka all the same. backfill: the checkpoint is one of `penstock backfill`.
+    admit: see Admit.
     Raises TopologyError for what the capability report refuses, CheckpointError for a checkpoint of another topology.
     """
 
@@ -67,6 +72,7 @@ class SparkStreams:
         make_ready: MakeReady,
         foreach_batch: ForeachBatch | None = None,
         backfill: bool = False,
+        admit: Admit = lambda _: None,
     ) -> None:
         config.require("application.id", "bootstrap.servers")
         self.report = report_capabilities(topology, config)
@@ -78,6 +84,7 @@ class SparkStreams:
         self._make_ready = make_ready
         self._foreach_batch = foreach_batch
         self._backfill = backfill
+        self._admit = admit
         self._application_id: str = config["application.id"]
         self._built = topology.internal_builder.build_subtopologies(config, frozenset())
         self._counts: Mapping[str, int] = {}
@@ -114,13 +121,30 @@ class SparkStreams:
                 return total
 
     def await_termination(self) -> None:
-        """Wait until stop() is called. Raises StreamsError when a query fails: the others are stopped then."""
+        """Wait until stop() is called.
+
+        Raises StreamsError when a query fails, CheckpointError if the group is another engine's meanwhile: all are
+        stopped then.
+        """
+        due = time.monotonic() + ADMIT_SECONDS
         while not self._stopping.is_set():
+            if time.monotonic() > due:
+                self._admit_again()
+                due = time.monotonic() + ADMIT_SECONDS
             for place, topology in enumerate(self._built):
                 query = self._queries[place] = self._wait(self._queries[place], topology, POLL_SECONDS)
                 if not query.isActive and not self._stopping.is_set():
                     self.stop()
                     raise StreamsError(f"The Spark query {query.name} was stopped by somebody else")
+
+    def _admit_again(self) -> None:
+        try:
+            self._admit(self._owner)
+        except CheckpointError:
+            self.stop()
+            raise
+        except PenstockError as error:  # the brokers' trouble is the queries' own, too
+            log.warning("The group could not be asked whether the application is still Spark's: %s", error)
 
     def request_stop(self) -> None:
         """Have await_termination and process_available return soon; may be called by a signal handler."""
@@ -177,6 +201,7 @@ class SparkStreams:
         files = HadoopFiles(self._spark)
         self._owner = unpack_ownership(files.read(f"{self._checkpoint}/{OWNERSHIP_FILE}"), self._checkpoint)
         require_engine(self._owner, BACKFILL if self._backfill else SPARK, self._checkpoint)
+        self._admit(self._owner)
         path = f"{self._checkpoint}/{IDENTITY_FILE}"
         found = files.read(path)
         if found is None:

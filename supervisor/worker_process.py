@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-from penstock.topology.errors import ConfigError, PenstockError
+from penstock.topology.errors import ConfigError, HandedOverError, PenstockError
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.control import Command, Failed, Report, Shutdown, ThreadControl
 
@@ -191,7 +191,7 @@ def _run(target: WorkerTarget, spec_bytes: bytes, control: PipeControl, log: Cha
         spec = _load_spec(spec_bytes)
         _set_up_logging(log, spec.config["penstock.log.level"])
         target(spec, control)
-    except (TopologyLoadError, ConfigError) as error:
+    except (TopologyLoadError, HandedOverError, ConfigError) as error:
         _report_failure(control, error)
         return WorkerExitCode.BOOT_FAILED
     except BaseException as error:  # noqa: BLE001  reported, SystemExit of a user's function too

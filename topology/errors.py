@@ -20,6 +20,10 @@ class TopologyError(PenstockError):
     """The topology is not valid (Kafka Streams: TopologyException); the message names the operator and what to do."""
 
 
+class HandedOverError(TopologyError):
+    """The application was handed over to another engine: this one would go on from old state."""
+
+
 class StreamsError(PenstockError):
     """A stream thread cannot go on (Kafka Streams: StreamsException)."""
 

@@ -9,7 +9,7 @@ from typing import Any
 from penstock.statestore.caching_store import CachingStore
 from penstock.statestore.stores import build_store
 from penstock.topology.compiled import CompiledTopology, compile_topology
-from penstock.topology.errors import StreamsError
+from penstock.topology.errors import HandedOverError, StreamsError
 from penstock.topology.processor_api import Punctuation
 from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.punctuation_queue import PunctuationQueue
@@ -24,7 +24,7 @@ from .record_collector import make_log_change, make_send
 from .streams_producer import StreamsProducer
 from .task import Task, TaskEnvironment
 from .task_state import TaskState
-from .topic_partition_metadata import UNKNOWN, TopicPartitionMetadata
+from .topic_partition_metadata import SPARK_MARK, UNKNOWN, TopicPartitionMetadata
 
 #: Returns where to start a partition that has no committed offset: an offset, or one of partition_consumer's two.
 StartOffset = Callable[[TopicPartition], int]
@@ -139,6 +139,12 @@ class StreamTask(Task):
                 continue
             metadata = TopicPartitionMetadata.decode(offset.metadata)
             times[partition] = metadata.partition_time
+            if SPARK_MARK in metadata.processor_metadata:
+                raise HandedOverError(
+                    f"The application was handed over to Spark, says the group {self.application_id}: offsets and "
+                    "changelogs are old. Run it with --engine spark, or bring it back with `penstock handover --to "
+                    "local`"
+                )
             for key, value in metadata.processor_metadata.items():
                 self.processor_metadata[key] = max(value, self.processor_metadata.get(key, value))
         self.stream_time_ms = max((self.stream_time_ms, *times.values()))

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from penstock.topology.errors import StreamsError, TaskCorruptedError, TaskMigratedError
+from penstock.topology.errors import HandedOverError, StreamsError, TaskCorruptedError, TaskMigratedError
 
 from .batch_sizer import BatchSizer
 from .control import Failed, StateChanged, ThreadControl
@@ -112,6 +112,8 @@ class StreamThread:
             self._log.exception("Encountered the following error during processing: %s", error)
             text = "".join(traceback.format_exception(error))
             self._parts.control.report(Failed(type(error).__name__, str(error), text, logged=True))
+            if isinstance(error, HandedOverError):
+                self._leave_group = True  # nobody replaces it, and a handover waits until the group is empty
             raise
         finally:
             self.complete_shutdown(clean_run)

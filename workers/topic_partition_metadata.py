@@ -18,6 +18,9 @@ logger = logging.getLogger(__name__)
 LATEST_MAGIC_BYTE = 2
 #: Partition time before the first record.
 UNKNOWN = -1
+#: The processor metadata that says: Spark has the application, with the handover of this number. Kafka Streams keeps
+#: names of operators and stores there; neither may hold a space.
+SPARK_MARK = "penstock handed over to spark"
 
 _HEAD = struct.Struct(">bq")
 _INT = struct.Struct(">i")

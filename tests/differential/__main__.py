@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,12 +27,14 @@ from tests.goldens import interpreter
 from tests.goldens.case import Case, files, read
 from tests.goldens.compare import case_config
 
-from .engines import SparkEngine, compare, not_comparable
+from .engines import SparkEngine, compare, depends_on_buckets, not_comparable
 
 
-def left_out(case: Case) -> str | None:
+def left_out(case: Case, buckets: int) -> str | None:
     """Return why a case is not compared, None if it is."""
     reason = not_comparable(case)
+    if reason is None and depends_on_buckets(case, buckets):
+        reason = "the report says that its results depend on the buckets"
     if reason is None:
         report = report_capabilities(interpreter.build(case), StreamsConfig(case_config(case)))
         if report.capability is Capability.REFUSED:
@@ -50,8 +53,8 @@ def broker() -> Iterator[str]:
         yield started.bootstrap_servers
 
 
-def run(paths: list[Path], batches: int) -> int:
-    """Compare cases; return the exit status."""
+def run(paths: list[Path], batches: int, buckets: int, verbose: bool) -> int:
+    """Compare cases; return the exit status. verbose: print a line for each case, not only for those that differ."""
     skipped: Counter[str] = Counter()
     total = agree = 0
     with broker() as servers, tempfile.TemporaryDirectory() as checkpoints:
@@ -61,15 +64,18 @@ def run(paths: list[Path], batches: int) -> int:
             with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it with the figures so far
                 for path in files(paths):
                     case = read(path)
-                    reason = left_out(case)
+                    reason = left_out(case, buckets)
                     if reason is not None:
                         skipped[reason] += 1
                         continue
-                    difference = difference_of(case, engine, batches)
+                    began = time.monotonic()
+                    difference = difference_of(case, engine, batches, buckets)
                     total += 1
                     agree += difference is None
                     if difference is not None:
                         print(f"{path.stem}: {difference}", flush=True)
+                    elif verbose:
+                        print(f"{path.stem}: agrees, {time.monotonic() - began:.1f} s", flush=True)
         finally:
             spark.stop()
     for reason, count in skipped.items():
@@ -78,10 +84,10 @@ def run(paths: list[Path], batches: int) -> int:
     return 2 if not total else 0 if agree == total else 1
 
 
-def difference_of(case: Case, engine: SparkEngine, batches: int) -> str | None:
+def difference_of(case: Case, engine: SparkEngine, batches: int, buckets: int) -> str | None:
     """Return the first difference of a case; a failure of either engine is one too."""
     try:
-        return compare(case, engine, batches)
+        return compare(case, engine, batches, buckets)
     except PenstockError as error:
         return f"{type(error).__name__}: {error}"
 
@@ -91,9 +97,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.differential", description="Compare Spark with local runs.")
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a case, or a folder of cases")
     parser.add_argument("--batches", type=int, default=1, help="into how many micro-batches the input is cut (1)")
+    parser.add_argument("--buckets", type=int, default=1, help="penstock.spark.buckets (1)")
+    parser.add_argument("-v", "--verbose", action="store_true", help="print the cases that agree, too")
     options = parser.parse_args()
     logging.basicConfig(level=logging.CRITICAL)
-    return run(options.paths, options.batches)
+    return run(options.paths, options.batches, options.buckets, options.verbose)
 
 
 if __name__ == "__main__":

@@ -65,6 +65,18 @@ def _without_throttling(case: Case) -> dict[str, Any]:
     return {**case_config(case), **dict.fromkeys(_EMIT_INTERVALS, 0)}
 
 
+def in_buckets(case: Case, buckets: int) -> Case:
+    """Return the case with penstock.spark.buckets, which the local engine does not look at."""
+    return {**case, "config": {**case["config"], "penstock.spark.buckets": buckets}}
+
+
+def depends_on_buckets(case: Case, buckets: int) -> bool:
+    """Return whether the report says that a case comes out otherwise: buckets have stream times of their own."""
+    case = in_buckets(case, buckets)
+    report = report_capabilities(interpreter.build(case), StreamsConfig(case_config(case)))
+    return any("(penstock.spark.buckets)" in finding.text for finding in report.findings)
+
+
 def own_topics(case: Case) -> Case:
     """Return the case with topics and an application.id of its own, so that cases do not meet on the broker."""
     case = deepcopy(case)
@@ -279,9 +291,12 @@ def topics_of(topology: Topology, config: StreamsConfig) -> set[str]:
     return named - internal
 
 
-def compare(case: Case, spark: SparkEngine, batches: int = 1) -> str | None:
-    """Run a case on both engines, its records cut into micro-batches; return the first difference, None if none."""
-    case = own_topics(case)
+def compare(case: Case, spark: SparkEngine, batches: int = 1, buckets: int = 1) -> str | None:
+    """Run a case on both engines, its records cut into micro-batches; return the first difference, None if none.
+
+    buckets: into how many tasks Spark shares out the keys of a partition.
+    """
+    case = in_buckets(own_topics(case), buckets)
     # librdkafka takes timestamp 0 for "now".
     inputs = [each._replace(timestamp=each.timestamp or 1) for each in merged_inputs(case)]
     size = -(-len(inputs) // batches) or 1

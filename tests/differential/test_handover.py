@@ -25,11 +25,13 @@ from penstock import (
     StreamsConfig,
     TopologyError,
 )
+from penstock.application_reset import ApplicationReset
 from penstock.backfill import Backfill
 from penstock.handover import HandedOver, Handover
 from penstock.pipeline.checkpoint import CheckpointError
 from penstock.pipeline.handover import Moved
 from penstock.spark import SparkStreams
+from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.topology_gate import admit
 
 from . import handover_app as app
@@ -165,8 +167,9 @@ class Application:
         with Handover(TOPOLOGY, self.config, self.spark, checkpoint=self.checkpoint, progress=progress) as handover:
             return handover.to_spark() if engine == "spark" else handover.to_local()
 
-    def run_on_spark(self) -> int:
-        return SparkStreams(TOPOLOGY, self.config, self.spark, checkpoint=self.checkpoint).process_available()
+    def run_on_spark(self, checkpoint: str | None = None) -> int:
+        at = checkpoint or self.checkpoint
+        return SparkStreams(TOPOLOGY, self.config, self.spark, checkpoint=at).process_available()
 
     def tables(self) -> dict[str, dict[str, Any]]:
         servers = self.config["bootstrap.servers"]
@@ -209,6 +212,9 @@ def test_half_locally_a_quarter_on_spark_a_quarter_locally(application: Applicat
         application.hand_over("spark")
     with pytest.raises(TopologyError, match="was handed over to Spark"):
         admit(app.topology().build(), application.config)  # what each stream thread does before it joins the group
+    assert run_on_another_host(application) == (ExitCode.TOPOLOGY, "was handed over to Spark, says the group")
+    with pytest.raises(CheckpointError, match="with another checkpoint, says the group"):
+        application.run_on_spark(checkpoint=f"{application.checkpoint}-other")
 
     data.produce_quarter({"k5": None, "k2": "m2"})
     assert application.run_on_spark() > QUARTER
@@ -222,10 +228,57 @@ def test_half_locally_a_quarter_on_spark_a_quarter_locally(application: Applicat
         application.run_on_spark()
     with pytest.raises(CheckpointError, match="was handed over to the local engine already"):
         application.hand_over("local")
+    with pytest.raises(CheckpointError, match="is the local engine's: the group"):
+        application.run_on_spark(checkpoint=f"{application.checkpoint}-other")
 
     data.produce_quarter({})
     run_locally(application.config, application.mark)
     assert application.tables() == data.expected()
+
+
+def run_on_another_host(application: Application) -> tuple[int | None, str]:
+    """Run the local engine with a state directory of its own; return its exit code and the known part of its reason."""
+    config = application.config.with_overrides({"state.dir": str(application.state / "other")}, "test")
+    ended = threading.Event()
+    with KafkaStreams(TOPOLOGY, config) as streams:
+        streams.set_state_listener(lambda new, _: ended.set() if new.has_completed_shutdown else None)
+        streams.start()
+        assert ended.wait(DEADLINE_SECONDS)
+        known = "was handed over to Spark, says the group"
+        return streams.exit_code, known if known in (streams.failure_reason or "") else str(streams.failure_reason)
+
+
+def test_only_the_group_says_whose_it_is_when_a_handover_is_broken_off_at_its_end(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application.data.produce_quarter({"k0": "n0"})
+    run_locally(application.config, application.mark)
+    monkeypatch.setattr(ApplicationReset, "move", broken_off)  # Spark has everything, but the group does not say so
+    with pytest.raises(BrokenOffError):
+        application.hand_over("spark")
+    monkeypatch.undo()
+    monkeypatch.setenv(app.VARIABLE, application.mark)
+    with pytest.raises(CheckpointError, match="is the local engine's: the group"):
+        application.run_on_spark()
+    application.data.produce_quarter({})
+    run_locally(application.config, application.mark)
+    application.hand_over("spark")
+    monkeypatch.setattr(Handover, "_end", broken_off)  # the changelogs have everything, and the group says so
+    with pytest.raises(BrokenOffError):
+        application.hand_over("local")
+    monkeypatch.undo()
+    monkeypatch.setenv(app.VARIABLE, application.mark)
+    with pytest.raises(CheckpointError, match="is the local engine's: the group"):
+        application.run_on_spark()
+    again = application.hand_over("local")
+    assert "an earlier handover was broken off" in again.note
+    application.data.produce_quarter({})
+    run_locally(application.config, application.mark)
+    assert application.tables() == application.data.expected()
+
+
+def broken_off(*_: Any) -> None:
+    raise BrokenOffError
 
 
 def test_without_a_record_in_between_the_seed_goes_back(application: Application) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -15,10 +16,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from penstock import Processor, ProcessorContext, Punctuation, Record, Serdes, StreamsBuilder, StreamsError
 from penstock.pipeline.checkpoint import CheckpointError
+from penstock.pipeline.state_reader import blobs
 from penstock.spark import SparkStreams
 from tests.goldens.case import read
 
-from .engines import SparkEngine, compare
+from .engines import SparkEngine, compare, depends_on_buckets
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 CASES = Path(__file__).resolve().parents[1] / "goldens" / "cases"
@@ -42,6 +44,20 @@ def test_a_case_has_the_same_results_on_both_engines(
 ) -> None:
     engine = SparkEngine(spark, bootstrap_servers, str(tmp_path))
     assert compare(read(CASES / f"{name}.json"), engine, batches) is None
+
+
+def test_keys_in_buckets_have_the_same_results_as_the_local_engine_s(
+    spark: Any, bootstrap_servers: str, tmp_path: Path
+) -> None:
+    case = read(CASES / "count_cache_10485760.json")
+    keys = [b64encode(b"key-%d" % (number * number % 17)).decode() for number in range(60)]
+    template = case["inputs"][0]
+    case["inputs"] = [{**template, "key": {"b64": key}, "timestamp": at} for at, key in enumerate(keys, 1)]
+    assert not depends_on_buckets(case, 3)
+    assert compare(case, SparkEngine(spark, bootstrap_servers, str(tmp_path)), batches=2, buckets=3) is None
+    (query,) = tmp_path.glob("*/subtopology-0")
+    tasks = {row.task for row in blobs(spark, str(query)).collect()}
+    assert tasks == {0, 1, 2}, "the keys of the one partition were shared out"
 
 
 def test_an_exception_arrives_with_operator_topic_partition_and_offset(

@@ -13,13 +13,15 @@ from counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
 from memory_kafka import Cluster, ManualClock, MemoryAdmin
 from thread_stage import Application
 
-from penstock.topology.errors import MissingSourceTopicError, StreamsError
+from penstock.topology.errors import HandedOverError, MissingSourceTopicError, StreamsError
 from penstock.topology.processor_api import Processor, ProcessorContext, Punctuation, Record
 from penstock.topology.records import TopicPartition
 from penstock.topology.serdes import Serdes
 from penstock.topology.streams_builder import StreamsBuilder
 from penstock.workers.cleanup_policies import CleanupPolicies
 from penstock.workers.log_context import PrefixedLogger
+from penstock.workers.membership.membership import OffsetAndMetadata
+from penstock.workers.topic_partition_metadata import SPARK_MARK, TopicPartitionMetadata
 
 MakeApplication = Callable[..., Application]
 TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
@@ -68,6 +70,17 @@ def test_a_changelog_that_was_deleted_while_nothing_ran_is_told_and_begun_anew(
     assert f"{CHANGELOG}-0 cannot be used" in caplog.text
     assert "but the changelog holds offsets 0 to 0" in caplog.text
     assert counts(cluster)["a"] == 1, "what was counted is lost with the changelog, and the log has said so"
+
+
+def test_an_application_that_spark_has_is_refused_on_any_host(cluster: Cluster, counter: Application) -> None:
+    feed(cluster, "aab")
+    counter.thread().until_idle().close()
+    at = committed(cluster)
+    assert at is not None
+    marked = TopicPartitionMetadata(5, {SPARK_MARK: 7}).encode()
+    cluster.committed[TopicPartition(IN, 0)] = OffsetAndMetadata(at.offset, marked)
+    with pytest.raises(HandedOverError, match=r"handed over to Spark, says the group app:.*handover --to local"):
+        counter.thread().until_running()
 
 
 def test_a_source_topic_that_is_deleted_while_it_is_read_is_named(cluster: Cluster, counter: Application) -> None:

@@ -1,0 +1,95 @@
+"""Which engine an application is with, for all hosts: a mark beside the offsets that its group has committed.
+
+A handover commits it with one request, so that from one moment to the next the application is the other engine's.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from penstock.application_reset import ApplicationReset, Move
+from penstock.pipeline.checkpoint import CheckpointError, full_source_topics
+from penstock.pipeline.ownership import Ownership
+from penstock.topology.errors import StreamsError
+from penstock.topology.processor_topology import ProcessorTopology
+from penstock.topology.records import TopicPartition
+from penstock.topology.streams_config import StreamsConfig
+from penstock.workers.membership.membership import OffsetAndMetadata
+from penstock.workers.topic_partition_metadata import SPARK_MARK, TopicPartitionMetadata
+
+log = logging.getLogger(__name__)
+Committed = Mapping[TopicPartition, OffsetAndMetadata | None]
+
+
+def new_mark() -> int:
+    """Return a number that no other handover has."""
+    return secrets.randbits(62) + 1
+
+
+def marks_of(committed: Committed) -> set[int]:
+    """Return the marks that a group has committed: none if the application is the local engine's."""
+    found = (TopicPartitionMetadata.decode(at.metadata) for at in committed.values() if at is not None)
+    return {known.processor_metadata[SPARK_MARK] for known in found if SPARK_MARK in known.processor_metadata}
+
+
+def is_spark(owner: Ownership, committed: Committed) -> bool:
+    """Return whether a checkpoint's state is what the application goes on with.
+
+    It is as long as nobody has committed anything: without a handover, or if the brokers have forgotten the offsets of
+    a group that has had no members for long (offsets.retention.minutes).
+    """
+    return not any(committed.values()) or owner.mark in marks_of(committed)
+
+
+def moves_to(committed: Committed) -> list[Move]:
+    """Return the moves to where a group stands already."""
+    return [
+        Move(at, found.offset, found.offset, found.metadata) for at, found in committed.items() if found is not None
+    ]
+
+
+def marked(moves: Iterable[Move], mark: int) -> list[Move]:
+    """Return moves with a mark."""
+    with_it = []
+    for move in moves:
+        known = TopicPartitionMetadata.decode(move.metadata)
+        metadata = {**known.processor_metadata, SPARK_MARK: mark}
+        with_it.append(replace(move, metadata=TopicPartitionMetadata(known.partition_time, metadata).encode()))
+    return with_it
+
+
+def source_partitions(
+    built: Sequence[ProcessorTopology], config: StreamsConfig, counts: Mapping[str, int]
+) -> list[TopicPartition]:
+    """Return the partitions that a topology's tasks read; counts: partitions by topic."""
+    topics = sorted({topic for each in built for topic in full_source_topics(each, config["application.id"])})
+    return [TopicPartition(topic, number) for topic in topics for number in range(counts[topic])]
+
+
+def require_spark(config: StreamsConfig, partitions: Sequence[TopicPartition], owner: Ownership) -> None:
+    """Raise CheckpointError if the group says that the application is the local engine's, or another checkpoint's.
+
+    Commits the mark anew, which the brokers would forget otherwise (offsets.retention.minutes: a week). They refuse it
+    while the group has members, as a local engine leaves one that was refused; then it is in time at a later start.
+    """
+    with ApplicationReset(config) as group:
+        committed = group.committed(partitions)
+        if is_spark(owner, committed):
+            try:
+                group.move(moves_to(committed))
+            except StreamsError as error:
+                log.info("The mark of Spark in the group was not committed anew: %s", error)
+            return
+    group_id = config["application.id"]
+    if marks_of(committed):
+        raise CheckpointError(
+            f"The application was handed over to Spark with another checkpoint, says the group {group_id}: give that "
+            "one as --checkpoint. If it is lost, `penstock reset` starts the application over."
+        )
+    raise CheckpointError(
+        f"The application is the local engine's: the group {group_id} has committed offsets without a handover to this "
+        "checkpoint. `penstock handover --to spark` brings it here."
+    )
