@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from penstock.statestore.spelling import spell_bytes
 from penstock.topology.errors import BrokerUnavailableError, ConfigError, MissingSourceTopicError, StreamsError
 from penstock.topology.exception_handlers import DEAD_LETTER_TOPIC
 from penstock.topology.streams_config import StreamsConfig
@@ -245,14 +246,8 @@ def shown(letters: Iterable[Letter], replayed: dict[str, int]) -> list[dict[str,
 
 
 def text(data: bytes | None) -> str | None:
-    """Return bytes as text, as hexadecimal after ``0x`` if they are none."""
-    if data is None:
-        return None
-    try:
-        found = data.decode()
-    except UnicodeDecodeError:
-        return f"0x{data.hex()}"
-    return found if found.isprintable() else f"0x{data.hex()}"
+    """Return bytes as ``penstock state`` spells them."""
+    return None if data is None else spell_bytes(data)
 
 
 def check_names(names: Collection[str]) -> frozenset[str]:

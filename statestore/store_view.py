@@ -5,20 +5,18 @@ For the control socket, HTTP and ``penstock state``; the rows are those of this 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import asdict, is_dataclass
 from itertools import islice
 from typing import Any
-from uuid import UUID
 
-from penstock.topology.errors import InvalidStateStoreError, SerializationError
+from penstock.topology.errors import InvalidStateStoreError
 from penstock.topology.records import VersionedRecord, Windowed
 from penstock.topology.store_interfaces import StoreKind
 
 from .key_value_store import KeyValueStore
 from .session_store import SessionStore
+from .spelling import read_key, spell_bytes
 from .state_store import StateStore
 from .values import TIMESTAMPED
 from .versioned_store import VersionedStore
@@ -44,11 +42,15 @@ def summary(store: StateStore) -> Row:
 def lookup(store: StateStore, key: str) -> list[Row]:
     """Return the rows of a key: at most one, or one for each window, session.
 
-    key: text, as key_of takes it. Raises InvalidStateStoreError for stores that are an operator's own.
+    key: text, as read_key takes it. Raises BadKeyError, InvalidStateStoreError for stores that are an operator's own.
     """
     if not isinstance(store, WindowStore | SessionStore | KeyValueStore | VersionedStore):
         raise _not_for_people(store)
-    return [row_of(store, found, value) for found, value in rows_of_key(store, key_of(store, key))]
+    return [row_of(store, found, value) for found, value in rows_of_key(store, _key(store, key))]
+
+
+def _key(store: StateStore, text: str) -> Any:
+    return read_key(text, store.builder.key_serde, store.name)
 
 
 def rows_of_key(
@@ -77,8 +79,8 @@ def page(store: StateStore, key_from: str | None, key_to: str | None, after: str
     limit = min(limit, PAGE_ROWS_MAX)
     if type(store) is VersionedStore or not isinstance(store, KeyValueStore | WindowStore | SessionStore):
         raise _not_for_people(store)
-    low = None if key_from is None else key_of(store, key_from)
-    high = None if key_to is None else key_of(store, key_to)
+    low = None if key_from is None else _key(store, key_from)
+    high = None if key_to is None else _key(store, key_to)
     if isinstance(store, KeyValueStore):
         rows, cursor_of = _key_value_rows(store, low, high, after), _cursor_of_key(store)
     else:
@@ -133,43 +135,14 @@ def parts_of(kind: StoreKind, value: Any) -> Row:
     return {"value": value}
 
 
-def key_of(store: Any, text: str) -> Any:
-    """Return the key that a text stands for: what the store's key serde takes of JSON, the text itself, a UUID, bytes.
-
-    So 17 is a number for a store of numbers, and the text "17" for one of texts. Raises SerializationError.
-    """
-    for candidate in _candidates(text):
-        try:
-            if store.serdes.decode_key(store.serdes.encode_key(candidate)) == candidate:
-                return candidate
-        except Exception:  # noqa: BLE001  not for this serde; the next one may be
-            continue
-    raise SerializationError(
-        f"{text!r} cannot be a key of the store {store.name}: its serde takes neither that text nor what it is as JSON"
-    )
-
-
-def _candidates(text: str) -> Iterator[Any]:
-    try:
-        parsed = json.loads(text)
-    except (ValueError, RecursionError):
-        parsed = None
-    if parsed is not None:
-        yield parsed
-    yield text
-    with suppress(ValueError):
-        yield UUID(text)
-    yield text.encode()
-
-
 def plain(value: Any) -> Any:
-    """Return a value as JSON can hold it: bytes as text, as hexadecimal after ``0x`` if they are none."""
+    """Return a value as JSON can hold it; bytes are spelled as in spelling.py."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
         return value if value - value == 0 else repr(value)  # JSON has no nan and inf
     if isinstance(value, bytes):
-        return _text_or_hex(value)
+        return spell_bytes(value)
     if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))
     if isinstance(value, Mapping):
@@ -179,14 +152,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(item) for item in value]
     return str(value)
-
-
-def _text_or_hex(data: bytes) -> str:
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        return f"0x{data.hex()}"
-    return text if text.isprintable() else f"0x{data.hex()}"
 
 
 def window_end(store: WindowStore, start: int) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from penstock.statestore.store_view import lookup, page, summary
-from penstock.topology.errors import InvalidStateStoreError
+from penstock.topology.errors import InvalidStateStoreError, StreamsError
 
 from .control import LIST_STORES, Query, QueryResult
 from .task_manager import TaskManager
@@ -32,6 +32,8 @@ def answer(query: Query, task_manager: TaskManager) -> QueryResult:
     """
     try:
         return QueryResult(query.id, _results(query, task_manager))
+    except StreamsError as error:
+        return QueryResult(query.id, error=str(error))
     except Exception as error:  # noqa: BLE001  whatever it is, it is the asker's, not this thread's
         return QueryResult(query.id, error=f"{type(error).__name__}: {error}")
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from penstock.statestore.spelling import BadKeyError, read_key
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.partitioners import partition_for_key
 from penstock.topology.processor_topology import ProcessorTopology
@@ -21,7 +22,7 @@ from penstock.topology.store_interfaces import StoreBuilder, StoreKind
 
 from .control import ReadStore
 from .store_answers import Reply, Row, StoreRead
-from .store_text import BadKeyError, parse_key, rows_of
+from .store_text import rows_of
 from .streams_metadata import store_topics
 from .task import Task
 from .task_state import TaskState
@@ -45,10 +46,10 @@ class StoreReader:
         """Answer a request; whatever goes wrong becomes the answer's, not this thread's."""
         try:
             return self._read(request)
-        except (BadKeyError, StreamsError) as error:
-            return StoreRead(Reply.BAD_REQUEST, str(error))
         except BrokerUnavailableError as error:
             return StoreRead(Reply.NOT_YET, str(error))
+        except StreamsError as error:
+            return StoreRead(Reply.BAD_REQUEST, str(error))
         except Exception as error:  # noqa: BLE001  a user's serde may raise anything
             return StoreRead(Reply.BAD_REQUEST, f"{type(error).__name__}: {error}")
 
@@ -63,7 +64,7 @@ class StoreReader:
             )
         if request.key is None or request.everywhere:
             return self._read_range(request, topology)
-        key = parse_key(request.key, builder)
+        key = read_key(request.key, builder.key_serde, builder.name)
         topics = self._topics(request.store)
         partition = self._partition(key, builder, topics) if request.partition is None else request.partition
         task = self._task(TaskId(topology.subtopology, partition))

@@ -1,65 +1,21 @@
-"""Keys that come as text, and rows that go as JSON."""
+"""Rows that go as JSON, found by what was asked in text."""
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
-from uuid import UUID
 
 import orjson
 
+from penstock.statestore.spelling import BadKeyError, read_key, spell_bytes
 from penstock.statestore.store_view import parts_of, rows_of_key
 from penstock.statestore.window_store import LONG_MAX
 from penstock.topology.records import Windowed
-from penstock.topology.serdes import PlainSerde, as_serde
+from penstock.topology.serdes import Serdes, as_serde
 from penstock.topology.store_interfaces import StoreBuilder, StoreKind
 
 from .control import ReadStore
 from .store_answers import Row
-
-
-class BadKeyError(ValueError):
-    """What was asked does not fit the store; the message says how it must be."""
-
-
-def _json_or_text(text: str) -> Any:
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return text
-
-
-_PARSERS: Mapping[str, tuple[Callable[[str], Any], str]] = {
-    "string": (str, "text"),
-    "bytes": (bytes.fromhex, "hexadecimal digits"),
-    "json": (_json_or_text, "JSON, or text"),
-    "uuid": (UUID, "a UUID"),
-    **dict.fromkeys(("int16", "int32", "int64"), (int, "a whole number")),
-    **dict.fromkeys(("float32", "float64"), (float, "a number")),
-}
-
-
-def parse_key(text: str, builder: StoreBuilder) -> Any:
-    """Return the key of a store that a text stands for; raises BadKeyError.
-
-    By the store's key serde: text, a number, hexadecimal digits for bytes, a UUID; with any other serde JSON, and text
-    if it is no JSON.
-    """
-    serde = as_serde(builder.key_serde)
-    name = serde.name if isinstance(serde, PlainSerde) else "json"
-    parse, expected = _PARSERS.get(name, _PARSERS["json"])
-    try:
-        key = parse(text)
-        if serde is not None:
-            serde.serialize("", key)
-    except BadKeyError:
-        raise
-    except Exception as error:
-        raise BadKeyError(
-            f"{text!r} is no key of the store {builder.name}, whose keys are {serde!r}: expected {expected} ({error})."
-        ) from error
-    return key
 
 
 def rows_of(request: ReadStore, store: Any) -> Generator[Row, None, None]:
@@ -72,13 +28,17 @@ def rows_of(request: ReadStore, store: Any) -> Generator[Row, None, None]:
         yield Row(order, row_json(key, value, builder))
 
 
+def _key(text: str, builder: StoreBuilder) -> Any:
+    return read_key(text, builder.key_serde, builder.name)
+
+
 def _order(builder: StoreBuilder) -> Callable[[Any], bytes]:
     serde = as_serde(builder.key_serde)
     return lambda key: (serde.serialize("", key) if serde is not None else None) or b""
 
 
 def _bounds(request: ReadStore, builder: StoreBuilder) -> tuple[Any, Any]:
-    low, high = (None if text is None else parse_key(text, builder) for text in (request.key_from, request.key_to))
+    low, high = (None if text is None else _key(text, builder) for text in (request.key_from, request.key_to))
     return low, high
 
 
@@ -89,16 +49,23 @@ _Found = Iterator[tuple[Any, Any]]
 def _key_value_rows(request: ReadStore, store: Any, builder: StoreBuilder) -> _Found:
     versioned = builder.kind is StoreKind.VERSIONED_KEY_VALUE
     if request.key is not None and versioned and request.time_to is not None:
-        key = parse_key(request.key, builder)
+        key = _key(request.key, builder)
         value = store.get(key, request.time_to)
         return iter(()) if value is None else iter([(key, value)])
     if request.key is not None:
-        return rows_of_key(store, parse_key(request.key, builder))
+        return rows_of_key(store, _key(request.key, builder))
     if versioned:
         raise BadKeyError(f"The versioned store {builder.name} can only be read key by key.")
     if request.prefix is not None:
-        return iter(store.prefix_scan(request.prefix.encode()) if request.prefix else store.all())
+        return iter(store.prefix_scan(_prefix(request.prefix, builder)) if request.prefix else store.all())
     return iter((store.reverse_range if request.reverse else store.range)(*_bounds(request, builder)))
+
+
+def _prefix(text: str, builder: StoreBuilder) -> bytes:
+    if as_serde(builder.key_serde) is not Serdes.bytes():
+        return text.encode()
+    prefix: bytes = _key(text, builder)
+    return prefix
 
 
 def _window_rows(request: ReadStore, store: Any, builder: StoreBuilder) -> _Found:
@@ -107,7 +74,7 @@ def _window_rows(request: ReadStore, store: Any, builder: StoreBuilder) -> _Foun
     first = 0 if request.time_from is None else request.time_from
     last = LONG_MAX if request.time_to is None else request.time_to
     if request.key is not None:
-        return rows_of_key(store, parse_key(request.key, builder), first, last, reverse=request.reverse)
+        return rows_of_key(store, _key(request.key, builder), first, last, reverse=request.reverse)
     fetch_keys = store.backward_fetch_keys if request.reverse else store.fetch_keys
     return iter(fetch_keys(*_bounds(request, builder), first, last))
 
@@ -121,7 +88,7 @@ def row_json(key: Any, value: Any, builder: StoreBuilder) -> bytes:
 
 
 def to_json(value: Any) -> bytes:
-    """Return JSON; bytes become {"base64": ...}, and what JSON has no word for its repr."""
+    """Return JSON; bytes are spelled as in spelling.py, and what JSON has no word for is its repr."""
     try:
         return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:  # e.g. a number of more than 64 bits
@@ -139,7 +106,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Windowed):
         return {"key": value.key, "start": value.start, "end": value.end}
     if isinstance(value, bytes | bytearray):
-        return {"base64": base64.b64encode(value).decode()}
+        return spell_bytes(bytes(value))
     if isinstance(value, tuple):
         fields = getattr(value, "_asdict", None)
         return list(value) if fields is None else fields()

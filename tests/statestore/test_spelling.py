@@ -1,0 +1,59 @@
+"""Keys and bytes as people type and see them: one spelling for the command line and for HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.statestore.spelling import BadKeyError, read_bytes, read_key, spell_bytes
+from penstock.statestore.store_view import plain
+from penstock.topology.serdes import Serdes
+from penstock.workers.store_text import to_json
+
+
+@given(st.binary() | st.text().map(str.encode) | st.sampled_from([b"0x", b"0x61", b"0xzz", b"", b" "]))
+def test_bytes_that_are_shown_can_be_typed(data: bytes) -> None:
+    assert read_bytes(spell_bytes(data)) == data
+
+
+@pytest.mark.parametrize(("data", "text"), [(b"abc", "abc"), (b"\xff\0", "0xff00"), (b"a\n", "0x610a"), (b"", "")])
+def test_the_command_line_and_http_show_bytes_alike(data: bytes, text: str) -> None:
+    assert plain(data) == text
+    assert orjson.loads(to_json({"value": data})) == {"value": text}
+    assert orjson.loads(to_json({"value": [data]})) == plain({"value": [data]})
+
+
+@pytest.mark.parametrize(
+    ("serde", "text", "key"),
+    [
+        (Serdes.string(), "17", "17"),
+        (Serdes.string(), "0xff", "0xff"),
+        (Serdes.int64(), "17", 17),
+        (Serdes.float64(), "1.5", 1.5),
+        (Serdes.bytes(), "abc", b"abc"),
+        (Serdes.bytes(), "0xFF00", b"\xff\0"),
+        (Serdes.json(), '{"id": 1}', {"id": 1}),
+        (Serdes.json(), "alice", "alice"),
+        (Serdes.uuid(), "00000000-0000-0000-0000-000000000001", UUID(int=1)),
+    ],
+)
+def test_a_key_is_read_by_its_serde(serde: Any, text: str, key: object) -> None:
+    assert read_key(text, serde, "counts") == key
+
+
+@pytest.mark.parametrize(
+    ("serde", "text", "expected"),
+    [
+        (Serdes.int64(), "seven", "a whole number"),
+        (Serdes.bytes(), "0xzz", "text, or hexadecimal digits behind 0x"),
+        (Serdes.uuid(), "7", "a UUID"),
+    ],
+)
+def test_what_is_no_key_says_what_would_be(serde: Any, text: str, expected: str) -> None:
+    with pytest.raises(BadKeyError, match=rf"'{text}' is no key of the store counts, .*: expected {expected} \("):
+        read_key(text, serde, "counts")
