@@ -8,11 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from confluent_kafka import KafkaException
+
 from penstock.statestore.store_metrics import cache_bytes, rocksdb_metrics, scope, store_metrics
 
 from .metrics import MetricGroup
+from .production_errors import PRODUCER_NODE
 from .stream_task import StreamTask
+from .streams_producer import StreamsProducer
 from .task import Task
+from .task_metrics import DEAD_LETTER_GROUP
 from .task_state import TaskState
 
 if TYPE_CHECKING:
@@ -34,8 +39,16 @@ def measure(thread_id: str, parts: StreamThreadParts) -> tuple[MetricGroup, ...]
     return (
         MetricGroup(THREAD_GROUP, tags, parts.metrics.snapshot(now_ms)),
         MetricGroup(UPDATER_GROUP, tags, _restoring(tasks, parts)),
+        *dead_letters(tags, parts.producer),
         *(group for task in tasks for group in _of_task(task, tags, parts, now_ms)),
     )
+
+
+def dead_letters(tags: dict[str, str], producer: StreamsProducer) -> Iterator[MetricGroup]:
+    """Yield what was written about records that the brokers refused: the report comes late, and names no task."""
+    for topic, count in producer.dead_letters.items():
+        letter = {"processor-node-id": PRODUCER_NODE, "exception": KafkaException.__qualname__, "topic": topic}
+        yield MetricGroup(DEAD_LETTER_GROUP, {**tags, **letter}, {"dead-letters-total": float(count)})
 
 
 def _restoring(tasks: list[Task], parts: StreamThreadParts) -> dict[str, float]:

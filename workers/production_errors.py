@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 #: The broker's report of a failure comes long after the send and names no task.
 UNKNOWN_TASK = TaskId(-1, -1)
+#: What stands for the operator in the handler's context, and in metrics.
+PRODUCER_NODE = "producer"
 
 
 def production_error_handler(config: Mapping[str, Any]) -> ProductionExceptionHandler:
@@ -39,7 +41,7 @@ def production_error_handler(config: Mapping[str, Any]) -> ProductionExceptionHa
     handle = configured_handler(config, PRODUCTION)
 
     def decide(message: Any, error: KafkaError, task_id: TaskId | None) -> Decision:
-        context = ErrorHandlerContext(None, -1, -1, None, "producer", task_id or UNKNOWN_TASK, -1, None, None)
+        context = ErrorHandlerContext(None, -1, -1, None, PRODUCER_NODE, task_id or UNKNOWN_TASK, -1, None, None)
         key, value = message.key(), message.value()
         record = ProducerRecord(message.topic(), key, value, message.timestamp()[1], None, message.partition())
         response = handle(context, record, KafkaException(error))

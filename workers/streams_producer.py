@@ -11,6 +11,7 @@ or the other, and the tasks then start from what is committed (Kafka Streams doe
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -106,6 +107,8 @@ class StreamsProducer:
         self._last_counts: dict[str, int] = {}
         self._forget_counts_at = 0
         self._dead_letter_topics: set[str] = set()
+        #: Letters about records that could not be written, by the topic that they went to.
+        self.dead_letters: Counter[str] = Counter()
         self._log = log
         self._handler = handler
         self._clock = clock or SystemClock()
@@ -371,6 +374,7 @@ class StreamsProducer:
             at = letter.timestamp or 0
             try:
                 self.produce_later(letter.topic, letter.value, letter.key, to, None, None, at, headers)
+                self.dead_letters[letter.topic] += 1
             except KafkaException as exception:  # e.g. it is as much too large as the record was
                 self._log.error("The dead letter could not be sent to topic %s: %s", letter.topic, exception)
         return goes_on

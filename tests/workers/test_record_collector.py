@@ -13,6 +13,7 @@ from penstock.topology import records
 from penstock.topology.errors import StreamsError, TaskMigratedError
 from penstock.topology.exception_handlers import ProducerRecord, Response
 from penstock.workers.log_context import PrefixedLogger
+from penstock.workers.measurement import dead_letters
 from penstock.workers.production_errors import production_error_handler
 from penstock.workers.record_collector import make_log_change, make_send
 from penstock.workers.streams_producer import PARTITION_COUNT_MS, StreamsProducer
@@ -152,6 +153,9 @@ def test_a_handlers_dead_letter_is_written() -> None:
     assert (letter.key(), letter.timestamp()[1], letter.headers()) == (b"k", 99, [("h", b"1")])
     assert b"Message size too large" in letter.value()
     assert asked == [(TOPIC, b"k", TASK)]
+    (counted,) = dead_letters({"thread-id": "t"}, mock.producer)
+    assert counted.values == {"dead-letters-total": 1.0}
+    assert (counted.tags["processor-node-id"], counted.tags["topic"]) == ("producer", TOPIC)
     mock.producer.close()
 
 
@@ -172,6 +176,7 @@ def test_a_dead_letter_that_cannot_be_written_brings_no_further_one(caplog: pyte
     mock.producer.flush()
     assert mock.producer.dropped == 1
     assert "The dead letter could not be sent to topic dead" in caplog.text
+    assert not list(dead_letters({}, mock.producer))
     mock.producer.close()
 
 
