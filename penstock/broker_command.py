@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
+from penstock.command_options import as_json, print_json
 from penstock.dev_broker import DevBroker, DevBrokerError
 
 #: Exit code of ``penstock broker status`` for a broker that does not run, as init scripts have it (LSB).
@@ -31,13 +33,17 @@ def broker() -> None:
 @broker.command()
 @_names_a_broker
 @click.option("--port", type=int, help="A fixed port; else that of the last time if it is free, else any free one.")
-def start(name: str, directory: Path | None, port: int | None) -> None:
+@as_json
+def start(name: str, directory: Path | None, port: int | None, json_output: bool) -> None:
     """Start the broker, and wait until it serves.
 
     Prints a line for the shell: eval "$(penstock broker start)" lets every client here find it.
     """
     started = DevBroker(name, directory, port=port)
     address = started.start()
+    if json_output:
+        print_json(asdict(started.status()))
+        return
     click.echo(f"Broker {name} (Kafka {started.kafka_version}) serves {address}", err=True)
     click.echo(f"export KAFKA_BOOTSTRAP_SERVERS={address}")
 
@@ -45,24 +51,34 @@ def start(name: str, directory: Path | None, port: int | None) -> None:
 @broker.command()
 @_names_a_broker
 @click.option("--delete-data", is_flag=True, help="Delete all its topics too.")
-def stop(name: str, directory: Path | None, delete_data: bool) -> None:
+@as_json
+def stop(name: str, directory: Path | None, delete_data: bool, json_output: bool) -> None:
     """Stop the broker; it may be stopped already."""
     stopped = DevBroker(name, directory)
-    click.echo(f"Broker {name} " + ("stopped" if stopped.stop() else "does not run"))
+    did_run = stopped.stop()
     if delete_data:
         stopped.delete_data()
+    if json_output:
+        print_json({"name": name, "stopped": did_run, "deleted": str(stopped.directory) if delete_data else None})
+        return
+    click.echo(f"Broker {name} " + ("stopped" if did_run else "does not run"))
+    if delete_data:
         click.echo(f"Deleted {stopped.directory}")
 
 
 @broker.command()
 @_names_a_broker
-def status(name: str, directory: Path | None) -> None:
+@as_json
+def status(name: str, directory: Path | None, json_output: bool) -> None:
     """Say whether the broker runs, and where: exit code 0 if it does, 3 if not."""
     found = DevBroker(name, directory).status()
-    click.echo(f"Broker {name} (Kafka {found.kafka_version}) " + ("runs" if found.running else "does not run"))
-    if found.running:
-        click.echo(f"address   {found.bootstrap_servers}\npid       {found.pid}")
-    click.echo(f"directory {found.directory}\nlog       {found.log_file}")
+    if json_output:
+        print_json(asdict(found))
+    else:
+        click.echo(f"Broker {name} (Kafka {found.kafka_version}) " + ("runs" if found.running else "does not run"))
+        if found.running:
+            click.echo(f"address   {found.bootstrap_servers}\npid       {found.pid}")
+        click.echo(f"directory {found.directory}\nlog       {found.log_file}")
     if not found.running:
         raise SystemExit(EXIT_NOT_RUNNING)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from penstock.command_options import configuration, examples
+from penstock.command_options import as_json, configuration, examples, print_json
 from penstock.running_application import EXIT_NOT_RUNNING, NotRunningError
 from penstock.supervisor.config_loader import load_config
 from penstock.supervisor.exit_codes import ExitCode
@@ -23,6 +23,7 @@ from penstock.supervisor.topology_source import TopologySource
 from penstock.topology.config_def import is_secret
 from penstock.topology.errors import ConfigError, LockError, PenstockError, TopologyError
 from penstock.topology.streams_config import KEYS, StreamsConfig
+from penstock.topology.topology import Topology
 from penstock.topology.topology_graph import html, mermaid
 
 #: The first class that fits says how the command ends.
@@ -144,7 +145,12 @@ def cli() -> None:
 )
 @click.option("--master", help="Spark's master, with --engine spark: local[4], spark://host:7077, yarn …")
 @click.option("--checkpoint", metavar="DIR", help="Spark's checkpoint directory, with --engine spark.")
-@click.option("--json", "json_output", is_flag=True, help="With --engine spark: each micro-batch as a line of JSON.")
+@click.option(
+    "--json",
+    "json_output",
+    is_flag=True,
+    help="The log as lines of JSON (penstock.log.format=json); with --engine spark each micro-batch as such a line.",
+)
 @click.option(
     "--accept-changes", is_flag=True, help="Run what `penstock plan` refuses (penstock.topology.changes=accept)."
 )
@@ -170,8 +176,8 @@ def run(
       SIGTTIN, SIGTTOU   add, remove a stream thread
       SIGUSR1            write a description of what runs to the log
     """
-    if engine == "local" and (master or checkpoint or json_output):
-        raise ConfigError("--master, --checkpoint and --json are for --engine spark.")
+    if engine == "local" and (master or checkpoint):
+        raise ConfigError("--master and --checkpoint are for --engine spark.")
     if engine == "spark" and threads is not None:
         raise ConfigError("--threads is for --engine local: Spark has as many as its master says, e.g. local[4].")
     options: dict[str, tuple[str, Any]] = {}
@@ -179,6 +185,8 @@ def run(
         options["num.stream.threads"] = "--threads", threads
     if accept_changes:
         options["penstock.topology.changes"] = "--accept-changes", "accept"
+    if json_output and engine == "local":
+        options["penstock.log.format"] = "--json", "json"
     config = load_config(config_file, os.environ, assignments, options)
     set_up_logging(config)
     if engine == "spark":
@@ -198,6 +206,7 @@ def run(
         "penstock describe my_app:topology",
         "penstock describe my_app:topology --mermaid",
         "penstock describe my_app:topology --html > topology.html",
+        "penstock describe my_app:topology --json | jq .stores",
         "penstock describe my_app:topology --engine spark",
     )
 )
@@ -212,25 +221,52 @@ def run(
 )
 @click.option("--mermaid", "form", flag_value="mermaid", help="As a flowchart in Mermaid's language.")
 @click.option("--html", "form", flag_value="html", help="As a page with drawings, that loads nothing else.")
+@as_json
 def describe(
-    topology: str, config_file: Path | None, assignments: tuple[str, ...], engine: str, form: str | None
+    topology: str,
+    config_file: Path | None,
+    assignments: tuple[str, ...],
+    engine: str,
+    form: str | None,
+    json_output: bool,
 ) -> None:
     """Print a topology's sub-topologies, processors, stores and topics, as Kafka Streams does, or as a picture.
 
     With --engine spark: whether each operator's results there are identical, coarser (and how) or refused (and why).
     """
     config = load_config(config_file, os.environ, assignments)
+    if form is not None and json_output:
+        raise click.UsageError(f"--{form} and --json exclude each other.")
     built = TopologySource.of(topology).load(config)
     if engine == "spark":
         from penstock.pipeline.capabilities import report_capabilities
 
         if form is not None:
             raise click.UsageError(f"--{form} draws the topology, which is the same on Spark: leave --engine out.")
-        click.echo(str(report_capabilities(built, config)))
+        report = report_capabilities(built, config)
+        if json_output:
+            print_json(report.as_json())
+        else:
+            click.echo(str(report))
+    elif json_output:
+        print_json(_as_json(built, config))
     elif form is not None:
         click.echo(mermaid(built.describe()) if form == "mermaid" else html(built.describe(), topology))
     else:
         click.echo(str(built.describe()).rstrip("\n"))
+
+
+def _as_json(topology: Topology, config: StreamsConfig) -> dict[str, Any]:
+    """Return what ``/topology`` says of a running application; where the id is not configured, names say so."""
+    import orjson
+
+    from penstock.workers.topic_names import TopicNames
+    from penstock.workers.topology_json import topology_json
+
+    built = topology.internal_builder.build_subtopologies(config)
+    names = TopicNames(config["application.id"] or "<application.id>", built)
+    found: dict[str, Any] = orjson.loads(topology_json(topology, built, names))
+    return found
 
 
 @cli.command(
@@ -241,14 +277,19 @@ def describe(
     ),
 )
 @configuration
+@as_json
 @click.option("--all", "show_all", is_flag=True, help="Every key with what it means, defaults too.")
-def show_config(config_file: Path | None, assignments: tuple[str, ...], show_all: bool) -> None:
+def show_config(config_file: Path | None, assignments: tuple[str, ...], json_output: bool, show_all: bool) -> None:
     """Print the effective configuration and where each value comes from, in TOML. Secrets are masked.
 
     The command line (-c) wins over the environment (PENSTOCK_COMMIT_INTERVAL_MS sets commit.interval.ms), that over the
     file, that over the defaults.
     """
     config = load_config(config_file, os.environ, assignments)
+    if json_output:
+        keys = config if show_all else _told(config)
+        print_json({key: {"value": _value(config, key), "origin": config.origin(key)} for key in keys})
+        return
     text = "\n".join(_all_lines(config) if show_all else _lines(config))
     if sys.stdout.isatty():
         from rich.console import Console
@@ -259,12 +300,15 @@ def show_config(config_file: Path | None, assignments: tuple[str, ...], show_all
         click.echo(text)
 
 
-def _lines(config: StreamsConfig) -> list[str]:
-    """Return what was given, and the defaults that depend on it."""
+def _told(config: StreamsConfig) -> list[str]:
+    """Return the keys that were given, and those whose defaults depend on them."""
     given = {key for key in config if not config.origin(key).startswith("default")}
-    wanted = given | {key for key in config if config.origin(key).removeprefix("default by ") in given}
+    return [key for key in config if key in given or config.origin(key).removeprefix("default by ") in given]
+
+
+def _lines(config: StreamsConfig) -> list[str]:
     nothing = ["# Nothing is configured: every key has its default, which --all shows."]
-    return [_line(config, key) for key in config if key in wanted] or nothing
+    return [_line(config, key) for key in _told(config)] or nothing
 
 
 def _all_lines(config: StreamsConfig) -> list[str]:
@@ -274,6 +318,10 @@ def _all_lines(config: StreamsConfig) -> list[str]:
             lines.append(f"# {KEYS[key].documentation}")
         lines.append(_line(config, key))
     return lines
+
+
+def _value(config: StreamsConfig, key: str) -> Any:
+    return "***" if is_secret(key) and config.shown(key) is not None else config.shown(key)
 
 
 def _line(config: StreamsConfig, key: str) -> str:

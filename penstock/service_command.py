@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from penstock.command_options import examples
+from penstock.command_options import as_json, examples, print_json
 from penstock.supervisor.config_loader import load_config
 from penstock.supervisor.service_unit import ServiceUnit, is_ours, unit_file_name
 from penstock.supervisor.topology_source import TopologySource
@@ -80,9 +80,14 @@ def _checked(name: str) -> str:
 
 @service.command("print", epilog=examples("penstock service print my_app:topology --config penstock.toml"))
 @_unit_options
-def print_unit(**options: Any) -> None:
+@as_json
+def print_unit(json_output: bool, **options: Any) -> None:
     """Print the unit that install would write, and do nothing."""
-    click.echo(_unit(**options).text(), nl=False)
+    unit = _unit(**options)
+    if json_output:
+        print_json({"name": unit.file_name, "unit": unit.text()})
+    else:
+        click.echo(unit.text(), nl=False)
 
 
 @service.command(
@@ -95,13 +100,14 @@ def print_unit(**options: Any) -> None:
 @click.option("--directory", type=DIRECTORY, help="Another folder for the unit, e.g. of an image; systemd is not told.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @click.option("--force", is_flag=True, help="Overwrite a unit that was changed by hand, or is not Penstock's.")
-def install(directory: Path | None, dry_run: bool, force: bool, **options: Any) -> None:
+@as_json
+def install(directory: Path | None, dry_run: bool, force: bool, json_output: bool, **options: Any) -> None:
     """Write the unit and have systemd read it; nothing is started."""
     unit = _unit(**options)
     file = _folder(directory, unit.user_manager) / unit.file_name
     _check_ours(file, force, "overwritten")
     text = unit.text()
-    click.echo(f"{'Would write' if dry_run else 'Writing'} {file}")
+    click.echo(f"{'Would write' if dry_run else 'Writing'} {file}", err=json_output)
     if not dry_run:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -109,7 +115,10 @@ def install(directory: Path | None, dry_run: bool, force: bool, **options: Any) 
         except OSError as error:
             raise ConfigError(f"{file} cannot be written: {error.strerror}. Use sudo, or --user.") from error
     if directory is None:
-        _systemctl(unit.user_manager, dry_run, "daemon-reload")
+        _systemctl(unit.user_manager, dry_run, json_output, "daemon-reload")
+    if json_output:
+        print_json({"unit": unit.file_name, "file": str(file), "executed": not dry_run})
+        return
     click.echo(f"Start it, now and at each boot:  {_command(unit.user_manager, 'enable', '--now', unit.file_name)}")
     click.echo(f"Its log:  journalctl {'--user ' if unit.user_manager else ''}-u {unit.file_name} -f")
 
@@ -120,22 +129,27 @@ def install(directory: Path | None, dry_run: bool, force: bool, **options: Any) 
 @click.option("--directory", type=DIRECTORY, help="Another folder for the unit, e.g. of an image; systemd is not told.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @click.option("--force", is_flag=True, help="Delete a unit that was changed by hand, or is not Penstock's.")
-def uninstall(name: str, user_manager: bool, directory: Path | None, dry_run: bool, force: bool) -> None:
+@as_json
+def uninstall(
+    name: str, user_manager: bool, directory: Path | None, dry_run: bool, force: bool, json_output: bool
+) -> None:
     """Stop and disable the service of an application and delete its unit. Its state stays on disk."""
     file = _folder(directory, user_manager) / unit_file_name(_checked(name))
     if not file.exists():
         raise ConfigError(f"There is no {file}. `penstock service uninstall` takes the NAME that install was given.")
     _check_ours(file, force, "deleted")
     if directory is None:
-        _systemctl(user_manager, dry_run, "disable", "--now", file.name)
-    click.echo(f"{'Would delete' if dry_run else 'Deleting'} {file}")
+        _systemctl(user_manager, dry_run, json_output, "disable", "--now", file.name)
+    click.echo(f"{'Would delete' if dry_run else 'Deleting'} {file}", err=json_output)
     if not dry_run:
         try:
             file.unlink()
         except OSError as error:
             raise ConfigError(f"{file} cannot be deleted: {error.strerror}. Use sudo, or --user.") from error
     if directory is None:
-        _systemctl(user_manager, dry_run, "daemon-reload")
+        _systemctl(user_manager, dry_run, json_output, "daemon-reload")
+    if json_output:
+        print_json({"unit": file.name, "file": str(file), "executed": not dry_run})
 
 
 def _folder(directory: Path | None, user_manager: bool) -> Path:
@@ -166,15 +180,15 @@ def _command(user_manager: bool, *arguments: str) -> str:
     return " ".join(("systemctl", *(["--user"] if user_manager else []), *arguments))
 
 
-def _systemctl(user_manager: bool, dry_run: bool, *arguments: str) -> None:
+def _systemctl(user_manager: bool, dry_run: bool, to_stderr: bool, *arguments: str) -> None:
     """Run systemctl; where systemd does not run, say what is left to be done. Raises ConfigError if it fails."""
     command = _command(user_manager, *arguments)
     if dry_run:
-        click.echo(f"Would run {command}")
+        click.echo(f"Would run {command}", err=to_stderr)
     elif not BOOTED.is_dir():
-        click.echo(f"systemd does not run this machine: left out is  {command}")
+        click.echo(f"systemd does not run this machine: left out is  {command}", err=to_stderr)
     else:
-        click.echo(f"Running {command}")
+        click.echo(f"Running {command}", err=to_stderr)
         done = subprocess.run(command.split(), stderr=subprocess.PIPE, text=True, check=False)
         if done.returncode:
             raise ConfigError(f"{command} failed: {done.stderr.strip()}")

@@ -23,6 +23,7 @@ from penstock.statestore.snapshot import (
 )
 from penstock.statestore.snapshot import restore as restore_snapshot
 from penstock.statestore.state_directory import StateDirectory
+from penstock.status_view import counted
 from penstock.supervisor.config_loader import load_config
 from penstock.supervisor.snapshots import SNAPSHOT_SECONDS, snapshot_name
 from penstock.supervisor.topology_gate import FACTS_FILE_NAME, application_directory
@@ -135,7 +136,7 @@ def _described(path: Path, taken: Snapshot, size: int) -> dict[str, Any]:
 
 
 def _counts(taken: Snapshot) -> str:
-    return f"{len(taken.tasks)} tasks, {taken.stores} stores"
+    return f"{counted(len(taken.tasks), 'task')}, {counted(taken.stores, 'store')}"
 
 
 @snapshot.command(
@@ -154,8 +155,14 @@ def _counts(taken: Snapshot) -> str:
     show_default=True,
     help="Refuse an older snapshot: changelogs forget deletions after their delete.retention.ms.",
 )
+@as_json
 def restore(
-    path: Path, config_file: Path | None, assignments: tuple[str, ...], force: bool, max_age_hours: float
+    path: Path,
+    config_file: Path | None,
+    assignments: tuple[str, ...],
+    force: bool,
+    max_age_hours: float,
+    json_output: bool,
 ) -> None:
     """Put the stores of a snapshot into state.dir; the next `penstock run` replays only what came since.
 
@@ -180,7 +187,10 @@ def restore(
         )
     state = _locked(config)
     try:
-        restore_snapshot(path, state, force, lambda task: click.echo(f"Restoring task {task}"))
+        restore_snapshot(path, state, force, lambda task: click.echo(f"Restoring task {task}", err=json_output))
     finally:
         state.close()
+    if json_output:
+        print_json({"path": str(path), "state": str(state.path), "tasks": taken.tasks})
+        return
     click.echo(f"{path.name} is in {state.path}: {_counts(taken)}. Start the application with `penstock run`.")

@@ -152,7 +152,7 @@ def get(
 ) -> None:
     """Show the rows of a key: one, or one for each window or session.
 
-    KEY is text; for keys that are no strings JSON, e.g. 17. The exit code is 1 if there is none.
+    KEY is what the key serde has: text, a number, JSON, 0xff00 for bytes. The exit code is 1 if there is none.
     """
     with _state(config_file, assignments, topology) as found:
         rows = found.get(store, key)
@@ -197,6 +197,7 @@ def show_range(
 @click.argument("store")
 @_ranged
 @_of_a_store
+@click.option("--json", is_flag=True, expose_value=False, help="As always: an export is lines of JSON.")
 def export(
     store: str,
     key_from: str | None,

@@ -42,6 +42,10 @@ class Finding:
     capability: Capability
     text: str = ""
 
+    def as_json(self) -> dict[str, str]:
+        """Return it for programs."""
+        return {"node": self.node, "capability": self.capability.value, "text": self.text}
+
     def __str__(self) -> str:
         return f"{self.node}: {self.capability.value}{', ' + self.text if self.text else ''}"
 
@@ -184,6 +188,17 @@ class CapabilityReport:
         refused = [str(finding) for finding in self.findings if finding.capability is Capability.REFUSED]
         if refused:
             raise TopologyError("The topology cannot run on Spark. " + "; ".join(refused))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it for programs: what it is in all, of each sub-topology, and what holds for the whole application."""
+        return {
+            "capability": self.capability.value,
+            "subtopologies": [
+                {"id": one.number, "findings": [finding.as_json() for finding in one.findings]}
+                for one in self.subtopologies
+            ],
+            "general": [finding.as_json() for finding in self.general],
+        }
 
     def __str__(self) -> str:
         general = [f"{finding}" for finding in self.general]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -64,6 +67,57 @@ def test_every_help_ends_in_examples(name: str) -> None:
     examples = result.output.partition("Examples:")[2].strip().splitlines()
     assert examples
     assert all("penstock " in line for line in examples)
+
+
+def leaves(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    """Yield each command with its whole name, no groups."""
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for part in command.list_commands(context):
+            found = command.get_command(context, part)
+            assert found is not None
+            yield from leaves(f"{name} {part}".strip(), found)
+    else:
+        yield name, command
+
+
+def test_every_command_takes_json() -> None:
+    without = [
+        name for name, command in leaves("", cli) if not any("--json" in parameter.opts for parameter in command.params)
+    ]
+    # bench hands on what it is given, --json too; a shell's own script; another program's log.
+    assert without == ["bench", "broker logs", "completion"]
+
+
+def test_describe_as_json_is_what_http_says(folder: Path) -> None:
+    told = json.loads(run("describe", "cli_app:topology", "--json").output)
+    assert told["text"].rstrip() == run("describe", "cli_app:topology").output.rstrip()
+    assert [node["topics"] for node in told["subtopologies"][0]["nodes"]] == [["in"], ["out"]]
+    on_spark = json.loads(run("describe", "cli_app:topology", "--engine", "spark", "--json").output)
+    assert on_spark["capability"] == "identical"
+    assert [finding["node"] for finding in on_spark["subtopologies"][0]["findings"]]
+    assert "exclude each other" in run("describe", "cli_app:topology", "--html", "--json").output
+
+
+def test_the_configuration_as_json_has_values_and_origins_and_no_secret(folder: Path) -> None:
+    (folder / "penstock.toml").write_text('"application.id" = "app"')
+    result = run("config", "--config", "penstock.toml", "-c", "sasl.password=geheim", "--json")
+    assert json.loads(result.output) == {
+        "application.id": {"value": "app", "origin": "penstock.toml"},
+        "sasl.password": {"value": "***", "origin": "-c"},
+    }
+    assert json.loads(run("config", "--json").output) == {}
+    assert len(json.loads(run("config", "--all", "--json").output)) > 80
+
+
+def test_run_with_json_logs_json(folder: Path) -> None:
+    result = command(
+        *("run", "cli_app:broken", "--json", "-c", "application.id=a", "-c", "bootstrap.servers=nowhere:1"),
+        *("-c", f"state.dir={folder}"),
+        folder=folder,
+    )
+    assert result.returncode == ExitCode.TOPOLOGY
+    assert all(json.loads(line)["level"] for line in result.stderr.splitlines())
 
 
 def test_the_version_is_that_of_the_package() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -122,6 +123,10 @@ def test_homes_stay_readable_only_where_something_is_there() -> None:
     assert values(make(python=Path("/home/me/.venv/bin/python")).text())["ProtectHome"] == "read-only"
 
 
+def test_the_unit_as_json_is_the_unit(folder: Path) -> None:
+    assert json.loads(unit("--json")) == {"name": "penstock-delays.service", "unit": unit()}
+
+
 def test_the_example_is_what_the_command_prints() -> None:
     """bin/penstock.service, but for its first line."""
     example = (ROOT / "bin" / "penstock.service").read_text()
@@ -132,6 +137,8 @@ def test_install_writes_overwrites_its_own_and_uninstall_deletes(folder: Path) -
     file = folder / "units" / "penstock-delays.service"
     arguments = ("my_app:topology", "--config", "penstock.toml", "--directory", "units")
     assert f"Would write {file}" in run("install", *arguments, "--dry-run").output
+    told = run("install", *arguments, "--dry-run", "--json")
+    assert json.loads(told.stdout) == {"unit": file.name, "file": str(file), "executed": False}
     assert not file.exists()
     assert run("install", *arguments).exit_code == 0
     assert is_ours(file.read_text())
@@ -139,7 +146,7 @@ def test_install_writes_overwrites_its_own_and_uninstall_deletes(folder: Path) -
     assert values(file.read_text())["User"] == "me"
     assert f"Would delete {file}" in run("uninstall", "delays", "--directory", "units", "--dry-run").output
     assert file.exists()
-    assert run("uninstall", "delays", "--directory", "units").exit_code == 0
+    assert json.loads(run("uninstall", "delays", "--directory", "units", "--json").stdout)["executed"]
     assert not file.exists()
 
 

@@ -67,10 +67,11 @@ def test_of_a_closed_application_and_back(tmp_path: Path, closed: Path) -> None:
     made = run("create", str(tmp_path / "backup"), *options(closed), "--name", "one", "--json")
     assert made.exit_code == 0, made.output
     assert json.loads(made.output)["tasks"] == {"0_1": {"counts": 7}}
-    assert "one  app  1 tasks, 1 stores" in run("list", str(tmp_path / "backup")).output
+    assert "one  app  1 task, 1 store" in run("list", str(tmp_path / "backup")).output
     shutil.rmtree(closed)
-    result = run("restore", str(tmp_path / "backup"), *options(tmp_path / "other"))
+    result = run("restore", str(tmp_path / "backup"), *options(tmp_path / "other"), "--json")
     assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["state"] == str(tmp_path / "other" / "app")
     assert restored(tmp_path / "other") == (b"committed", 7)
 
 
