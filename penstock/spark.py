@@ -31,6 +31,7 @@ from penstock.workers.log_context import PrefixedLogger
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
     from penstock.pipeline.ownership import Ownership
     from penstock.pipeline.query_progress import QueryProgress
@@ -197,6 +198,16 @@ class SparkStreams:
         return [newest[number] for number in sorted(newest)]
 
     @property
+    def queries(self) -> Sequence[StreamingQuery]:
+        """Spark's queries, one for each sub-topology, once they were started."""
+        return self._queries.queries
+
+    @property
+    def directory(self) -> Path:
+        """The application's state directory on this host: its lock and its control socket are there."""
+        return Path(self.config["state.dir"], self.config["application.id"])
+
+    @property
     def stateful(self) -> list[int]:
         """The numbers of the sub-topologies that have state; see pipeline.state_reader."""
         return self._queries.stateful
@@ -256,11 +267,12 @@ def run_on_spark(
 
     Shows the progress of the queries; json_output: as lines of JSON.
     """
+    from penstock.spark_administration import administered
     from penstock.spark_status import ShownProgress
 
     with SparkStreams(topology, config, master=master, checkpoint=checkpoint) as streams:
         for number in (signal.SIGINT, signal.SIGTERM):  # after pyspark, which takes SIGINT for itself
             signal.signal(number, lambda *_: streams.request_stop())
         streams.start()
-        with ShownProgress(streams.status, json_output):
+        with administered(streams) as looking, ShownProgress(looking.progress, json_output):
             streams.await_termination()

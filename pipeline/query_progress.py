@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,10 +47,31 @@ def progress_of(query: StreamingQuery) -> QueryProgress:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class PartitionProgress:
+    """One partition that a query reads. read: the offset up to which it has; behind: see QueryProgress."""
+
+    topic: str
+    partition: int
+    read: int
+    behind: int
+
+
+def partitions_of(query: StreamingQuery) -> list[PartitionProgress]:
+    """Return how far a query is in each partition; none before its first micro-batch."""
+    last: Any = query.lastProgress
+    return [] if last is None else [found for source in last["sources"] for found in _partitions(source)]
+
+
 def _behind(source: Any) -> int:
     """Return how many records of a source the micro-batch has left: Kafka's ends less its own."""
-    end, latest = _offsets(source["endOffset"]), _offsets(source["latestOffset"])
-    return sum(max(at - end.get(partition, 0), 0) for partition, at in latest.items() if partition in end)
+    return sum(found.behind for found in _partitions(source))
+
+
+def _partitions(source: Any) -> Iterator[PartitionProgress]:
+    latest = _offsets(source["latestOffset"])
+    for (topic, number), read in _offsets(source["endOffset"]).items():
+        yield PartitionProgress(topic, int(number), read, max(latest.get((topic, number), read) - read, 0))
 
 
 def _offsets(value: Any) -> Mapping[tuple[str, str], int]:
