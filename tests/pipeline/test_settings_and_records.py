@@ -246,3 +246,19 @@ def test_a_java_that_was_cut_down_is_refused(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(SparkUnavailableError, match=r"has no module jdk.incubator.vector"):
         require_jdk()
+
+
+@pytest.mark.parametrize(("version", "found"), [("11.0.2", "is Java 11"), (None, "does not run")])
+def test_no_java_or_one_too_old_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str | None, found: str
+) -> None:
+    if version is not None:
+        java = tmp_path / "bin" / "java"
+        java.parent.mkdir()
+        java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+        java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", "/bin-without-java")
+    monkeypatch.setattr("penstock.java_runtime.importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SparkUnavailableError, match=rf"Spark needs a full JDK 17 or newer \(.*{found}\)\. Install"):
+        require_jdk()
