@@ -14,7 +14,7 @@ import click
 
 from penstock.command_options import as_json, configuration, examples, print_json
 from penstock.running_application import RunningApplication, application
-from penstock.status_view import lag_view, show, status_view
+from penstock.status_view import PAUSED, lag_view, show, status_view
 
 
 @click.command(
@@ -103,7 +103,10 @@ def lag(config_file: Path | None, assignments: tuple[str, ...], json_output: boo
     """Show which input partitions are behind, the farthest first."""
     with application(config_file, assignments) as running:
         rows = running.ask("lag")
+        paused = running.ask("status")["paused"]
     if json_output:
         print_json(rows)
     else:
         show(lag_view(rows))
+    if paused:
+        click.echo(PAUSED, err=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ STYLES = {"RUNNING": "green", "ERROR": "bold red", "PENDING_ERROR": "bold red", 
 #: Columns whose texts may be longer than a line.
 WRAPPED = ("topic", "key", "value", "store", "input topic", "source")
 ERRORS_SHOWN = 5
+PAUSED = "Paused: not all that arrives is counted as behind. `penstock resume` goes on."
 MESSAGE_SHOWN = 500
 
 
@@ -45,26 +46,44 @@ def status_view(status: dict[str, Any], with_tasks: bool = False, live: bool = F
     return Group(*_parts(status, with_tasks, live))
 
 
-@dataclass(frozen=True, slots=True)
-class _Narrowing:
-    """A table that leaves columns out where the terminal is too narrow: a number that is cut would be a wrong one.
+Cells = dict[str, str | Text]
 
-    make: returns the table without the columns that it is given; spared: what is left out first, in this order.
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """Rows as a table that leaves columns out where the terminal is narrow: a number that is cut would be a wrong one.
+
+    rows: cells by column, in all rows the same; at least one. left: columns of text. spared: what is left out first, in
+    this order. Where that does not help either, each row is a line of words, which may be broken between them.
     """
 
-    make: Callable[[tuple[str, ...]], Table]
-    spared: tuple[str, ...]
+    rows: list[Cells]
+    left: tuple[str, ...]
+    spared: tuple[str, ...] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         for left_out in range(len(self.spared) + 1):
-            made = self.make(self.spared[:left_out])
+            made = self._table(self.spared[:left_out])
             if Measurement.get(console, options.update(width=1_000), made).maximum <= options.max_width:
-                break
-        yield made
+                yield made
+                return
+        for row in self.rows:
+            words = (part for column, cell in row.items() for part in (f"{column} ", cell, "  "))
+            yield Text.assemble(*words)
+
+    def _table(self, left_out: tuple[str, ...]) -> Table:
+        shown = [column for column in self.rows[0] if column not in left_out]
+        made = table(*shown, left=self.left)
+        for row in self.rows:
+            made.add_row(*(row[column] for column in shown))
+        return made
 
 
 def _parts(status: dict[str, Any], with_tasks: bool, live: bool) -> Iterator[RenderableType]:
-    yield from _headline(status)
+    for line in _headline(status):
+        # In a listing lines are not broken: ids and paths are there to be copied. A screen would cut them off.
+        line.no_wrap, line.overflow = not live, "fold" if live else "ignore"
+        yield line
     if status["reason"]:
         yield Text(f"Reason: {status['reason']}", style="bold red")
     yield ""
@@ -82,41 +101,26 @@ def _headline(status: dict[str, Any]) -> Iterator[Text]:
     totals, supervisor = status["totals"], status["supervisor"]
     state = "PAUSED" if status["paused"] and status["state"] == "RUNNING" else status["state"]
     standby = f", {number(totals['standby_tasks'])} standby" if totals["standby_tasks"] else ""
-    yield _line((status["application_id"], "bold"), " is ", (state, STYLES.get(state, "yellow")))
-    yield _line(
+    yield Text.assemble((status["application_id"], "bold"), " is ", (state, STYLES.get(state, "yellow")))
+    yield Text.assemble(
         f"{counted(totals['threads'], 'thread')}, {counted(totals['tasks'], 'task')}{standby}, "
         f"{number(totals['records_per_second'])} records/s, {counted(totals['lag'], 'record')} behind"
     )
     if status["paused"]:
-        yield _line("Paused: what arrives now is not counted as behind. `penstock resume` goes on.")
+        yield Text(PAUSED)
     up, memory = duration(status["uptime_seconds"]), size(supervisor["rss_bytes"])
-    yield _line(f"up {up}, supervisor {supervisor['pid']} with {memory}")
-    yield _line(f"state in {status['state_dir']}/{status['application_id']}")
-
-
-def _line(*parts: str | tuple[str, str]) -> Text:
-    """Return a line that is not broken: ids and paths are there to be copied."""
-    line = Text.assemble(*parts)
-    line.no_wrap, line.overflow = True, "ignore"
-    return line
+    yield Text.assemble(f"up {up}, supervisor {supervisor['pid']} with {memory}")
+    yield Text.assemble(f"state in {status['state_dir']}/{status['application_id']}")
 
 
 def _threads(threads: list[dict[str, Any]]) -> RenderableType:
     if not threads:
         return Text("There is no stream thread: `penstock threads add` starts one.", style="bold red")
     rows = [_thread_cells(thread) for thread in threads]
-
-    def make(left_out: tuple[str, ...]) -> Table:
-        shown = [column for column in rows[0] if column not in left_out]
-        view = table(*shown, left=("state",))
-        for row in rows:
-            view.add_row(*(row[column] for column in shown))
-        return view
-
-    return _Narrowing(make, ("restarts", "CPU", "pid", "tasks"))
+    return _Listing(rows, ("state",), ("restarts", "CPU", "pid", "tasks"))
 
 
-def _thread_cells(thread: dict[str, Any]) -> dict[str, str | Text]:
+def _thread_cells(thread: dict[str, Any]) -> Cells:
     return {
         "thread": str(thread["number"]),
         "pid": str(thread["pid"]),
@@ -138,33 +142,35 @@ def _memory(thread: dict[str, Any]) -> str | Text:
     return Text(f"{taken} of {size(thread['memory_share_bytes'])}", style="bold red")
 
 
-def _restoring(tasks: list[dict[str, Any]]) -> Table:
-    view = table("restoring", "task", "remaining", "of total", "records/s", "left", left=("restoring", "task"))
-    for task in tasks:
-        view.add_row(
-            task["task_id"],
-            task["kind"],
-            number(task["restore_remaining"]),
-            number(task["restore_total"]),
-            number(task["restore_rate"]),
-            duration(task["restore_eta_seconds"]),
-        )
-    return view
+def _restoring(tasks: list[dict[str, Any]]) -> RenderableType:
+    rows: list[Cells] = [
+        {
+            "restoring": task["task_id"],
+            "task": task["kind"],
+            "remaining": number(task["restore_remaining"]),
+            "of total": number(task["restore_total"]),
+            "records/s": number(task["restore_rate"]),
+            "left": duration(task["restore_eta_seconds"]),
+        }
+        for task in tasks
+    ]
+    return _Listing(rows, ("restoring", "task"), ("of total", "records/s", "task"))
 
 
-def _tasks(threads: list[dict[str, Any]]) -> Table:
-    view = table("task", "kind", "state", "thread", "behind", "buffered", left=("kind", "state"))
-    for thread in threads:
-        for task in thread["tasks"]:
-            view.add_row(
-                task["task_id"],
-                task["kind"],
-                state_text(task["state"]),
-                str(thread["number"]),
-                number(task["lag"]),
-                number(task["buffered"]),
-            )
-    return view
+def _tasks(threads: list[dict[str, Any]]) -> RenderableType:
+    rows: list[Cells] = [
+        {
+            "task": task["task_id"],
+            "kind": task["kind"],
+            "state": state_text(task["state"]),
+            "thread": str(thread["number"]),
+            "behind": number(task["lag"]),
+            "buffered": number(task["buffered"]),
+        }
+        for thread in threads
+        for task in thread["tasks"]
+    ]
+    return _Listing(rows, ("kind", "state"), ("buffered", "kind", "thread")) if rows else Text("There is no task here.")
 
 
 def _errors(status: dict[str, Any]) -> Iterator[RenderableType]:

@@ -77,8 +77,8 @@ class Administration:
     def lag(self) -> list[dict[str, Any]]:
         """Return topic, partition, task, thread and lag of each input partition, by topic and partition.
 
-        lag: records that are still on the broker, None as long as that is not known; buffered: records that the task
-        has fetched and not processed, over all its partitions.
+        lag: records that are not processed yet, on the broker and in the task, None as long as that is not known;
+        buffered: how many of them the task has fetched, over all its partitions.
         """
         rows = [row for thread in self._supervisor.thread_status() for row in _lags(thread)]
         return sorted(rows, key=lambda row: (row["topic"], row["partition"]))
@@ -280,7 +280,7 @@ def _task(task: TaskStatus) -> dict[str, Any]:
         "task_id": task.task_id,
         "kind": task.kind,
         "state": task.state,
-        "lag": sum(known) + task.buffered if len(known) == len(task.lags) and task.kind == "active" else None,
+        "lag": sum(known) if len(known) == len(task.lags) and task.kind == "active" else None,
         "buffered": task.buffered,
         "restore_remaining": task.restore_remaining,
         "restore_total": task.restore_total,

@@ -84,7 +84,10 @@ def test_lag_names_each_partition_and_a_pause_stops_processing(stage: Stage) -> 
     until = stage.json("status")["uptime_seconds"] + 0.5  # ten beats
     eventually(lambda: stage.json("status")["uptime_seconds"] > until)
     assert stage.json("status")["totals"]["records_processed"] == before
+    eventually(lambda: sum(row["lag"] for row in json.loads(stage.run("lag", "--json").stdout)) == 40)
+    assert stage.json("status")["totals"]["lag"] == 40
     assert max(len(line) for line in stage.run("lag").output.splitlines()) <= 80
+    assert stage.run("lag").stderr.startswith("Paused: ")
     assert stage.run("resume").output == "Resumed.\n"
     eventually(lambda: stage.json("status")["totals"]["records_processed"] == before + 40)
 

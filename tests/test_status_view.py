@@ -65,6 +65,17 @@ def test_a_narrow_terminal_leaves_columns_out_and_cuts_no_number(width: int, lef
     assert ("1234567" in row) is ("pid" in header)
 
 
+@pytest.mark.parametrize("width", [47, 40, 30, 20])
+def test_a_very_narrow_screen_has_words_in_place_of_a_table(width: int) -> None:
+    restoring = task(0) | {"restore_remaining": 1_234_567, "restore_total": 7_000_000, "restore_rate": 5_000.0}
+    found = status(tasks=[restoring | {"restore_eta_seconds": 60.0}, task(1)])
+    text = shown(found, width, with_tasks=True, live=True)
+    assert max(map(len, text.splitlines())) <= width
+    assert all(figure in text for figure in ("98,765", "7,654,321", "1,234,567", "RUNNING", "0_1"))
+    assert "300 MiB" in " ".join(text.split())
+    assert not set(text) & set("…")
+
+
 def test_memory_over_its_share_is_shown_with_it() -> None:
     assert "450 MiB of 400 MiB" in shown(status(rss_bytes=450 * MIB, over_memory_share=True))
     assert "of 400 MiB" not in shown(status())

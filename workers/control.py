@@ -113,8 +113,8 @@ class StateChanged:
 class TaskStatus:
     """What a status line shows of one task.
 
-    lags: of its input partitions, in records that are still on the broker; None as long as that is not known. buffered:
-    records that were fetched and wait in the task.
+    lags: of its input partitions, in records that are not processed yet, on the broker and in the task; None as long as
+    that is not known. buffered: how many of them were fetched and wait in the task.
     """
 
     task_id: str

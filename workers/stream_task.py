@@ -233,9 +233,11 @@ class StreamTask(Task):
         """See Task.look; the queues have counted too."""
         self.metrics.look(self._group, restored, self.environment.time.now_ms)
 
-    def num_buffered(self) -> int:
-        """Return how many records wait to be processed."""
-        return self._group.num_buffered() if self._group is not None else 0
+    def num_buffered(self, partition: TopicPartition | None = None) -> int:
+        """Return how many records wait to be processed, of one partition or of all."""
+        if self._group is None or (partition is not None and partition not in self._group.partitions):
+            return 0
+        return self._group.num_buffered(partition)
 
     def fetch_positions(self) -> dict[TopicPartition, int]:
         """Return the next offset to be read of each partition that has nothing buffered: it waits for the broker."""

@@ -66,7 +66,7 @@ class StatusReporter:
             self._thread.state.name,
             statuses,
             self.records_processed,
-            sum(status.buffered + sum(lag or 0 for lag in status.lags.values()) for status in statuses),
+            sum(lag or 0 for status in statuses for lag in status.lags.values()),
             restored * 1000 / passed_ms,
             self._parts.metrics.snapshot(now_ms),
         )
@@ -77,11 +77,13 @@ class StatusReporter:
         rate, state = reader.rate(task), task.state.name
         if not isinstance(task, StreamTask):
             return TaskStatus(str(task.task_id), "standby", state, remaining, total, rate)
-        lags = {partition: self._lag(partition) for partition in sorted(task.input_partitions)}
+        lags = {partition: self._lag(task, partition) for partition in sorted(task.input_partitions)}
         return TaskStatus(str(task.task_id), "active", state, remaining, total, rate, lags, task.num_buffered())
 
-    def _lag(self, partition: TopicPartition) -> int | None:
-        """Return a partition's lag; the consumer's is at least 1 until it has seen the end itself."""
-        consumer = self._parts.consumer
+    def _lag(self, task: StreamTask, partition: TopicPartition) -> int | None:
+        """Return how many records of a partition are not processed, as far as that is known, None if it is not."""
+        consumer, buffered = self._parts.consumer, task.num_buffered(partition)
         lag = consumer.lag(partition)
-        return 0 if lag == 1 and consumer.end(partition) == consumer.position(partition) else lag
+        if lag == 1 and consumer.end(partition) == consumer.position(partition):
+            lag = 0  # the consumer's is at least 1 until it has seen the end itself
+        return lag if lag is None and not buffered else (lag or 0) + buffered
