@@ -20,6 +20,9 @@ from penstock.supervisor.config_loader import load_config
 from penstock.topology.errors import InvalidStateStoreError
 
 Row = dict[str, Any]
+#: How long to wait for tasks that move, and how often to look.
+SETTLED_SECONDS = 10.0
+LOOK_SECONDS = 0.2
 
 
 class State(Protocol):
@@ -47,12 +50,16 @@ class OpenState:
         return found
 
     def get(self, store: str, key: str) -> list[Row]:
-        """See State."""
+        """See State. Raises InvalidStateStoreError if there is none, and its task may be on its way."""
         found: list[Row] = self._running.ask("store_get", {"store": store, "key": key})
+        if not found:
+            self._wait_until_settled(store)
+            found = self._running.ask("store_get", {"store": store, "key": key})
         return found
 
     def rows(self, store: str, key_from: str | None, key_to: str | None) -> Iterator[Row]:
-        """See State; page by page."""
+        """See State; page by page. Raises InvalidStateStoreError if a task is on its way: no rows without its rows."""
+        self._wait_until_settled(store)
         all_stores = self.stores()
         tasks = [row["task_id"] for row in all_stores if row["store"] == store and row["task_kind"] == "active"]
         if not tasks:
@@ -67,6 +74,18 @@ class OpenState:
                 after = page["after"]
                 if after is None:
                     break
+
+    def _wait_until_settled(self, store: str) -> None:
+        """Wait for stream threads that start, or are about to get or give tasks: theirs are nowhere meanwhile."""
+        deadline = time.monotonic() + SETTLED_SECONDS
+        while moving := [each for each in self._running.ask("status")["threads"] if each["state"] != "RUNNING"]:
+            if time.monotonic() > deadline:
+                states = ", ".join(f"stream thread {each['number']} is {each['state']}" for each in moving)
+                raise InvalidStateStoreError(
+                    f"Not all tasks of the store {store} can be read now: {states}. Try again; `penstock status` says "
+                    "what it waits for."
+                )
+            time.sleep(LOOK_SECONDS)
 
 
 @contextmanager

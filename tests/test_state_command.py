@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 
+from penstock import state_command
+from penstock.running_application import RunningApplication
+from penstock.state_command import OpenState
 from penstock.statestore.store_view import plain
+from penstock.topology.errors import InvalidStateStoreError
 
 from .command_stage import PARTITIONS, Stage, eventually, running
 
@@ -83,6 +88,34 @@ def test_a_running_and_a_closed_application_show_the_same(stage: Stage, monkeypa
 
     (raw,) = rows(stage, "state", "get", "counts", "k0007", "--json")  # without serdes: timestamp and count as they lie
     assert str(raw["value"]).endswith("0000000000000002")
+
+
+class Restless(RunningApplication):
+    """An application whose second stream thread starts, or never does; it has the one row of the store."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+
+    def ask(self, command: str, arguments: Mapping[str, Any] | None = None, *, timeout: float = 0) -> Any:
+        there = self.looks <= 0
+        if command == "status":
+            self.looks -= 1
+            second = "RUNNING" if there else "CREATED"
+            return {"threads": [{"number": 1, "state": "RUNNING"}, {"number": 2, "state": second}]}
+        if command == "stores":
+            return [{"store": "counts", "task_id": "0_1", "task_kind": "active"}] if there else []
+        rows = [{"key": "a"}] if there else []
+        return rows if command == "store_get" else {"rows": rows, "after": None}
+
+
+def test_rows_of_a_task_that_moves_are_waited_for_and_else_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_command, "LOOK_SECONDS", 0.001)
+    assert OpenState(Restless(2)).get("counts", "a") == [{"key": "a"}]
+    assert list(OpenState(Restless(2)).rows("counts", None, None)) == [{"key": "a", "task_id": "0_1"}]
+    monkeypatch.setattr(state_command, "SETTLED_SECONDS", 0.01)
+    for read in (lambda state: state.get("counts", "a"), lambda state: list(state.rows("counts", None, None))):
+        with pytest.raises(InvalidStateStoreError, match=r"stream thread 2 is CREATED\. Try again"):
+            read(OpenState(Restless(10**9)))
 
 
 def test_no_state_is_said(stage: Stage) -> None:
