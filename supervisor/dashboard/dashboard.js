@@ -280,10 +280,16 @@ function showTopology(topology, sources, nodes, flows) {
     drawnTopology = topology.text;
     edges = new Map();
     by("topology").replaceChildren(...topology.subtopologies.map(draw));
+    centre();
   }
   const say = (label, pace, age) => label && text(label, pace === undefined ? "" : `${rate(pace)}/s · ${pace ? duration(age / 1000) : "–"}`);
   for (const [name, source] of Object.entries(sources)) say(edges.get(edgeId("", name)), source.rate, source.latency_avg);
   for (const flow of flows) say(edges.get(edgeId(flow.from, flow.to)), flow.rate, nodes[flow.to] ? nodes[flow.to].age : 0);
+}
+
+// A graph that is wider than the screen is scrolled to its middle, where most of it is.
+function centre() {
+  for (const box of document.querySelectorAll("#topology figure")) box.scrollLeft = (box.scrollWidth - box.clientWidth) / 2;
 }
 
 const edgeId = (from, to) => `${from} → ${to}`;
@@ -395,6 +401,7 @@ async function act(path, button) {
     say("");
   } catch (error) {
     say(error.message);
+    by("message").dataset.of = "act"; // it stays when the next look goes well
   }
   button.disabled = false;
   look();
@@ -457,5 +464,6 @@ by("token-form").addEventListener("submit", (event) => {
   look();
 });
 document.addEventListener("visibilitychange", look);
+window.addEventListener("resize", centre);
 setInterval(showAge, 1000);
 look();

@@ -75,9 +75,9 @@ def test_the_dashboard_shows_and_does(running: KafkaStreams, counting: Counting,
         looks_at_the_operators(page, counting)
         pauses_and_resumes(page, running)
         restarts_by_keyboard(page, running)
+        says_what_was_refused(page)
         fits_a_phone(page)
-        refused_once = [line for line in page.complaints() if "401" not in line]
-        assert refused_once == []
+        assert [line for line in page.complaints() if "401" not in line and "409" not in line] == []
 
 
 def looks_at_everything(page: Browser, counting: Counting) -> None:
@@ -131,8 +131,21 @@ def restarts_by_keyboard(page: Browser, streams: KafkaStreams) -> None:
     eventually(lambda: pid in page.text("#threads"), "the page shows the new process")
 
 
+def says_what_was_refused(page: Browser) -> None:
+    """What an action was refused for stays, also when the page has looked again since."""
+    page.run("act('/threads/9/restart', document.getElementById('unlock'))")
+    eventually(lambda: "no such one" in page.text("#message"), "it says why")
+    seen = page.run("return loadedAt")
+    eventually(lambda: float(page.run("return loadedAt")) > float(seen), "it has looked again")
+    assert "no such one" in page.text("#message")
+
+
 def fits_a_phone(page: Browser) -> None:
     page.show(*PHONE, dark=True)
+    middle = """return [...document.querySelectorAll('#topology figure')].map(
+        (box) => Math.abs(box.scrollLeft - (box.scrollWidth - box.clientWidth) / 2))"""
+    eventually(lambda: max(page.run(middle)) < 2, "what is too wide is seen from its middle")
+    assert page.run("const box = document.querySelector('#topology figure'); return box.scrollWidth > box.clientWidth")
     assert page.run("return document.documentElement.scrollWidth <= window.innerWidth")
     colours = page.run("const s = getComputedStyle(document.body); return [s.color, s.backgroundColor]")
     text, ground = (sum(map(int, colour[4:-1].split(", "))) for colour in colours)
