@@ -93,8 +93,8 @@ class GlobalTask:
 class GlobalState:
     """The global stores of this process. directory: of this process alone, None to keep them in memory.
 
-    Where each topic was read to is written to a checkpoint when the process ends well, and removed when it starts:
-    after a crash the tables are read anew.
+    Where each topic of a persistent store was read to is written to a checkpoint when the process ends well, and
+    removed when it starts: after a crash the tables are read anew, and those in memory always.
     """
 
     def __init__(
@@ -162,7 +162,8 @@ class GlobalState:
             store.persist()
             store.close()
         if self._directory is not None and complete:
-            positions = {p: self._consumer.position(p) for p in self._consumer.assignment()}
+            lasting = {topic for topic, store in self._store_of.items() if self._task.stores[store].persistent}
+            positions = {p: self._consumer.position(p) for p in self._consumer.assignment() if p.topic in lasting}
             known = {p: offset for p, offset in positions.items() if offset is not None}
             OffsetCheckpoint(self._directory / CHECKPOINT_FILE_NAME).write(known)
         self._consumer.close()

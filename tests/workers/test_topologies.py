@@ -13,6 +13,7 @@ from memory_kafka import Cluster, ManualClock
 from thread_stage import Application
 
 from penstock.topology.errors import StreamsError
+from penstock.topology.materialized import Materialized
 from penstock.topology.processor_api import Punctuation
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.topology.serdes import Serdes
@@ -127,6 +128,24 @@ def test_a_global_table_is_complete_before_the_first_record(cluster: Cluster, ap
     feed(cluster, "b")
     again.step(2).commit()
     assert sorted(values(cluster)) == ["airline", "new", "new"]
+
+
+def test_a_global_table_in_memory_is_read_anew_at_each_start(cluster: Cluster, application: MakeApplication) -> None:
+    for topic in (IN, OUT, TABLE):
+        cluster.create_topic(topic, 1)
+    cluster.append(TABLE, 0, b"a", b"airline", 1)
+    feed(cluster, "a")
+    builder = StreamsBuilder()
+    table = builder.global_table(TABLE, store=Materialized("airlines", store_type="in_memory"), **TEXT)
+    stream = builder.stream(IN, **TEXT)
+    stream.join(table, lambda value, name: name, key_selector=lambda key, value: key).to(OUT, **TEXT)
+    app = application(builder.build())
+    first = app.thread().until_idle()
+    first.commit()
+    first.close()
+    feed(cluster, "a")
+    app.thread().until_idle().step(2).commit()
+    assert values(cluster) == ["airline", "airline"]
 
 
 def test_a_standby_task_follows_and_takes_over_without_a_restore(
