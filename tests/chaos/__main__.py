@@ -1,7 +1,8 @@
 """``python -m tests.chaos --seed S --kills N --guarantee exactly_once_v2|at_least_once [--protocol classic|streams]``.
 
-Prints one line for each event, and a verdict; Ctrl-C ends the kills early. Exit status 0 if the guarantee was kept and
-every host ended in good order; else 1, and the directory with the logs is kept.
+Prints one line for each event, and a verdict; Ctrl-C ends the kills early, a second one ends it all at once.
+Exit status 0 if the guarantee was kept and every host ended in good order; else 1, and the directory with the logs is
+kept.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import argparse
 import logging
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 from .checker import EXACTLY_ONCE, SHOWN
-from .run import Options, run
+from .run import Chaos, Options
 from .schedule import schedule
 
 
@@ -32,7 +34,9 @@ def main() -> int:
         f"seed {options.seed}, {options.kills} kills, {options.guarantee}, {options.protocol} protocol; in {directory}"
     )
     start = time.monotonic()
-    outcome = run(options, directory, progress=sys.stderr if sys.stderr.isatty() or arguments.progress else None)
+    chaos = Chaos(options, directory, sys.stdout, sys.stderr if sys.stderr.isatty() or arguments.progress else None)
+    end_early_at_sigint(chaos)
+    outcome = chaos.run()
     print(
         f"{outcome.records} records, {outcome.aborted} more in aborted transactions, {time.monotonic() - start:.0f} s"
     )
@@ -46,6 +50,16 @@ def main() -> int:
         print("This run says nothing: the broker itself has left transactions open, see above. Try again.")
     print(f"Logs, state and the broker's data are in {directory}")
     return 1
+
+
+def end_early_at_sigint(chaos: Chaos) -> None:
+    """Let the first SIGINT end the kills and the second one the run, also if it is ignored (a shell's background)."""
+
+    def end_early(_number: int, _frame: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        chaos.interrupt()
+
+    signal.signal(signal.SIGINT, end_early)
 
 
 def _options() -> tuple[Options, argparse.Namespace]:

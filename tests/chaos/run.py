@@ -101,9 +101,17 @@ class Chaos:
         self._ledger = Ledger(options.judged_as or options.guarantee, program.GROUPS)
         self._hosts: list[Host] = []
         self._due: list[tuple[float, str, Callable[[], None]]] = []
-        self._markers_dropped = False
+        self._markers_dropped = self._interrupted = False
         self._done = self._kills = 0
         self._progress_at = 0.0
+
+    def interrupt(self) -> None:
+        """End the schedule early; what there was is judged. A signal handler may call it.
+
+        The event that is under way is carried out: without its second half, such as the broker's start after a kill,
+        nothing would come to rest.
+        """
+        self._interrupted = True
 
     def run(self) -> Outcome:
         """Do everything; raises if the means fail, such as the broker's start."""
@@ -119,13 +127,13 @@ class Chaos:
             self._broker.stop()
 
     def _do_all(self) -> None:
-        """Carry out the schedule; Ctrl-C ends it early, and what there was is judged."""
-        try:
-            for event in schedule(self._options.seed, self._options.kills):
-                self._await(event)
-                self._say_and_do(event)
-        except KeyboardInterrupt:
-            self._say(f"interrupted after {self._kills} of {self._options.kills} kills")
+        """Carry out the schedule, up to an interruption."""
+        for event in schedule(self._options.seed, self._options.kills):
+            self._await(event)
+            if self._interrupted:
+                self._say(f"interrupted after {self._kills} of {self._options.kills} kills")
+                return
+            self._say_and_do(event)
 
     def _set_up(self, address: str) -> None:
         admin = AdminClient({"bootstrap.servers": address})
@@ -164,10 +172,10 @@ class Chaos:
         if event.settle:
             before = dict(self._reader.seen)
             deadline = time.monotonic() + SETTLE_SECONDS
-            while time.monotonic() < deadline and not self._moved_on(before):
+            while time.monotonic() < deadline and not self._interrupted and not self._moved_on(before):
                 self._turn()
         until = time.monotonic() + event.pause_ms / 1000
-        while time.monotonic() < until:
+        while time.monotonic() < until and not self._interrupted:
             self._turn()
 
     def _moved_on(self, before: dict[tuple[str, int], int]) -> bool:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
+import re
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -11,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from . import program
+from .__main__ import end_early_at_sigint
 from .hosts import ROOT
-from .run import Options, Outcome, run
-from .schedule import KILLS, Action, schedule
+from .run import Chaos, Options, Outcome, run
+from .schedule import KILLS, Action, Event, schedule
 
 AT_LEAST_ONCE = "at_least_once"
 #: For all attempts of a run; one takes about a minute, and two more of waiting if something is lost.
@@ -56,6 +60,51 @@ def test_a_schedule_has_so_many_kills_and_everything_in_it() -> None:
     assert kinds.most_common(1)[0][0] is Action.KILL_WORKER
     assert set(kinds) == set(KILLS)
     assert [event.number for event in events] == list(range(1, len(events) + 1))
+
+
+# -- Ctrl-C
+
+
+def test_ctrl_c_lets_the_event_that_is_under_way_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that has been killed and is not started again would let nothing come to rest."""
+    carried_out: list[str] = []
+
+    def do(_chaos: Chaos, event: Event) -> str:
+        if event.number == 2:
+            signal.raise_signal(signal.SIGINT)
+        carried_out.append(f"{event.number} done")
+        return ""
+
+    monkeypatch.setattr(Chaos, "_do", do)
+    monkeypatch.setattr(Chaos, "_await", lambda *_: None)
+    out = io.StringIO()
+    chaos = Chaos(Options(seed=1, kills=20), tmp_path, out, None)
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        end_early_at_sigint(chaos)
+        chaos._do_all()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "the second one ends it at once"
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert carried_out == ["1 done", "2 done"]
+    assert re.search(r"interrupted after \d of 20 kills\n$", out.getvalue())
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+def test_ctrl_c_ends_it_early_with_a_verdict(tmp_path: Path) -> None:
+    """Also where a shell has started it in the background, which makes it ignore SIGINT from the beginning."""
+    program = [sys.executable, "-u", "-m", "tests.chaos", "--seed", "7", "--kills", "500"]
+    command = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", *program]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        begun = next(line for line in process.stdout if "#1 " in line)
+        process.send_signal(signal.SIGINT)
+        lines = process.stdout.read().splitlines()
+    assert any(re.fullmatch(r"interrupted after \d of 500 kills", line) for line in lines), (begun, lines)
+    assert lines[-1] == "0 lost, 0 doubled, 0 out of order, state equal"
+    assert process.returncode == 0
 
 
 # -- real processes
