@@ -14,7 +14,9 @@ import linecache
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from itertools import count
+from types import CodeType, FunctionType
 from typing import Any, ClassVar, NamedTuple
 
 from .compiled_sink import fuse_sink
@@ -30,6 +32,12 @@ ProcessBatch = Callable[[Iterable[Message]], None]
 #: Operators this deep are called, not written: Python's parser allows 100 levels of indentation.
 DEPTH_MAX = 60
 _loops = count(1)
+
+
+@lru_cache(maxsize=256)
+def _compiled(text: str) -> CodeType:
+    """Return the code of a text: all tasks of a sub-topology have the same one, and have it anew in each rebalance."""
+    return compile(text, "<penstock>", "exec")
 
 
 class Names(NamedTuple):
@@ -223,8 +231,9 @@ class LoopCode(ABC):
         lines = [head, *(f"    {name} = False" for name in self._flags), *self._lines]
         text = "\n".join(lines) + "\n"
         names = dict(self._bound)
-        exec(compile(text, file_name, "exec"), names)  # the text above, nobody else's
-        process_batch: ProcessBatch = names["process_batch"]
+        exec(_compiled(text), names)  # the text above, nobody else's
+        process_batch: FunctionType = names["process_batch"]
+        process_batch.__code__ = process_batch.__code__.replace(co_filename=file_name)
         linecache.cache[file_name] = (len(text), None, [line + "\n" for line in lines], file_name)
         self._fusion.errors.register_lines(process_batch, [None, *(None for _ in self._flags), *self._nodes])
         return FusedLoop(process_batch, text)
