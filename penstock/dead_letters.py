@@ -1,7 +1,8 @@
 """Dead letters (KIP-1034): reading them, and putting them back where they came from, each once.
 
-Once means: in the transaction that writes the records to their source topics, a marker for each letter is written to
-the topic ``<dead-letter topic>-replayed``. It is compacted, so markers stay. Who replays first fences all others by
+A record may have several letters: of several operators, or because it was processed again after a crash. It is put back
+once. That means: in the transaction that writes the records to their source topics, a marker for each is written to the
+topic ``<dead-letter topic>-replayed``. It is compacted, so markers stay. Who replays first fences all others by
 the transactional id, which also ends what an interrupted replay has left open, and then reads the markers.
 """
 
@@ -9,9 +10,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -59,6 +60,14 @@ class Letter:
         return (topic, int(partition)) if topic and partition.isdecimal() else None
 
     @property
+    def origin(self) -> str | None:
+        """Return which record it is about: that of this place and timestamp; None if the letter does not say so."""
+        if self.source is None:
+            return None
+        topic, partition = self.source
+        return f"{topic}-{partition}@{self.error('offset')}:{self.timestamp}"
+
+    @property
     def own_headers(self) -> Headers:
         """Return the headers that the failed record had itself."""
         return [(key, data) for key, data in self.headers if not key.startswith(HEADER)]
@@ -83,6 +92,18 @@ class Choice:
             and self.source in ("", letter.error("topic"))
             and (self.since_ms is None or letter.timestamp >= self.since_ms)
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What was put back. letters: the letters' timestamps (ms) by their names; origins: of Letter."""
+
+    letters: Mapping[str, int] = field(default_factory=dict)
+    origins: frozenset[str] = frozenset()
+
+    def has(self, letter: Letter) -> bool:
+        """Return whether the record of a letter was put back, by this letter or by another one."""
+        return self.letters.get(letter.name) == letter.timestamp or letter.origin in self.origins
 
 
 class DeadLetters:
@@ -113,18 +134,20 @@ class DeadLetters:
                 cast("Headers", list(message.headers() or ())),
             )
 
-    def replayed(self) -> dict[str, int]:
-        """Return the timestamps (ms) of the letters that were replayed, by their names."""
+    def replayed(self) -> Replayed:
+        """Return what was put back so far."""
         try:
             messages = list(self._read(self.markers))
         except MissingSourceTopicError:
-            return {}
-        return {
-            (message.key() or b"").decode(): json.loads(message.value() or b"{}")["timestamp"] for message in messages
-        }
+            return Replayed()
+        markers = {(message.key() or b"").decode(): json.loads(message.value() or b"{}") for message in messages}
+        return Replayed(
+            {name: marker["timestamp"] for name, marker in markers.items()},
+            frozenset(marker["origin"] for marker in markers.values() if "origin" in marker),
+        )
 
     def replay(self, choice: Choice) -> tuple[list[Letter], list[Letter]]:
-        """Put the letters that are meant and were never replayed back; return these, and those that name no source.
+        """Put the records of the letters that are meant back; return as waiting does.
 
         Raises StreamsError if another replay takes over; what was not committed then has not taken place.
         """
@@ -149,12 +172,14 @@ class DeadLetters:
         return done, stuck
 
     def waiting(self, choice: Choice) -> tuple[list[Letter], list[Letter]]:
-        """Return the letters that are meant and were never replayed: with a source, and without."""
+        """Return the letters that are meant and were never replayed: one of each record, and those without a source."""
         replayed = self.replayed()
-        found = [
-            letter for letter in self.letters() if choice.fits(letter) and replayed.get(letter.name) != letter.timestamp
-        ]
-        return [letter for letter in found if letter.source], [letter for letter in found if not letter.source]
+        found = [letter for letter in self.letters() if choice.fits(letter) and not replayed.has(letter)]
+        by_record: dict[str, Letter] = {}
+        for letter in found:
+            if letter.origin is not None:
+                by_record.setdefault(letter.origin, letter)
+        return list(by_record.values()), [letter for letter in found if letter.origin is None]
 
     def _check_sources(self, letters: Iterable[Letter]) -> None:
         """Raise MissingSourceTopicError if a letter's partition is gone: before anything is written."""
@@ -170,7 +195,8 @@ class DeadLetters:
     def _put_back(self, producer: Producer, letter: Letter) -> None:
         topic, partition = letter.source or ("", 0)
         now_ms = time.time_ns() // 1_000_000
-        marker = json.dumps({"timestamp": letter.timestamp, "replayed_at": now_ms}).encode()
+        told = {"timestamp": letter.timestamp, "replayed_at": now_ms, "origin": letter.origin}
+        marker = json.dumps(told).encode()
         own = {"value": letter.value, "key": letter.key, "partition": partition, "timestamp": letter.timestamp}
         _produce(producer, topic, **own, headers=letter.own_headers)
         _produce(producer, self.markers, value=marker, key=letter.name.encode(), partition=0, timestamp=now_ms)
@@ -228,7 +254,7 @@ def _produce(producer: Producer, topic: str, **record: Any) -> None:
             producer.poll(0.1)
 
 
-def shown(letters: Iterable[Letter], replayed: dict[str, int]) -> list[dict[str, Any]]:
+def shown(letters: Iterable[Letter], replayed: Replayed) -> list[dict[str, Any]]:
     """Return what a list shows of letters; bytes as text."""
     return [
         {
@@ -237,7 +263,7 @@ def shown(letters: Iterable[Letter], replayed: dict[str, int]) -> list[dict[str,
             "exception": letter.error("exception"),
             "message": letter.error("message"),
             "source": f"{letter.source[0]}-{letter.source[1]}@{letter.error('offset')}" if letter.source else None,
-            "replayed": replayed.get(letter.name) == letter.timestamp,
+            "replayed": replayed.has(letter),
             "key": text(letter.key),
             "value": text(letter.value),
         }

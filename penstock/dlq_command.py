@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from penstock.command_options import Duration, as_json, configuration, examples, print_json
-from penstock.dead_letters import Choice, DeadLetters, Letter, check_names, shown, text
+from penstock.dead_letters import Choice, DeadLetters, Letter, Replayed, check_names, shown, text
 from penstock.status_view import counted, show, table
 from penstock.supervisor.config_loader import load_config
 from penstock.topology.errors import StreamsError
@@ -134,14 +134,14 @@ def replay(
     every: bool,
     execute: bool,
 ) -> None:
-    """Put the records of dead letters back into the topics they came from, each letter once. Dry run by default."""
+    """Put the records of dead letters back into the topics they came from, each once. Dry run by default."""
     choice = _choice(names, exception, message, source, since)
     if (choice == Choice()) is not every:
         raise click.UsageError("Say which letters: by name, by --exception, --message, --source, --since; or --all.")
     letters = _letters(config_file, assignments, topic)
     done, stuck = letters.replay(choice) if execute else letters.waiting(choice)
     if json_output:
-        rows = {"executed": execute, "letters": shown(done, {}), "without_source": shown(stuck, {})}
+        rows = {"executed": execute, "letters": shown(done, Replayed()), "without_source": shown(stuck, Replayed())}
         print_json(rows)
         return
     _say(done, stuck, execute)
@@ -151,7 +151,7 @@ def _say(done: list[Letter], stuck: list[Letter], executed: bool) -> None:
     if not executed and done:
         click.echo("Dry run: nothing is written. Add --execute to put these back.\n")
     if done:
-        _show(shown(done, {}))
+        _show(shown(done, Replayed()))
         click.echo()
     click.echo(f"{counted(len(done), 'letter')} {'put back' if executed else 'to put back'}.")
     if stuck:

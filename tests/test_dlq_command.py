@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from penstock.dead_letters import Choice, DeadLetters
 from penstock.supervisor.config_loader import load_config
@@ -91,7 +91,18 @@ def test_letters_are_listed_and_shown(stage: Stage) -> None:
     assert stage.run("dlq", "show", "first").exit_code == 2
 
 
-def test_each_letter_is_put_back_once(stage: Stage) -> None:
+def another_letter_of_each_record(stage: Stage) -> None:
+    """Write the letters again, as an application does that has processed the records again after a crash."""
+    topic = f"{stage.application_id}.dead"
+    letters = list(DeadLetters(load_config(stage.config_file, {}, ())).letters())
+    producer = Producer({"bootstrap.servers": stage.bootstrap_servers})
+    for letter in letters:
+        producer.produce(topic, letter.value, letter.key, headers=[*letter.headers], timestamp=letter.timestamp)
+    assert producer.flush(30) == 0
+    assert len(stage.json("dlq", "list")) == 2 * len(letters)
+
+
+def test_each_record_is_put_back_once(stage: Stage) -> None:
     letter = next(row["letter"] for row in stage.json("dlq", "list") if row["key"] == "minus")
     (stage.folder / "mended").touch()
     dry = stage.run("dlq", "replay", letter)
@@ -107,6 +118,8 @@ def test_each_letter_is_put_back_once(stage: Stage) -> None:
     assert stage.run("dlq", "replay", letter, "--execute").stdout == "0 letters put back.\n"
     assert {row["key"]: row["replayed"] for row in stage.json("dlq", "list")} == {"minus": True, "other": False}
 
+    another_letter_of_each_record(stage)
+    assert [row["replayed"] for row in stage.json("dlq", "list") if row["key"] == "minus"] == [True, True]
     assert len(stage.json("dlq", "replay", "--all", "--execute")["letters"]) == 1
     assert stage.json("dlq", "replay", "--all", "--execute")["letters"] == []
     assert values(stage, stage.source) == sorted(["7", "-1", "-1", " 5", " 5"])
