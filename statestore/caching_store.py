@@ -118,7 +118,7 @@ class CachingStore(StateStore):
     def _putter(self, copy: Copy) -> Callable[[Any, Any], None]:
         """Return the function that puts a value under a cache key."""
         name, task, cache = self.name, self.task, self._cache
-        entries, get_cell = cache.entries, cache.entries.get
+        entries, get_cell, new_cell = cache.entries, cache.entries.get, cache.new_cell
         make_dirty, next_stamp = cache.dirty.append, cache.next_stamp
 
         def put(key: Any, value: Any) -> None:
@@ -135,7 +135,8 @@ class CachingStore(StateStore):
             elif key is None:
                 raise null_key(name)
             else:
-                cell = entries[key] = [value, next_stamp(), task.timestamp, task.headers, task.message, False, key]
+                stamp = next_stamp()
+                cell = entries[key] = new_cell(value, stamp, task.timestamp, task.headers, task.message, False, key)
                 make_dirty(cell)
                 cache.grown()
 

@@ -16,6 +16,7 @@ from itertools import count, islice
 from operator import itemgetter
 from typing import Any
 
+from penstock.kernel import cells as compiled
 from penstock.topology.records import Headers, Message
 from penstock.topology.serdes import Inline
 from penstock.topology.store_interfaces import HEADERS, KEY, MESSAGE, STAMP, TIMESTAMP, USED, VALUE, Cell, Cells
@@ -48,12 +49,14 @@ class NamedCache:
         "_flush",
         "_owner",
         "_size_of",
+        "_table",
         "check_at",
         "dirty",
         "entries",
         "entry_bytes",
         "evictions",
         "name",
+        "new_cell",
         "next_stamp",
     )
 
@@ -67,7 +70,9 @@ class NamedCache:
         self.name = name
         self.entries: dict[Any, Cell] = {}
         self.dirty: list[Cell] = []
-        self.next_stamp: Callable[[], int] = count(1).__next__
+        self._table = None if compiled is None else compiled.CellTable(self.entries, self.dirty)
+        self.new_cell: Callable[..., Cell] = _list_of if compiled is None else compiled.Cell
+        self.next_stamp: Callable[[], int] = count(1).__next__ if self._table is None else self._table.next_stamp
         self.check_at = 1
         self.evictions = 0  # how often entries were dropped
         self.entry_bytes = float(ENTRY_OVERHEAD_BYTES)
@@ -83,11 +88,11 @@ class NamedCache:
     def cells(self, load: Callable[[Any], Cell], copy_value: Callable[[Any], Any] | None, object_key: Inline) -> Cells:
         """Return what a fused source uses of this cache; see Cells."""
         dirty = self.dirty.append
-        return Cells(self.entries.get, load, dirty, self.next_stamp, self.grown, copy_value, object_key)
+        return Cells(self.entries.get, load, dirty, self.next_stamp, self.grown, copy_value, object_key, self._table)
 
     def add_clean(self, key: Any, value: Any) -> Cell:
         """Add what the store below has, None for nothing, and return its cell; call grown() when it is in use."""
-        cell = self.entries[key] = [value, 0, 0, None, None, False, key]
+        cell = self.entries[key] = self.new_cell(value, 0, 0, None, None, False, key)
         return cell
 
     def grown(self) -> None:
@@ -107,11 +112,14 @@ class NamedCache:
 
         The entries of deleted keys go.
         """
+        if self._table is not None:
+            changes: list[Changed] = self._table.take_dirty(most)
+            return changes
         dirty, entries = self.dirty, self.entries
         dirty.sort(key=_stamp_of)
         taken = dirty[:most]
         del dirty[:most]
-        changes: list[Changed] = list(map(_change_of, taken))
+        changes = list(map(_change_of, taken))
         for cell in taken:
             cell[STAMP] = 0
             cell[MESSAGE] = None  # lets go of the record
@@ -170,6 +178,10 @@ class NamedCache:
         """Forget everything and give the room back."""
         self.clear()
         self._owner.forget(self)
+
+
+def _list_of(*fields: Any) -> Cell:
+    return list(fields)
 
 
 class ThreadCache:

@@ -17,6 +17,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from penstock.dev_broker import DevBroker
+from penstock.statestore import thread_cache
+from penstock.topology import fusion
 
 BOOTSTRAP_VARIABLE = "KAFKA_BOOTSTRAP_SERVERS"
 ADMIN_TIMEOUT_SECONDS = 30.0
@@ -38,6 +40,13 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+
+
+@pytest.fixture
+def without_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run what the kernel does as Python: what it is held to."""
+    monkeypatch.setattr(thread_cache, "compiled", None)
+    monkeypatch.setattr(fusion, "compiled", None)
 
 
 @pytest.fixture(scope="session")

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("topology", "statestore", "workers", "supervisor", "pipeline", "penstock")
+ROOMS = ("kernel", "topology", "statestore", "workers", "supervisor", "pipeline", "penstock")
 MAY_IMPORT = {
-    "topology": set(),
-    "statestore": {"topology"},
-    "workers": {"topology", "statestore"},
+    "kernel": set(),
+    "topology": {"kernel"},
+    "statestore": {"kernel", "topology"},
+    "workers": {"kernel", "topology", "statestore"},
     "supervisor": {"topology", "statestore", "workers"},
     "pipeline": {"topology", "statestore"},
     "penstock": set(ROOMS),

@@ -19,6 +19,8 @@ from itertools import count
 from types import CodeType, FunctionType
 from typing import Any, ClassVar, NamedTuple
 
+from penstock.kernel import messages as compiled
+
 from .compiled_sink import fuse_sink
 from .error_handling import ErrorHandling
 from .operators.operator import NodeContext
@@ -261,10 +263,12 @@ class SourceCode(LoopCode):
         self._indent = 1
         self.emit("stream_time = task.stream_time_ms")
         self.emit("key = None")
-        self.emit("remaining = iter(messages)")
+        unpacked = "iter" if compiled is None else self.bind(compiled.Unpacked, "unpacked")
+        record = "message" if compiled is None else "message, key, value, at, headers"
+        self.emit(f"remaining = {unpacked}(messages)")
         with self.block("while True:"):
             with self.block("try:"):
-                with self.block("for message in remaining:"):
+                with self.block(f"for {record} in remaining:"):
                     self._write_record(children, to_key, to_value)
                 self.emit("task.stream_time_ms = stream_time")
                 self.emit("return")
@@ -273,20 +277,24 @@ class SourceCode(LoopCode):
                 self.emit("failed(message, key, timestamp, headers, error)")
 
     def _write_record(self, children: tuple[str, ...], to_key: Inline, to_value: Inline) -> None:
-        self.emit("timestamp = headers = None")  # until the record is deserialized
+        unpacked = compiled is not None
+        self.emit("timestamp = None" if unpacked else "timestamp = headers = None")  # until the record is deserialized
         for name, code in (("key", to_key), ("value", to_value)):
             if code.takes_none:
-                self.emit(f"{name} = {self.use(code, f'message.{name}()')}")
-            else:
+                self.emit(f"{name} = {self.use(code, name if unpacked else f'message.{name}()')}")
+                continue
+            if not unpacked:
                 self.emit(f"{name} = message.{name}()")
+            if code is not ITSELF:
                 with self.block(f"if {name} is not None:"):
                     self.emit(f"{name} = {self.use(code, name)}")
-        self.emit("timestamp = message.timestamp()[1]")
+        self.emit("timestamp = at" if unpacked else "timestamp = message.timestamp()[1]")
         with self.block("if timestamp > stream_time:"):
             self.emit("stream_time = timestamp")
         with self.block("elif timestamp < 0:"):
             self.emit("invalid_timestamp(message, key, value, -1)")
-        self.emit("headers = message.headers()")
+        if not unpacked:
+            self.emit("headers = message.headers()")
         self._write_children(children, Names("key", "value"))
 
 

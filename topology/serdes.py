@@ -17,6 +17,8 @@ from uuid import UUID
 
 import orjson
 
+from penstock.kernel import messages as compiled
+
 from .errors import ConfigError, SerializationError
 
 T = TypeVar("T")
@@ -294,7 +296,9 @@ def _uuid_from_bytes(data: bytes | None) -> UUID | None:
 
 _INLINE |= {
     _encode_string: Inline("{encode}({})", {"encode": str.encode}),
-    _decode_string: Inline('{decode}({}, "utf-8", "penstock.java")', {"decode": bytes.decode}),
+    _decode_string: Inline('{decode}({}, "utf-8", "penstock.java")', {"decode": bytes.decode})
+    if compiled is None
+    else Inline("{decode}({})", {"decode": compiled.decode_text}),
     _same: Inline("{}", {}, takes_none=True),
     _encode_json: Inline("{dumps}({})", {"dumps": orjson.dumps}),
     _decode_json: Inline("{loads}({})", {"loads": orjson.loads}),

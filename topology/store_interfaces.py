@@ -90,7 +90,8 @@ class StoreBuilder:
 #: stamp: 0 if the store below has the value, else the number of its put: the order in which changes are sent on.
 #: timestamp, headers, message: the record context of the last put; message is None where nobody downstream asks for it.
 #: used: whether the entry was read or changed again since an eviction last passed it by.
-Cell = list[Any]
+#: A list, or penstock.kernel's Cell, which looks like one.
+Cell = Any
 VALUE, STAMP, TIMESTAMP, HEADERS, MESSAGE, USED, KEY = range(7)
 
 
@@ -101,6 +102,7 @@ class Cells(NamedTuple):
     for nothing; make_dirty(cell): before the first change of a cell whose stamp is 0; next_stamp(): the
     stamp of a put; grown(): makes room, once a cell that was loaded is in use. copy_value: makes a private copy of a
     row's value, None where values cannot be changed. object_key: from a cache key to what a flush listener gets.
+    table: penstock.kernel's CellTable, which does the same compiled; None where there is none.
     """
 
     get: Callable[[Any], Cell | None]
@@ -110,3 +112,4 @@ class Cells(NamedTuple):
     grown: Callable[[], None]
     copy_value: Callable[[Any], Any] | None
     object_key: Inline
+    table: Any = None

@@ -15,6 +15,7 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
+from penstock.kernel import fetch as compiled
 from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError
 from penstock.topology.records import Message, TopicPartition
 
@@ -65,6 +66,8 @@ class PartitionConsumer:
         self._topics: set[str] = set()  # ever assigned: a message of a topic that left may still be on its way
         self._paused: set[TopicPartition] = set()
         self._invalid: dict[TopicPartition, str] = {}
+        #: Takes the records past the consumer; None: they come from the consumer itself.
+        self._fetcher = None if compiled is None else compiled.fetcher_for(consumer)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """Return the partitions that are being read, paused ones too."""
@@ -80,6 +83,9 @@ class PartitionConsumer:
             # librdkafka would wait for 500 ms before it asks where the beginning is.
             known = {p: offset if offset >= 0 else self._resolve(p, offset) for p, offset in offsets.items()}
             self._consumer.incremental_assign([_one(partition, offset) for partition, offset in known.items()])
+            if self._fetcher is not None:
+                for topic, partition in known:
+                    self._fetcher.take(topic, partition)
             self._positions |= known
             self._hear_of({partition.topic for partition in known})
 
@@ -139,23 +145,36 @@ class PartitionConsumer:
         if self._invalid:
             invalid, self._invalid = self._invalid, {}
             raise InvalidOffsetError(invalid, "; ".join(sorted(set(invalid.values()))))
-        messages = self._consume(max_records, timeout_seconds)
-        if not messages:
-            return {}
-        # The unbound method is four times as fast; messages of a simulation may be of several classes.
-        known = type(messages[0]) is confluent_kafka.Message
-        error_of = confluent_kafka.Message.error if known else methodcaller("error")
-        if any(map(error_of, messages)):
-            events = [message for message in messages if message.error() is not None]
-            messages = [message for message in messages if message.error() is None]
-            for event in events:
-                self._handle(event)
-        records = by_partition(messages, self._topics)
+        records, events = self._fetch(max_records, timeout_seconds)
+        for event in events:
+            self._handle(event)
         for partition in records.keys() - self._positions.keys():
             del records[partition]  # fetched before it was unassigned
         for partition, run in records.items():
             self._positions[partition] = run[-1].offset() + 1
         return records
+
+    def _fetch(self, max_records: int, timeout_seconds: float) -> tuple[Records, list[Any]]:
+        """Return records and events. Without a wait for the consumer itself if the records come past it."""
+        messages = self._consume(max_records, timeout_seconds if self._fetcher is None else 0)
+        if messages:
+            # With a fetcher: what concerns the client, and the records that came before it took their partition. Those
+            # are older than what it has.
+            return self._sorted_out(messages)
+        if self._fetcher is None:
+            return {}, []
+        found, events = self._fetcher.fetch(max_records, int(timeout_seconds * 1000))
+        return {TopicPartition(*key): run for key, run in found.items()}, events
+
+    def _sorted_out(self, messages: list[Any]) -> tuple[Records, list[Any]]:
+        # The unbound method is four times as fast; messages of a simulation may be of several classes.
+        known = type(messages[0]) is confluent_kafka.Message
+        error_of = confluent_kafka.Message.error if known else methodcaller("error")
+        events: list[Any] = []
+        if any(map(error_of, messages)):
+            events = [message for message in messages if message.error() is not None]
+            messages = [message for message in messages if message.error() is None]
+        return by_partition(messages, self._topics), events
 
     def _consume(self, max_records: int, timeout_seconds: float) -> list[Any]:
         # consume() waits until it has all records that were asked for, poll() for one: together they do what Kafka's
@@ -256,6 +275,8 @@ class PartitionConsumer:
 
     def close(self) -> None:
         """Close the client."""
+        if self._fetcher is not None:
+            self._fetcher.close()
         self._consumer.close()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import penstock._driver_task
-from penstock import Processor, Record, Serdes, StreamsBuilder, StreamsError, TimeWindows
+from penstock import Processor, Record, Serdes, StreamsBuilder, StreamsError, TimeWindows, kernel
 from penstock._driver_task import DriverTask
 from penstock.testing import TopologyTestDriver
 from penstock.topology import partitioners
@@ -40,6 +40,14 @@ def test_closures_alone_run_a_recorded_case_like_kafka_streams(path: Path) -> No
     assert compare_run(read(path)) is None
 
 
+@pytest.mark.usefixtures("without_kernel")
+@pytest.mark.skipif(kernel.cells is None, reason="tests/goldens/test_recorded.py has run without the kernel")
+@pytest.mark.parametrize("path", list(files([CASES])), ids=lambda path: path.stem)
+def test_loops_in_python_run_a_recorded_case_like_kafka_streams(path: Path) -> None:
+    """tests/goldens/test_recorded.py says the same of loops over compiled cells."""
+    assert compare_run(read(path)) is None
+
+
 def loop_of(declare: Callable[[StreamsBuilder], Any], **config: Any) -> str:
     """Return the text of the loop that reads the topic in."""
     builder = StreamsBuilder()
@@ -48,6 +56,7 @@ def loop_of(declare: Callable[[StreamsBuilder], Any], **config: Any) -> str:
         return driver._task.compiled.sources["in"].source_text
 
 
+@pytest.mark.usefixtures("without_kernel")
 def test_a_count_over_a_cache_calls_nothing_but_the_message_and_the_cache() -> None:
     text = loop_of(lambda builder: builder.stream("in", **TEXT).group_by_key().count(store="counts"))
     assert "process_" not in text.replace("process_batch", "")
@@ -88,6 +97,15 @@ def test_siblings_do_not_see_what_one_of_them_made_of_the_record() -> None:
     assert found == {"upper": [("V", "k")], "selected": [("v", "v")], "same": [("k", "v")]}
 
 
+@pytest.mark.skipif(kernel.cells is None, reason="the compiled kernel is not built here")
+def test_with_the_kernel_a_count_over_a_cache_is_one_call() -> None:
+    text = loop_of(lambda builder: builder.stream("in", **TEXT).group_by_key().count(store="counts"))
+    assert "for message, key, value, at, headers in remaining:" in text
+    assert "(key, timestamp, headers, None):" in text
+    assert " + 1" not in text
+
+
+@pytest.mark.usefixtures("without_kernel")
 def test_the_cells_keep_messages_only_where_somebody_asks_for_metadata() -> None:
     class Look(Processor[Any, Any, Any, Any]):
         def process(self, record: Record[Any, Any]) -> None: ...

@@ -29,15 +29,22 @@ def write_lookup(code: LoopCode, getter: KTableValueGetter, key: str, row: str, 
         code.emit(f"{row} = {get}({key})")
         code.emit(f"{value} = None if {row} is None else {row}[0]")
         return
-    cell, copy_value = code.fresh("cell"), getter.cells.copy_value
-    code.emit(f"{cell} = {code.bind(getter.cells.get, 'get_cell')}({key})")
-    with code.block(f"if {cell} is None:"):
+    copy_value, table = getter.cells.copy_value, getter.cells.table
+    if table is None:
+        cell = code.fresh("cell")
+        code.emit(f"{cell} = {code.bind(getter.cells.get, 'get_cell')}({key})")
+        is_cached = f"{cell} is not None"
+    else:
+        code.emit(f"{row} = {code.bind(table.read, 'read_cell')}({key})")
+        is_cached = f"{row} is not {code.bind(table.NOT_CACHED, 'not_cached')}"
+    with code.block(f"if not ({is_cached}):"):
         code.say_record()
         code.emit(f"{row} = {get}({key})")
         code.emit(f"{value} = None if {row} is None else {row}[0]")
     with code.block("else:"):
-        code.emit(f"{cell}[{USED}] = True")
-        code.emit(f"{row} = {cell}[{VALUE}]")
+        if table is None:
+            code.emit(f"{cell}[{USED}] = True")
+            code.emit(f"{row} = {cell}[{VALUE}]")
         own = f"{row}[0]" if copy_value is None else f"{code.bind(copy_value, 'copy_value')}({row}[0])"
         code.emit(f"{value} = None if {row} is None else {own}")
 
@@ -54,12 +61,23 @@ class FusedCell:
         self._key = key
         self._cell, self._row, self._old = code.fresh("cell"), code.fresh("row"), code.fresh("old")
         self._new, self._newest = code.fresh("new"), code.fresh("newest")
-        self._grew = code.flag("grew")
+        if cells.table is None:
+            self._updates = None
+            self._grew = code.flag("grew")
+        else:
+            self._updates = cells.table.updates(cells.load, private_copy)
 
     def aggregate(self, initializer: Callable[[], Any], aggregator: Callable[..., Any], names: Names) -> None:
         """Write new = aggregator(key, value, old), where old is initializer() for a new key."""
         code = self._code
         counts = aggregator is count_aggregator and initializer is count_initializer
+        if self._updates is not None:
+            if counts:
+                self._call(self._updates.count)
+            else:
+                bound = code.bind(initializer, "initializer"), code.bind(aggregator, "aggregator")
+                self._call(self._updates.aggregate, *bound, after_key=(names.key, names.value))
+            return
         self._find()
         with code.block(f"if {self._row} is None:"):
             code.emit(f"{self._old} = {'0' if counts else code.bind(initializer, 'initializer') + '()'}")
@@ -76,6 +94,9 @@ class FusedCell:
     def reduce(self, reducer: Callable[[Any, Any], Any], names: Names) -> None:
         """Write new = reducer(old, value), or the value itself for a new key."""
         code, value = self._code, names.value
+        if self._updates is not None:
+            self._call(self._updates.reduce, code.bind(reducer, "reducer"), after_key=(value,))
+            return
         self._find()
         with code.block(f"if {self._row} is None:"):
             code.emit(f"{self._new} = {value}")
@@ -84,6 +105,15 @@ class FusedCell:
             self._unpack()
             code.emit(f"{self._new} = {code.bind(reducer, 'reducer')}({self._old}, {value})")
         self._put_private(value)
+
+    def _call(self, update: Callable[..., bool], *before_key: str, after_key: tuple[str, ...] = ()) -> None:
+        """Write the call of a compiled update, which does all that the lines below do."""
+        code = self._code
+        message = "message" if code.keeps_messages else "None"
+        arguments = ", ".join([*before_key, self._key, *after_key, "timestamp", "headers", message])
+        with code.block(f"if {code.bind(update, 'update')}({arguments}):"):
+            code.say_record()
+            code.emit(f"{code.bind(self._cells.grown, 'grown')}()")
 
     def _find(self) -> None:
         code, cell = self._code, self._cell

@@ -1,0 +1,244 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
+"""The cells of a record cache and what is done to them for each record, compiled.
+
+A Cell looks like the list that it stands for (topology.store_interfaces.Cell), and keeps a count as a number, not as a
+tuple of two objects. What the functions here do is written in Python beside them: topology/operators/fused_cells.py.
+"""
+
+cimport cython
+from cpython.dict cimport PyDict_GetItemWithError
+from cpython.object cimport PyObject
+from libc.stdlib cimport free, malloc, qsort
+
+cdef enum:
+    VALUE, STAMP, TIMESTAMP, HEADERS, MESSAGE, USED, KEY
+
+#: What read() returns for a key that is not cached.
+NOT_CACHED = object()
+
+
+@cython.final
+@cython.no_gc  # a row never leads back to its cell
+@cython.freelist(1024)
+cdef class Cell:
+    """An entry of a record cache: [value, stamp, timestamp, headers, message, used, key]."""
+
+    cdef long long number  # the count, if the row is one
+    cdef long long newest  # and its timestamp
+    cdef long long stamp
+    cdef long long timestamp
+    cdef bint is_count
+    cdef bint used
+    cdef object row
+    cdef object headers
+    cdef object message
+    cdef object key
+
+    def __init__(self, row, long long stamp, long long timestamp, headers, message, bint used, key):
+        self.row = row
+        self.stamp = stamp
+        self.timestamp = timestamp
+        self.headers = headers
+        self.message = message
+        self.used = used
+        self.key = key
+
+    cdef object value(self):
+        return (self.number, self.newest) if self.is_count else self.row
+
+    def __getitem__(self, int field):
+        if field == VALUE:
+            return self.value()
+        if field == STAMP:
+            return self.stamp
+        if field == TIMESTAMP:
+            return self.timestamp
+        if field == HEADERS:
+            return self.headers
+        if field == MESSAGE:
+            return self.message
+        if field == USED:
+            return self.used
+        if field == KEY:
+            return self.key
+        raise IndexError(field)
+
+    def __setitem__(self, int field, value):
+        if field == VALUE:
+            self.row = value
+            self.is_count = False
+        elif field == STAMP:
+            self.stamp = value
+        elif field == TIMESTAMP:
+            self.timestamp = value
+        elif field == HEADERS:
+            self.headers = value
+        elif field == MESSAGE:
+            self.message = value
+        elif field == USED:
+            self.used = value
+        else:
+            raise IndexError(field)
+
+
+cdef struct Stamped:
+    long long stamp
+    PyObject *cell
+
+
+cdef int _by_stamp(const void *one, const void *other) noexcept nogil:
+    cdef long long a = (<Stamped *>one).stamp
+    cdef long long b = (<Stamped *>other).stamp
+    return (a > b) - (a < b)
+
+
+@cython.final
+cdef class CellTable:
+    """The cells of one cache. entries: cell by cache key; dirty: those that changed since the last flush."""
+
+    cdef dict entries
+    cdef list dirty
+    cdef long long last_stamp
+    NOT_CACHED = NOT_CACHED
+
+    def __init__(self, dict entries, list dirty):
+        self.entries = entries
+        self.dirty = dirty
+
+    def next_stamp(self):
+        """Return the stamp of the next put."""
+        self.last_stamp += 1
+        return self.last_stamp
+
+    def read(self, key):
+        """Return the row of a key, None if there is none, NOT_CACHED if it has no cell."""
+        cdef PyObject *found = PyDict_GetItemWithError(self.entries, key)
+        if found is NULL:
+            return NOT_CACHED
+        (<Cell>found).used = True
+        return (<Cell>found).value()
+
+    def updates(self, load, private_copy):
+        """Return what changes the cells; see CellUpdates."""
+        return CellUpdates(self, load, private_copy)
+
+    def take_dirty(self, most):
+        """See NamedCache.take_dirty."""
+        self.sort_dirty()
+        cdef list dirty = self.dirty
+        cdef list taken = dirty[:most]
+        cdef list changes = []
+        cdef Cell cell
+        del dirty[:most]
+        for cell in taken:
+            row = cell.value()
+            changes.append((cell.key, row, cell.timestamp, cell.headers, cell.message))
+            cell.stamp = 0
+            cell.message = None
+            if row is None:
+                del self.entries[cell.key]
+        return changes
+
+    cdef int sort_dirty(self) except -1:
+        cdef list dirty = self.dirty
+        cdef Py_ssize_t i, size = len(dirty)
+        cdef Stamped *ordered = <Stamped *>malloc((size + 1) * sizeof(Stamped))
+        if ordered is NULL:
+            raise MemoryError()
+        for i in range(size):
+            ordered[i].cell = <PyObject *>dirty[i]
+            ordered[i].stamp = (<Cell>dirty[i]).stamp
+        qsort(ordered, size, sizeof(Stamped), _by_stamp)
+        try:
+            dirty[:] = [<object>ordered[i].cell for i in range(size)]
+        finally:
+            free(ordered)
+        return 0
+
+
+@cython.final
+cdef class CellUpdates:
+    """How the records of one operator change the cells of a table. Each update returns whether grown() is to be called.
+
+    load(cache key): as Cells.load; private_copy(value): makes the copy that a cell may keep of a record's own value.
+    """
+
+    cdef CellTable table
+    cdef object load
+    cdef object private_copy
+    cdef bint grew
+
+    def __init__(self, CellTable table, load, private_copy):
+        self.table = table
+        self.load = load
+        self.private_copy = private_copy
+
+    cdef Cell find(self, object key):
+        cdef PyObject *found = PyDict_GetItemWithError(self.table.entries, key)
+        if found is not NULL:
+            return <Cell>found
+        cdef Cell cell = self.load(key)
+        self.grew = True
+        return cell
+
+    cdef bint put(self, Cell cell, long long timestamp, object headers, object message) except -1:
+        cdef CellTable table = self.table
+        if not cell.stamp:
+            table.dirty.append(cell)
+        table.last_stamp += 1
+        cell.stamp = table.last_stamp
+        cell.timestamp = timestamp
+        cell.headers = headers
+        cell.message = message
+        cell.used = True
+        if self.grew:
+            self.grew = False
+            return True
+        return False
+
+    def count(self, cache_key, long long timestamp, headers, message):
+        """Add one to a count."""
+        cdef Cell cell = self.find(cache_key)
+        if not cell.is_count:
+            if cell.row is None:
+                cell.number, cell.newest = 0, timestamp
+            else:
+                cell.number, cell.newest = cell.row
+            cell.row = None
+            cell.is_count = True
+        cell.number += 1
+        if timestamp > cell.newest:
+            cell.newest = timestamp
+        return self.put(cell, timestamp, headers, message)
+
+    def aggregate(self, initializer, aggregator, cache_key, key, value, timestamp, headers, message):
+        """Put aggregator(key, value, old), where old is initializer() for a new key."""
+        cdef Cell cell = self.find(cache_key)
+        row = cell.value()
+        if row is None:
+            old, newest = initializer(), timestamp
+        else:
+            old, newest = row
+            if timestamp > newest:
+                newest = timestamp
+        return self.put_private(cell, aggregator(key, value, old), value, newest, timestamp, headers, message)
+
+    def reduce(self, reducer, cache_key, value, timestamp, headers, message):
+        """Put reducer(old, value), or the value itself for a new key."""
+        cdef Cell cell = self.find(cache_key)
+        row = cell.value()
+        if row is None:
+            new, newest = value, timestamp
+        else:
+            old, newest = row
+            if timestamp > newest:
+                newest = timestamp
+            new = reducer(old, value)
+        return self.put_private(cell, new, value, newest, timestamp, headers, message)
+
+    cdef bint put_private(self, Cell cell, new, value, newest, timestamp, headers, message) except -1:
+        if new is value:  # others have the record's value too
+            new = self.private_copy(value)
+        cell.row = None if new is None else (new, newest)
+        cell.is_count = False
+        return self.put(cell, timestamp, headers, message)

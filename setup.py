@@ -1,0 +1,18 @@
+"""What setup.cfg cannot say: the compiled kernel, built where Cython and a C compiler are, and else left out."""
+
+from setuptools import Extension, setup
+
+try:
+    from Cython.Build import cythonize
+except ImportError:
+    extensions = []
+else:
+    extensions = cythonize(
+        [
+            Extension(f"penstock.kernel.{name}", [f"kernel/{name}.pyx"], extra_compile_args=["-O3"], optional=True)
+            for name in ("cells", "messages", "fetch")
+        ],
+        language_level=3,
+    )
+
+setup(ext_modules=extensions)

@@ -1,0 +1,151 @@
+"""Compiled cells do what the lines do that a fused loop has without them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock import Serdes, StreamsBuilder, StreamsConfig, TimeWindows, kernel
+from penstock._driver_task import Clock, DriverTask
+from penstock.statestore import thread_cache
+from penstock.statestore.thread_cache import ThreadCache
+from penstock.topology import fusion
+from penstock.topology.records import RawRecord
+from penstock.topology.subtopologies import build_whole_topology
+
+pytestmark = pytest.mark.skipif(kernel.cells is None, reason="the compiled kernel is not built here")
+
+TEXT: Any = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
+KEYS = "abcdefgh"
+#: A few entries: evictions happen in the middle.
+CACHE_BYTES = 600
+
+
+def count(builder: StreamsBuilder) -> Any:
+    return builder.stream("in", **TEXT).group_by_key().count(store="store")
+
+
+def windowed_count(builder: StreamsBuilder) -> Any:
+    windows = TimeWindows.of_size_with_no_grace(10)
+    return builder.stream("in", **TEXT).group_by_key().windowed_by(windows).count(store="store")
+
+
+def aggregate(builder: StreamsBuilder) -> Any:
+    """Values of x delete the aggregate."""
+    return (
+        builder.stream("in", **TEXT)
+        .group_by_key()
+        .aggregate(
+            str, lambda _, value, old: None if value == "x" else old + value, store="store", value_serde=Serdes.string()
+        )
+    )
+
+
+def reduce(builder: StreamsBuilder) -> Any:
+    """Values of x delete, and y keeps the record's own value."""
+    return (
+        builder.stream("in", **TEXT)
+        .group_by_key()
+        .reduce(lambda old, new: None if new == "x" else new if new == "y" else old + new, store="store")
+    )
+
+
+def join(builder: StreamsBuilder) -> Any:
+    table = builder.table("table", **TEXT, store="store")
+    return builder.stream("in", **TEXT).left_join(table, lambda value, other: f"{value}{other}")
+
+
+TOPOLOGIES: dict[str, Callable[[StreamsBuilder], Any]] = {
+    function.__name__: function for function in (count, windowed_count, aggregate, reduce, join)
+}
+
+RECORDS = st.lists(
+    st.tuples(
+        st.sampled_from(("in", "table")),
+        st.sampled_from(KEYS),
+        st.sampled_from(("x", "y", "z", None)),
+        st.integers(0, 40),
+        st.booleans(),  # whether a batch ends here
+        st.integers(0, 5).map(lambda number: number == 0),  # whether a commit follows
+    ),
+    max_size=60,
+)
+
+
+def run(declare: Callable[[StreamsBuilder], Any], records: list[tuple[Any, ...]]) -> list[Any]:
+    """Return all that is sent and logged, and the rows at the end; records up to a commit make a batch."""
+    builder = StreamsBuilder()
+    result = declare(builder)
+    stream = result.to_stream() if hasattr(result, "to_stream") else result
+    # As text: the keys of windows are none.
+    stream.map(lambda key, value: (str(key), str(value))).to("out", **TEXT)
+    config = StreamsConfig({"application.id": "cells", "bootstrap.servers": "localhost:0"})
+    topology = build_whole_topology(builder.build().internal_builder, config)
+    with tempfile.TemporaryDirectory() as directory:
+        task = DriverTask(topology, config, Clock(0), Path(directory), ThreadCache(CACHE_BYTES))
+        batch: list[RawRecord] = []
+        for number, (topic, key, value, at, ends_batch, commits) in enumerate(records):
+            source = task.compiled.source_of(topic)
+            if source is None:
+                continue
+            data = None if value is None else value.encode()
+            batch.append(RawRecord(topic, 0, number, 1_000 + at, key.encode(), data, [("n", b"%d" % number)]))
+            if ends_batch or commits or topic == "table":
+                source.process_batch(batch)
+                batch = []
+            if commits:
+                task.commit()
+        task.commit()
+        found: list[Any] = [list(task.take_produced()), sorted(task.dropped.items(), key=str)]
+        found.append([repr(row) for row in task.store("store").all()])
+        task.close()
+    return found
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+@settings(max_examples=40, deadline=None)
+@given(records=RECORDS)
+def test_they_do_what_the_loop_does_without_them(name: str, records: list[tuple[Any, ...]]) -> None:
+    compiled = run(TOPOLOGIES[name], records)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(thread_cache, "compiled", None)
+        patch.setattr(fusion, "compiled", None)
+        assert run(TOPOLOGIES[name], records) == compiled
+
+
+def test_a_cell_looks_like_the_list_that_it_stands_for() -> None:
+    fields = [("row", 7), 3, 1_000, [("h", b"")], "message", True, "key"]
+    cell = kernel.cells.Cell(*fields)
+    assert [cell[number] for number in range(7)] == fields
+    for number, value in enumerate([None, 4, 2_000, None, None, False]):
+        cell[number] = value
+    assert [cell[number] for number in range(7)] == [None, 4, 2_000, None, None, False, "key"]
+    with pytest.raises(IndexError):
+        cell[7]
+
+
+def test_a_cell_loaded_by_an_update_that_failed_still_counts_as_growth() -> None:
+    entries: dict[str, Any] = {}
+    dirty: list[Any] = []
+    table = kernel.cells.CellTable(entries, dirty)
+
+    def load(key: str) -> Any:
+        return entries.setdefault(key, kernel.cells.Cell(None, 0, 0, None, None, False, key))
+
+    updates = table.updates(load, str)
+
+    def fail(*_: Any) -> Any:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        updates.aggregate(int, fail, "a", "a", "v", 1, None, None)
+    assert not dirty
+    assert updates.count("a", 2, None, None)  # now there is something to make room for
+    assert not updates.count("a", 3, None, None)
+    assert table.take_dirty(None) == [("a", (2, 3), 3, None, None)]

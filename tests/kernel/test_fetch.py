@@ -1,0 +1,172 @@
+"""Records that the kernel takes from librdkafka are those that confluent-kafka's consumer returns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import confluent_kafka
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer
+
+from penstock import kernel
+from penstock.topology.records import RawRecord, TopicPartition
+from penstock.workers.log_context import PrefixedLogger
+from penstock.workers.partition_consumer import PartitionConsumer
+
+pytestmark = pytest.mark.skipif(
+    kernel.fetch is None or not kernel.fetch.USABLE, reason="the compiled kernel is not built here"
+)
+DEADLINE_SECONDS = 60.0
+RECORDS: list[tuple[bytes | None, bytes | None, int, Any]] = [
+    (b"key", b"value", 1_700_000_000_000, None),
+    (None, b"value", 1, [("a", b"1"), ("a", None), ("b", b"")]),
+    (b"", b"", 2, []),
+    ("ключ".encode(), None, 3, [("ü", b"\0")]),
+]
+
+
+def fields(message: Any) -> tuple[Any, ...]:
+    place = message.topic(), message.partition(), message.offset()
+    return *place, message.key(), message.value(), message.timestamp(), message.headers(), message.error()
+
+
+@pytest.fixture
+def topic(bootstrap_servers: str, make_topic: Callable[..., str]) -> str:
+    """A topic of two partitions, each with RECORDS."""
+    name = make_topic("in", 2)
+    producer = Producer({"bootstrap.servers": bootstrap_servers})
+    for partition in range(2):
+        for key, value, at, headers in RECORDS:
+            producer.produce(name, value, key, partition, timestamp=at, headers=headers)
+    assert producer.flush(DEADLINE_SECONDS) == 0
+    return name
+
+
+@pytest.fixture
+def consumer(bootstrap_servers: str) -> Iterator[Consumer]:
+    """A consumer as a stream thread has it."""
+    made = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "kernel",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+        }
+    )
+    yield made
+    made.close()
+
+
+def fetched(consumer: Consumer, topic: str, wanted: int, offset: int = 0) -> tuple[list[Any], list[Any]]:
+    """Return the records and the events that a Fetcher finds."""
+    consumer.assign([confluent_kafka.TopicPartition(topic, partition, offset) for partition in range(2)])
+    fetcher = kernel.fetch.fetcher_for(consumer)
+    for partition in range(2):
+        fetcher.take(topic, partition)
+    records: list[Any] = []
+    events: list[Any] = []
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    try:
+        while len(records) < wanted or len(events) < 2:
+            assert time.monotonic() < deadline
+            # Records that came before they could be taken, as PartitionConsumer has them.
+            found = consumer.consume(100, 0)
+            records += [message for message in found if message.error() is None]
+            events += [message for message in found if message.error() is not None]
+            runs, new_events = fetcher.fetch(3, 50)
+            records += [message for run in runs.values() for message in run]
+            events += new_events
+    finally:
+        fetcher.close()
+    return records, events
+
+
+@pytest.mark.broker
+def test_records_and_events_have_what_confluent_kafkas_have(
+    consumer: Consumer, bootstrap_servers: str, topic: str
+) -> None:
+    records, events = fetched(consumer, topic, 2 * len(RECORDS))
+    other = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "other", "enable.partition.eof": True})
+    try:
+        other.assign([confluent_kafka.TopicPartition(topic, partition, 0) for partition in range(2)])
+        theirs: list[Any] = []
+        while len(theirs) < 2 * len(RECORDS) + 2:
+            message = other.poll(DEADLINE_SECONDS)
+            assert message is not None
+            theirs.append(message)
+    finally:
+        other.close()
+    assert sorted(map(fields, records), key=str) == sorted(
+        (fields(message) for message in theirs if message.error() is None), key=str
+    )
+    ends = [(event.topic(), event.partition(), event.offset(), event.error().code()) for event in events]
+    assert sorted(ends) == [(topic, partition, len(RECORDS), KafkaError._PARTITION_EOF) for partition in range(2)]
+
+
+@pytest.mark.broker
+def test_an_offset_that_is_not_there_is_an_event(consumer: Consumer, topic: str) -> None:
+    _, events = fetched(consumer, topic, 0, offset=1_000)
+    assert {event.error().code() for event in events} == {KafkaError._AUTO_OFFSET_RESET}
+    assert all(event.error().str() for event in events)
+
+
+@pytest.mark.broker
+def test_records_come_in_order_though_some_came_before_the_kernel_took_the_partition(
+    consumer: Consumer, topic: str
+) -> None:
+    """They are in the consumer's own queue then, and older than all that comes through the kernel."""
+    partition = TopicPartition(topic, 0)
+    tested = PartitionConsumer(consumer, PrefixedLogger("penstock.test", ""))
+    take: list[Any] = []
+
+    class Late:
+        """Takes partitions when it is told to."""
+
+        def __init__(self, fetcher: Any) -> None:
+            self.fetcher = fetcher
+
+        def take(self, *partition: Any) -> None:
+            take.append(partition)
+
+        def fetch(self, *arguments: Any) -> Any:
+            return self.fetcher.fetch(*arguments)
+
+        def close(self) -> None:
+            self.fetcher.close()
+
+    late = tested._fetcher = Late(tested._fetcher)
+    try:
+        tested.assign({partition: 0})
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        offsets: list[int] = []
+        while len(offsets) < len(RECORDS):
+            assert time.monotonic() < deadline
+            found = tested.poll(1, 0.05).get(partition, [])
+            offsets += [message.offset() for message in found]
+            if found and take:
+                late.fetcher.take(*take.pop())
+        assert offsets == list(range(len(RECORDS)))
+    finally:
+        late.close()
+
+
+def test_only_a_consumer_has_a_fetcher() -> None:
+    assert kernel.fetch.fetcher_for(object()) is None
+    assert kernel.fetch.fetcher_for(Producer({"bootstrap.servers": "localhost:1", "log_level": 0})) is None
+
+
+def test_a_closed_fetcher_says_so() -> None:
+    consumer = Consumer({"bootstrap.servers": "localhost:1", "group.id": "kernel", "log_level": 0})
+    fetcher = kernel.fetch.fetcher_for(consumer)
+    fetcher.close()
+    fetcher.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        fetcher.fetch(1, 0)
+    consumer.close()
+
+
+def test_messages_of_any_kind_are_unpacked() -> None:
+    record = RawRecord("t", 0, 5, 77, b"k", None, [("h", b"v")])
+    assert list(kernel.messages.Unpacked([record])) == [(record, b"k", None, 77, [("h", b"v")])]
