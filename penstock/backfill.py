@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from penstock.application_reset import Move, Target
@@ -24,11 +25,15 @@ class Backfilled:
 class Backfill(Handover):
     """An application without state, and the history it is to begin with. A context manager, as Handover is."""
 
-    def run(self, since_ms: int | None = None, until_ms: int | None = None) -> Backfilled:
+    _engine = BACKFILL
+
+    def run(self, since_ms: int | None = None, until_ms: int | None = None, files: str = "") -> Backfilled:
         """Process the records from since_ms (None: the first) until before until_ms (None: what there is now).
 
-        Both in ms since 1970, by the records' timestamps. A backfill that was broken off goes on where it was, with the
-        times it was begun with. Raises StreamsError if the application has offsets already, CheckpointError.
+        Both in ms since 1970, by the records' timestamps. files: a path to Parquet files, as Spark knows it; the topics
+        that have records there are read from them, and the local engine goes on in the topics behind these. A backfill
+        that was broken off goes on where it was, with what it was begun with. Raises StreamsError if the application
+        has offsets already, or if the files do not fit, CheckpointError.
         """
         from penstock.pipeline.spark_streams import SparkStreams
 
@@ -44,9 +49,9 @@ class Backfill(Handover):
                 "state. `penstock reset` starts it over."
             )
         else:
+            begun = self._begin(since_ms, until_ms, files)
             self._mark(side)
-            ends = {} if until_ms is None else self._offsets_at(until_ms)
-            side.keep(Ownership(BACKFILL, 1, self._offsets_at(since_ms), (), ends, new_mark()))
+            side.keep(begun)
         assert side.owner is not None
         self._group.move(marked(_starts(side.owner), side.owner.mark))
         queries = SparkStreams(
@@ -61,12 +66,32 @@ class Backfill(Handover):
         read = queries.process_available()
         return Backfilled(read, self.to_local())
 
-    def _offsets_at(self, time_ms: int | None) -> dict[str, dict[int, int]]:
-        """Return the offsets of the user's topics at a time, None: their first records."""
+    def _begin(self, since_ms: int | None, until_ms: int | None, files: str) -> Ownership:
+        from penstock.pipeline.history_files import check_follows, stretch
+
+        topics = self._topics()
+        starts: dict[str, dict[int, int]] = {}
+        ends: dict[str, dict[int, int]] = {}
+        if files:
+            starts, ends = stretch(self._spark, files, topics, since_ms, until_ms)
+            if not ends:
+                raise StreamsError(f"No record in the Parquet files at {files} is of {', '.join(sorted(topics))}.")
+            check_follows(ends, self._at(ends, Target()), self._at(ends, Target(latest=True)), files)
+        in_files = tuple(sorted(ends))
+        others = topics - ends.keys()
+        starts |= self._at(others, Target(since_ms=since_ms))
+        if until_ms is not None:
+            ends |= self._at(others, Target(since_ms=until_ms))
+        return Ownership(BACKFILL, 1, starts, (), ends, new_mark(), files, in_files)
+
+    def _topics(self) -> set[str]:
         internal = {topic for one in self._built for topic in one.repartition_topics}
-        topics = {topic for one in self._built for topic in one.source_topics} - internal
+        return {topic for one in self._built for topic in one.source_topics} - internal
+
+    def _at(self, topics: Collection[str], target: Target) -> dict[str, dict[int, int]]:
+        """Return where a target is in topics of the user's."""
         found: dict[str, dict[int, int]] = {}
-        for move in self._group.moves(topics, Target(since_ms=time_ms)):
+        for move in self._group.moves(topics, target):
             found.setdefault(move.partition.topic, {})[move.partition.partition] = move.offset
         return found
 

@@ -14,21 +14,28 @@ from penstock.handover_command import as_plain, progress_bar, show_result
 from penstock.reset_command import Moment
 from penstock.supervisor.config_loader import load_config
 
+PARQUET = "parquet:"
 
-class Start(Moment):
-    """A Moment, or ``earliest``: becomes ms since 1970, or -1."""
 
-    name = "earliest|datetime"
+class Start(click.ParamType["int | str"]):
+    """A Moment, becomes ms since 1970; ``earliest``, becomes -1; or ``parquet:PATH``, which stays as it is."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+    name = "earliest|datetime|parquet:path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
         """See click.ParamType."""
-        return -1 if value == "earliest" else super().convert(value, param, ctx)
+        if isinstance(value, str) and value.startswith(PARQUET):
+            if value == PARQUET:
+                self.fail("parquet: needs a path behind it", param, ctx)
+            return value
+        return -1 if value == "earliest" else Moment().convert(value, param, ctx)
 
 
 @click.command(
     epilog=examples(
         "penstock backfill my_app:topology --config penstock.toml --checkpoint /data/checkpoints/my-app",
         "penstock backfill my_app:topology --config penstock.toml --from 2026-01-01T00:00:00+00:00",
+        "penstock backfill my_app:topology --config penstock.toml --from parquet:/data/history/2025",
     )
 )
 @click.argument("topology", metavar="MODULE:TOPOLOGY")
@@ -40,20 +47,22 @@ class Start(Moment):
     type=Start(),
     default="earliest",
     show_default=True,
-    help="From here on: earliest or a time.",
+    help="From here on: earliest, a time, or the history in Parquet files (parquet:PATH).",
 )
 @click.option("--until", type=Moment(), metavar="TIME", help="Stop before this time; default: what there is now.")
 @click.option("--master", help="Spark's master: local[4], spark://host:7077, yarn …")
 @click.option("--checkpoint", metavar="DIR", help="An empty directory for Spark's checkpoint.")
+@click.option("--packages", metavar="COORDINATES", help="Spark fetches its Kafka connector by these, from Maven.")
 def backfill(
     topology: str,
     config_file: Path | None,
     assignments: tuple[str, ...],
     json_output: bool,
-    since: int,
+    since: int | str,
     until: int | None,
     master: str | None,
     checkpoint: str | None,
+    packages: str | None,
 ) -> None:
     """Build an application's state from the history in its topics, on Spark.
 
@@ -63,9 +72,14 @@ def backfill(
     config = load_config(config_file, os.environ, assignments)
     with (
         progress_bar(not json_output) as progress,
-        Backfill(topology, config, master=master, checkpoint=checkpoint, progress=progress) as filling,
+        Backfill(
+            topology, config, master=master, checkpoint=checkpoint, packages=packages, progress=progress
+        ) as filling,
     ):
-        done = filling.run(None if since < 0 else since, until)
+        if isinstance(since, str):
+            done = filling.run(None, until, since.removeprefix(PARQUET))
+        else:
+            done = filling.run(None if since < 0 else since, until)
     if json_output:
         print_json({"records": done.records, **as_plain(done.handed_over)})
         return

@@ -146,6 +146,11 @@ def cli() -> None:
 @click.option("--master", help="Spark's master, with --engine spark: local[4], spark://host:7077, yarn …")
 @click.option("--checkpoint", metavar="DIR", help="Spark's checkpoint directory, with --engine spark.")
 @click.option(
+    "--packages",
+    metavar="COORDINATES",
+    help="Maven coordinates of Spark's Kafka connector, for Spark to fetch in place of the locked jars.",
+)
+@click.option(
     "--json",
     "json_output",
     is_flag=True,
@@ -162,6 +167,7 @@ def run(
     engine: str,
     master: str | None,
     checkpoint: str | None,
+    packages: str | None,
     json_output: bool,
     accept_changes: bool,
 ) -> None:
@@ -176,8 +182,8 @@ def run(
       SIGTTIN, SIGTTOU   add, remove a stream thread
       SIGUSR1            write a description of what runs to the log
     """
-    if engine == "local" and (master or checkpoint):
-        raise ConfigError("--master and --checkpoint are for --engine spark.")
+    if engine == "local" and (master or checkpoint or packages):
+        raise ConfigError("--master, --checkpoint and --packages are for --engine spark.")
     if engine == "spark" and threads is not None:
         raise ConfigError("--threads is for --engine local: Spark has as many as its master says, e.g. local[4].")
     options: dict[str, tuple[str, Any]] = {}
@@ -192,7 +198,7 @@ def run(
     if engine == "spark":
         from penstock.spark import run_on_spark
 
-        run_on_spark(topology, config, master, checkpoint, json_output)
+        run_on_spark(topology, config, master, checkpoint, packages, json_output)
         return
     streams = KafkaStreams(topology, config)
     code = streams.run()

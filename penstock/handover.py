@@ -14,7 +14,7 @@ from penstock.application_reset import ApplicationReset, Move
 from penstock.engine_mark import Committed, is_spark, marked, marks_of, moves_to, new_mark, source_partitions
 from penstock.pipeline.capabilities import report_capabilities
 from penstock.pipeline.checkpoint import CheckpointError
-from penstock.pipeline.ownership import LOCAL, SPARK
+from penstock.pipeline.ownership import LOCAL, SPARK, require_engine
 from penstock.pipeline.store_changelogs import check_portable
 from penstock.spark import load_topology, make_topics_ready, require_pyspark, spark_session
 from penstock.statestore.checkpoint import write_atomically
@@ -58,6 +58,9 @@ class Handover:
     Raises, before anything is changed, LockError or StreamsError if the application runs, TopologyError for what cannot
     be carried, CheckpointError.
     """
+
+    #: Whose state to_local hands over; see pipeline.ownership.
+    _engine = SPARK
 
     def __init__(
         self,
@@ -201,6 +204,7 @@ class Handover:
         owner = side.owner
         if owner is None or owner.engine == LOCAL:
             return self._still_local(side)
+        require_engine(owner, self._engine, side.checkpoint)
         side.check_identity(self._topology)
         committed = self._group.committed(source_partitions(self._built, self._config, self._counts))
         if not is_spark(owner, committed):

@@ -28,6 +28,7 @@ from penstock.supervisor.config_loader import load_config
 @click.option("--to", "engine", type=click.Choice(["spark", "local"]), required=True, help="Which engine gets it.")
 @click.option("--master", help="Spark's master: local[4], spark://host:7077, yarn …")
 @click.option("--checkpoint", metavar="DIR", help="Spark's checkpoint directory.")
+@click.option("--packages", metavar="COORDINATES", help="Spark fetches its Kafka connector by these, from Maven.")
 @click.option("--wait", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Wait for members to go.")
 def handover(
     topology: str,
@@ -37,6 +38,7 @@ def handover(
     engine: str,
     master: str | None,
     checkpoint: str | None,
+    packages: str | None,
     wait: float,
 ) -> None:
     """Carry an application's state and offsets from the local engine to Spark, or back.
@@ -48,7 +50,13 @@ def handover(
     with (
         progress_bar(not json_output) as progress,
         Handover(
-            topology, config, master=master, checkpoint=checkpoint, wait_seconds=wait, progress=progress
+            topology,
+            config,
+            master=master,
+            checkpoint=checkpoint,
+            packages=packages,
+            wait_seconds=wait,
+            progress=progress,
         ) as handing,
     ):
         done = handing.to_spark() if engine == "spark" else handing.to_local()

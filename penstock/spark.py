@@ -265,7 +265,12 @@ def make_topics_ready(config: StreamsConfig, built: Sequence[ProcessorTopology],
 
 
 def run_on_spark(
-    topology: str, config: StreamsConfig, master: str | None, checkpoint: str | None, json_output: bool = False
+    topology: str,
+    config: StreamsConfig,
+    master: str | None,
+    checkpoint: str | None,
+    packages: str | None = None,
+    json_output: bool = False,
 ) -> None:
     """Run a topology until SIGINT or SIGTERM: what ``penstock run --engine spark`` does.
 
@@ -274,7 +279,7 @@ def run_on_spark(
     from penstock.spark_administration import administered
     from penstock.spark_status import ShownProgress
 
-    with SparkStreams(topology, config, master=master, checkpoint=checkpoint) as streams:
+    with SparkStreams(topology, config, master=master, checkpoint=checkpoint, packages=packages) as streams:
         for number in (signal.SIGINT, signal.SIGTERM):  # after pyspark, which takes SIGINT for itself
             signal.signal(number, lambda *_: streams.request_stop())
         streams.start()

@@ -146,6 +146,10 @@ _BUCKET = (
     "stream time, and with it what is late and when windows close, is that of the keys in a bucket "
     "(penstock.spark.buckets)"
 )
+_SENT_ON = (
+    "records of keys in different buckets may be sent on in another order (penstock.spark.buckets): what follows sees "
+    "them as those of different partitions"
+)
 _CACHED = "one update per key and micro-batch (locally: per key and commit) from {}, which has a record cache"
 
 
@@ -209,9 +213,13 @@ def report_capabilities(topology: Topology, config: Mapping[str, Any]) -> Capabi
     """Return the report of a topology; config: a StreamsConfig. Topics that match patterns need not be known."""
     builder = topology.internal_builder
     built = builder.build_subtopologies(config, frozenset())
+    internal = frozenset(name for each in built for name in each.repartition_topics)
     reports = tuple(
         SubtopologyReport(
-            each.subtopology, is_stateless(each, config), buckets_of(each, config), tuple(_findings(each, config))
+            each.subtopology,
+            is_stateless(each, config),
+            buckets_of(each, config),
+            tuple(_findings(each, config, internal)),
         )
         for each in built
     )
@@ -260,17 +268,20 @@ def _general(topology: Topology, config: Mapping[str, Any]) -> Iterator[Finding]
         )
 
 
-def _findings(topology: ProcessorTopology, config: Mapping[str, Any]) -> Iterator[Finding]:
+def _findings(topology: ProcessorTopology, config: Mapping[str, Any], internal: frozenset[str]) -> Iterator[Finding]:
     for node in topology.nodes.values():
-        capability, text = _capability(node, topology, config)
+        capability, text = _capability(node, topology, config, internal)
         yield Finding(node.name, capability, text)
 
 
-def _capability(node: Node, topology: ProcessorTopology, config: Mapping[str, Any]) -> tuple[Capability, str]:
+def _capability(
+    node: Node, topology: ProcessorTopology, config: Mapping[str, Any], internal: frozenset[str]
+) -> tuple[Capability, str]:
     if isinstance(node, SourceNode):
         return _source(node)
     if isinstance(node, SinkNode):
-        return _IDENTICAL
+        sends_on = node.topic in internal and buckets_of(topology, config) > 1
+        return (Capability.COARSER, _SENT_ON) if sends_on else _IDENTICAL
     capability, text = operator_capability(node.operator)
     cached = [
         name

@@ -25,6 +25,8 @@ from .state_reader import blobs
 from .store_changelogs import changelogs_of
 
 _BLOB_DDL = "task int, store string, number bigint, data binary"
+#: In the offset of a source that reads files.
+FILES_OFFSET = "logOffset"
 #: Called as each sub-topology is done, with its number.
 Progress = Callable[[int], None]
 
@@ -157,6 +159,8 @@ class SparkSide:
         """Return where the queries stand after their last finished micro-batches: the next offsets to be read."""
         assert self.owner is not None
         found = {topic: dict(partitions) for topic, partitions in self.owner.offsets.items()}
+        for topic in self.owner.in_files:
+            found[topic] = dict(self.owner.ends[topic])
         for number, batch in self.last_batches().items():
             if batch is not None:
                 for topic, partitions in self._batch_offsets(number, batch).items():
@@ -168,10 +172,10 @@ class SparkSide:
     def _batch_offsets(self, number: int, batch: int) -> dict[str, dict[str, int]]:
         path = f"{self._query(number)}/offsets/{batch}"
         lines = (self._files.read(path) or b"").decode().splitlines()
-        if len(lines) != 3 or lines[0] != "v1":  # version, the query's metadata, the offsets of its one source
+        if len(lines) < 3 or lines[0] != "v1":  # version, the query's metadata, the offsets of each of its sources
             raise CheckpointError(f"{path} is not what Spark 4.2 writes: its offsets cannot be handed over.")
-        offsets: dict[str, dict[str, int]] = orjson.loads(lines[2])
-        return offsets
+        sources: list[dict[str, dict[str, int]]] = [orjson.loads(line) for line in lines[2:]]
+        return {topic: at for source in sources if FILES_OFFSET not in source for topic, at in source.items()}
 
     def _state(self, number: int) -> DataFrame | None:
         assert self.owner is not None

@@ -7,7 +7,7 @@ replaced, which is one step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,7 @@ class Ownership:
     offsets: where the queries of this generation begin. seeded: the numbers of the sub-topologies that begin with a
     state. ends: where a backfill ends; topics without one are read as far as they go. mark: the number of the handover,
     which the group has committed as long as the state is not the local engine's; 0: there was none.
+    files: where the history of in_files is, which a backfill reads instead of these topics; "": nowhere.
     """
 
     engine: str = SPARK
@@ -37,6 +38,8 @@ class Ownership:
     seeded: tuple[int, ...] = ()
     ends: Offsets = field(default_factory=dict)
     mark: int = 0
+    files: str = ""
+    in_files: tuple[str, ...] = ()
 
     def directory(self, checkpoint: str) -> str:
         """Return the folder of this generation."""
@@ -57,12 +60,18 @@ class Ownership:
             partitions.update({str(number): at for number, at in self.offsets.get(topic, {}).items()})
         return orjson.dumps(starts).decode()
 
+    def from_files(self, topics: Iterable[str]) -> list[str]:
+        """Return those of the topics that are read from files."""
+        return [topic for topic in topics if topic in self.in_files]
+
     def wanted(self) -> str:
-        """Return the SQL condition of the records before the ends."""
+        """Return the SQL condition of the records before the ends; of files also from the offsets on."""
+        limits = [("offset >=", self.ends), *([("offset <", self.offsets)] if self.files else [])]
         beyond = [
-            f"(topic = '{topic}' AND partition = {partition} AND offset >= {end})"
-            for topic, partitions in self.ends.items()
-            for partition, end in partitions.items()
+            f"(topic = '{topic}' AND partition = {partition} AND {condition} {limit})"
+            for condition, offsets in limits
+            for topic, partitions in offsets.items()
+            for partition, limit in partitions.items()
         ]
         return f"NOT ({' OR '.join(beyond)})" if beyond else "true"
 
@@ -75,6 +84,8 @@ class Ownership:
             "seeded": self.seeded,
             "ends": _named(self.ends),
             "mark": self.mark,
+            "files": self.files,
+            "in_files": self.in_files,
         }
         return orjson.dumps(content, option=orjson.OPT_INDENT_2)
 
@@ -87,7 +98,8 @@ def unpack_ownership(data: bytes | None, checkpoint: str) -> Ownership:
         content: Any = orjson.loads(data)
         offsets, ends = _numbered(content["offsets"]), _numbered(content["ends"])
         generation, mark = int(content["generation"]), int(content["mark"])
-        return Ownership(content["engine"], generation, offsets, tuple(content["seeded"]), ends, mark)
+        seeded, files, in_files = tuple(content["seeded"]), str(content["files"]), tuple(content["in_files"])
+        return Ownership(content["engine"], generation, offsets, seeded, ends, mark, files, in_files)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"{checkpoint}/{OWNERSHIP_FILE} cannot be read: {error!r}. It says which engine goes on with the "

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from pickle import PicklingError
 from typing import Any
 
@@ -25,6 +26,7 @@ from .changelog_reader import SEED_DDL
 from .checkpoint import IDENTITY_FILE, CheckpointError, check, full_source_topics, identity
 from .connector import require_connector
 from .failures import PYTHON_WAS_LATE, python_was_late, query_failure
+from .history_files import stream_of
 from .kafka_settings import producer_settings, source_options
 from .kafka_sink import WRITTEN_DDL, write_to_kafka
 from .ownership import BACKFILL, OWNERSHIP_FILE, SPARK, Ownership, require_engine, unpack_ownership
@@ -231,15 +233,12 @@ class SparkStreams:
         buckets = buckets_of(topology, config)
         tasks = max(self._counts[topic] for topic in topics) * buckets
         self._spark.conf.set("spark.sql.shuffle.partitions", str(tasks))  # fixed by the checkpoint's first start
-        options = source_options(topology, config, self._counts, topics)
-        options["startingOffsets"] = self._owner.starting_offsets(options["startingOffsets"])
         directory = self._owner.query_directory(self._checkpoint, number)
-        source = self._spark.readStream.format("kafka").options(**options).load().where(self._owner.wanted())
-        records = source.selectExpr(
-            "topic", "partition", "offset", "unix_millis(timestamp) AS timestamp", "key", "value", "headers"
-        )
+        from_files = self._owner.from_files(topics)
+        records = self._records(topology, topics, from_files)
         plan = TaskPlan(topology, config, dict(self._counts))
-        stateless, has_alarm = is_stateless(topology, config), may_punctuate(topology)
+        # Of files, only whoever has all records of a partition can bring them into their order.
+        stateless, has_alarm = is_stateless(topology, config) and not from_files, may_punctuate(topology)
         # Where a look at the timers alone makes a micro-batch, what is available would never be all processed.
         self._spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(not available_now).lower())
         if stateless:
@@ -249,7 +248,7 @@ class SparkStreams:
                 records.mapInArrow(lambda batches: pack_by_task(batches, buckets), PACKED_DDL)
                 .groupBy("task")
                 .transformWithState(
-                    TaskProcessor(plan, buckets, has_alarm),
+                    TaskProcessor(plan, buckets, has_alarm, mixed=bool(from_files)),
                     OUTPUT_DDL,
                     "Update",
                     "ProcessingTime" if has_alarm else "None",
@@ -267,6 +266,23 @@ class SparkStreams:
         elif has_alarm:
             writer = writer.trigger(processingTime=ALARM_INTERVAL)
         return writer.start()
+
+    def _records(self, topology: ProcessorTopology, topics: list[str], from_files: list[str]) -> DataFrame:
+        """Return the records of topics as a stream of RECORD_DDL."""
+        frames = []
+        if from_files:
+            frames.append(stream_of(self._spark, self._owner.files, from_files))
+        from_kafka = [topic for topic in topics if topic not in from_files]
+        if from_kafka:
+            options = source_options(topology, self._config, self._counts, from_kafka)
+            options["startingOffsets"] = self._owner.starting_offsets(options["startingOffsets"])
+            found = self._spark.readStream.format("kafka").options(**options).load()
+            frames.append(
+                found.selectExpr(
+                    "topic", "partition", "offset", "unix_millis(timestamp) AS timestamp", "key", "value", "headers"
+                )
+            )
+        return reduce(DataFrame.unionByName, frames).where(self._owner.wanted())
 
     def _seed(self, number: int, query_directory: str) -> GroupedData | None:
         """Return what a query's state begins with after a handover; None once its first micro-batch is finished."""

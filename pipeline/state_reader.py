@@ -28,6 +28,9 @@ def read_stores(spark: SparkSession, checkpoint: str, subtopologies: Iterable[in
 
 def blobs(spark: SparkSession, query_checkpoint: str) -> Any:
     """Return a frame of task, store, number and data: the state after the last finished micro-batch of a query."""
+    # Reading a snapshot reports to the coordinator of state stores, which Spark makes with its manager of queries. A
+    # session that has started no query has none: "Cannot find endpoint".
+    _ = spark.streams
     state = spark.read.format("statestore").option("path", query_checkpoint).option("stateVarName", STATE_VARIABLE)
     return state.load().selectExpr(
         "key.task AS task",

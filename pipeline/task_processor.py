@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import methodcaller
 from typing import Any
 
 import pyarrow as pa
@@ -52,13 +53,14 @@ class TaskProcessor(StatefulProcessor):
     """Runs the tasks of a sub-topology; the grouping key: see record_batches.pack_by_task.
 
     buckets: how many tasks share a partition. has_alarm: wake tasks by a timer when one of their punctuations is due by
-    the wall clock, though no record comes.
+    the wall clock, though no record comes. mixed: the source may give records of a partition out of their order.
     """
 
-    def __init__(self, plan: TaskPlan, buckets: int = 1, has_alarm: bool = False) -> None:
+    def __init__(self, plan: TaskPlan, buckets: int = 1, has_alarm: bool = False, mixed: bool = False) -> None:
         self._plan = plan
         self._buckets = buckets
         self._has_alarm = has_alarm
+        self._mixed = mixed
         self._handle: Any = None
         self._pages: Any = None
 
@@ -73,7 +75,7 @@ class TaskProcessor(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803 - Spark's
         """Process one micro-batch of one task; rows: see record_batches.PACKED_DDL."""
-        return self._run(key[0], _unpacked(rows))
+        return self._run(key[0], _unpacked(rows, self._mixed))
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
         """Let a task punctuate by the wall clock, which is all that an expired timer says."""
@@ -103,13 +105,19 @@ class TaskProcessor(StatefulProcessor):
         """See StatefulProcessor; tasks close with their micro-batch."""
 
 
-def _unpacked(rows: Iterable[Any]) -> dict[str, list[Message]]:
-    """Return the records by topic, in the order of offsets, however the shuffle has brought them."""
+def _unpacked(rows: Iterable[Any], mixed: bool) -> dict[str, list[Message]]:
+    """Return the records by topic, in the order of offsets, however the shuffle has brought them.
+
+    mixed: they were not in that order before the shuffle either.
+    """
     found: dict[str, list[Message]] = {}
     for row in sorted(rows, key=lambda row: (row.topic, row.first_offset)):
         records = found.setdefault(row.topic, [])
         for batch in unpack(bytes(row.records)):
             records.extend(messages(batch))
+    if mixed:
+        for records in found.values():
+            records.sort(key=methodcaller("offset"))
     return found
 
 

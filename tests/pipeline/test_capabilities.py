@@ -142,6 +142,14 @@ def test_in_buckets_a_count_is_identical_and_a_windowed_one_says_whose_stream_ti
     assert "identical" in of(report(windowed(), **{**settings, "penstock_spark_buckets": 1}), "AGGREGATE")
 
 
+def test_what_buckets_send_on_comes_in_another_order() -> None:
+    builder = StreamsBuilder()
+    builder.table("in", **STRINGS).group_by(lambda key, value: (value, key), **STRINGS).count().to_stream().to("out")
+    in_order, in_buckets = report(builder.build()), report(builder.build(), penstock_spark_buckets=4)
+    assert "identical" in of(in_order, "SINK")
+    assert "may be sent on in another order" in of(in_buckets, "SINK")
+
+
 def test_objects_of_the_users_may_look_at_all_keys_of_a_partition_so_these_stay_together() -> None:
     builder = StreamsBuilder()
     builder.stream("in", **STRINGS).process(_Echo).to("out")

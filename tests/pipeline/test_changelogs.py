@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
-from penstock import Serdes, StreamsConfig
+from penstock import Serdes, StreamsConfig, StreamsError
 from penstock.pipeline.changelog_reader import MemoryState, RestoringTask
 from penstock.pipeline.checkpoint import CheckpointError
+from penstock.pipeline.history_files import check_follows
 from penstock.pipeline.ownership import BACKFILL, LOCAL, SPARK, Ownership, require_engine, unpack_ownership
 from penstock.pipeline.paged_rows import DIRECTORY, unpack_rows
 from penstock.pipeline.query_progress import progress_of
@@ -95,8 +97,22 @@ def test_the_file_that_says_whose_the_state_is() -> None:
         '{"in":{"0":5,"1":-2},"other":{"0":-1}}'
     )
     assert owner.wanted() == "NOT ((topic = 'in' AND partition = 0 AND offset >= 9))"
+    of_files = Ownership(BACKFILL, 1, {"in": {0: 5}}, (), {"in": {0: 9}}, 7, "/history", ("in",))
+    assert unpack_ownership(of_files.packed(), "there") == of_files
+    assert of_files.from_files(["in", "other"]) == ["in"]
+    assert "AND offset < 5)" in of_files.wanted()
     with pytest.raises(CheckpointError, match="cannot be read"):
         unpack_ownership(b"{", "there")
+
+
+@pytest.mark.parametrize(
+    ("last", "told"),
+    [({"in": {0: 9}}, None), ({"in": {0: 8}}, "it has the offsets 3 to 8"), ({}, "it is not there")],
+)
+def test_a_topic_has_to_go_on_where_its_files_end(last: dict[str, dict[int, int]], told: str | None) -> None:
+    text = f"in-0 does not go on where the history in /history ends, at offset 9: {told}"
+    with nullcontext() if told is None else pytest.raises(StreamsError, match=text):
+        check_follows({"in": {0: 9}}, {"in": {0: 3}}, last, "/history")
 
 
 @pytest.mark.parametrize(
