@@ -115,8 +115,9 @@ cdef class CellTable:
         cdef PyObject *found = PyDict_GetItemWithError(self.entries, key)
         if found is NULL:
             return NOT_CACHED
-        (<Cell>found).used = True
-        return (<Cell>found).value()
+        cdef Cell cell = <Cell?>found
+        cell.used = True
+        return cell.value()
 
     def updates(self, load, private_copy):
         """Return what changes the cells; see CellUpdates."""
@@ -141,15 +142,17 @@ cdef class CellTable:
 
     cdef int sort_dirty(self) except -1:
         cdef list dirty = self.dirty
+        cdef Cell cell
         cdef Py_ssize_t i, size = len(dirty)
         cdef Stamped *ordered = <Stamped *>malloc((size + 1) * sizeof(Stamped))
         if ordered is NULL:
             raise MemoryError()
-        for i in range(size):
-            ordered[i].cell = <PyObject *>dirty[i]
-            ordered[i].stamp = (<Cell>dirty[i]).stamp
-        qsort(ordered, size, sizeof(Stamped), _by_stamp)
         try:
+            for i in range(size):
+                cell = dirty[i]
+                ordered[i].cell = <PyObject *>cell
+                ordered[i].stamp = cell.stamp
+            qsort(ordered, size, sizeof(Stamped), _by_stamp)
             dirty[:] = [<object>ordered[i].cell for i in range(size)]
         finally:
             free(ordered)
@@ -176,7 +179,7 @@ cdef class CellUpdates:
     cdef Cell find(self, object key):
         cdef PyObject *found = PyDict_GetItemWithError(self.table.entries, key)
         if found is not NULL:
-            return <Cell>found
+            return <Cell?>found
         cdef Cell cell = self.load(key)
         self.grew = True
         return cell

@@ -156,6 +156,7 @@ cdef class Fetcher:
 
     def take(self, str topic, int32_t partition):
         """Have the records of a partition come here from now on; those that are there already stay where they are."""
+        self.check_open()
         cdef bytes name = topic.encode()
         cdef void *source = rd_queue_of(self.handle, name, partition)
         if source is not NULL:
@@ -165,8 +166,9 @@ cdef class Fetcher:
 
     def fetch(self, Py_ssize_t limit, int timeout_ms):
         """Return up to limit records as {(topic, partition): [message, ...]}, and the events; waits for the first."""
-        if self.queue is NULL:
-            raise RuntimeError("The consumer is closed")
+        self.check_open()
+        if limit < 1:
+            return {}, []
         if limit > self.room:
             free(self.batch)
             self.room = 0
@@ -227,6 +229,11 @@ cdef class Fetcher:
         if known is None:
             known = self.topics[<uintptr_t>rkt] = rd_topic_name(rkt).decode()
         return known
+
+    cdef int check_open(self) except -1:
+        if self.queue is NULL:
+            raise RuntimeError("The consumer is closed")
+        return 0
 
     def close(self):
         """Give the queue back."""
