@@ -55,7 +55,8 @@ class Application:
 
     inputs: its topics. counts: whether there is a second output, of how many records each key has. repartitioned:
     records of several input partitions meet, in any order between them. finals: one output per key. each: one output
-    per record. ticks: outputs follow from the wall clock. store: the one whose rows are lists of record numbers.
+    per record. ticks: outputs follow from the wall clock. global_table: TABLE is one. store: the one whose rows are
+    lists of record numbers.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Application:
     finals: bool = False
     each: bool = False
     ticks: bool = False
+    global_table: bool = False
 
     def __repr__(self) -> str:
         return self.name
@@ -191,6 +193,18 @@ def _joined(seen: Seen, config: Mapping[str, Any]) -> Any:
     return builder.build()
 
 
+def _looked_up(seen: Seen, config: Mapping[str, Any]) -> Any:
+    """The table is a global one: each process has all of it, in memory, and reads it by itself."""
+    builder = StreamsBuilder(config)
+    kept = Materialized("versions", store_type="in_memory")
+    table = builder.global_table(TABLE, key_serde=Serdes.string(), value_serde=Serdes.string(), store=kept)
+    joined = _in(builder, seen).left_join(
+        table, lambda number, version: f"{number}:{version}", key_selector=lambda key, number: key
+    )
+    joined.to(OUT, key_serde=Serdes.string(), value_serde=Serdes.string())
+    return builder.build()
+
+
 def _group(number: str) -> str:
     return f"group-{int(number) % GROUPS}"
 
@@ -206,4 +220,5 @@ APPLICATIONS = (
     Application("suppressed", _suppressed, group_of=_window, windowed=True, finals=True),
     Application("ticking", _ticking, ticks=True),
     Application("joined", _joined, (IN, TABLE), store=None, each=True),
+    Application("looked up", _looked_up, (IN, TABLE), store=None, each=True, global_table=True),
 )

@@ -181,11 +181,11 @@ class Broker:
             opened.timeout = self.world.after(timeout_ms, lambda: self._time_out(writer, opened))
         return writer.current
 
-    def write(self, record: RawRecord, transaction: Transaction | None, client: str) -> None:
-        """Append what a producer sends."""
+    def write(self, record: RawRecord, transaction: Transaction | None, client: str, term: int) -> None:
+        """Append what a producer sends. term: of the process in the group when it gave the record to its producer."""
         partition = TopicPartition(record.topic(), record.partition())
         if transaction is None:
-            self.stale_writes += not self.group.is_current(client)
+            self.stale_writes += term != self.group.term(client) or not self.group.is_current(client)
         else:
             transaction.partitions[partition] = None
             log = self.logs[partition]

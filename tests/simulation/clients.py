@@ -22,6 +22,8 @@ from .connection import Io, SimulatedConnection
 
 #: How long a transaction's call waits for the coordinator before it can be tried again, in ms.
 TRANSACTION_WAIT_MS = 1_000
+#: What librdkafka 2.16 answers, without an error, when a broker goes away in the middle of a list_offsets.
+NO_OFFSET = -1001
 
 
 class SimulatedConsumer:
@@ -113,7 +115,8 @@ class SimulatedProducer:
         self.broker, self.io = broker, io
         self.transactional_id = transactional_id
         self.epoch = -1
-        self.queue: list[RawRecord] = []
+        #: Records, each with the process's term in the group when it came.
+        self.queue: list[tuple[RawRecord, int]] = []
         self.in_transaction = False
         self.just_committed = False
         self.must_abort = False
@@ -132,7 +135,8 @@ class SimulatedProducer:
     ) -> None:
         if partition < 0:
             partition = partition_for_key(key or b"", len(self.broker.partitions(topic)))
-        self.queue.append(RawRecord(topic, partition, -1, timestamp, key, value, headers))
+        record = RawRecord(topic, partition, -1, timestamp, key, value, headers)
+        self.queue.append((record, self.broker.group.term(self.io.client)))
 
     def poll(self, timeout: float) -> int:
         if self.queue:
@@ -165,16 +169,16 @@ class SimulatedProducer:
                 return
         failing = self.io.failing_send(count)
         sent, self.queue = self.queue[:count], self.queue[count:]
-        for number, record in enumerate(sent):
+        for number, (record, term) in enumerate(sent):
             if failing is not None and number >= failing:
                 self.must_abort = True
                 self._on_delivery(KafkaError(KafkaError._MSG_TIMED_OUT), record)
             else:
-                self.broker.write(record, transaction, self.io.client)
+                self.broker.write(record, transaction, self.io.client, term)
 
     def _refuse(self, count: int, error: KafkaError) -> None:
         refused, self.queue = self.queue[:count], self.queue[count:]
-        for record in refused:
+        for record, _ in refused:
             self._on_delivery(error, record)
 
     def _transaction(self) -> Transaction:
@@ -192,8 +196,8 @@ class SimulatedProducer:
             transaction = self._transaction() if self.transactional_id and on_its_way else None
         except (KafkaException, AssertionError):
             return
-        for record in on_its_way:
-            self.broker.write(record, transaction, self.io.client)
+        for record, term in on_its_way:
+            self.broker.write(record, transaction, self.io.client, term)
 
     def list_topics(self, topic: str | None = None, timeout: float = 0) -> Any:
         return self.broker.metadata(topic)
@@ -295,12 +299,20 @@ class SimulatedAdmin(MemoryAdmin):
         isolation_level: Any = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[Any, Any]:
         """Isolation level read_uncommitted, the default: the end is the high watermark."""
-        found = {}
         committed_only = isolation_level is IsolationLevel.READ_COMMITTED
-        for partition, spec in asked.items():
+
+        def answer(partition: RdTopicPartition, spec: Any) -> int:
+            if self.io.leaves_unanswered():
+                return NO_OFFSET
             log = self.cluster.logs[TopicPartition(partition.topic, partition.partition)]
-            offset = log.start if type(spec) is EarliestSpec else log.readable_end(committed_only)
-            found[partition] = done(SimpleNamespace(offset=offset))
+            return log.start if type(spec) is EarliestSpec else log.readable_end(committed_only)
+
+        def find() -> dict[Any, Any]:
+            return {p: done(SimpleNamespace(offset=answer(p, spec))) for p, spec in asked.items()}
+
+        if self.io.world.in_event:  # the group's leader asks on its IO thread, which cannot be left
+            return find()
+        found: dict[Any, Any] = self.io.points.call("list offsets", find, counted=False)
         return found
 
     def delete_records(self, partitions: list[RdTopicPartition]) -> dict[Any, Any]:

@@ -40,14 +40,17 @@ class Points:
         self.passed = 0
         self._listen = listen
 
-    def call(self, kind: str, effect: Callable[[], T]) -> T:
-        """Do something to the world outside of the process, unless the process is hit."""
+    def call(self, kind: str, effect: Callable[[], T], counted: bool = True) -> T:
+        """Do something to the world outside of the process, unless the process is hit.
+
+        counted: whether it is one of "any call"; what became a point later is not, for the sake of the known seeds.
+        """
         if not self.alive:
             raise Killed
         self.passed += 1
         self._listen(kind)
         trigger = self.trigger
-        if trigger is None or (trigger.kind is not None and trigger.kind != kind):
+        if trigger is None or (trigger.kind != kind if trigger.kind is not None else not counted):
             return effect()
         trigger.left -= 1
         if trigger.left > 0:

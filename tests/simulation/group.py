@@ -6,6 +6,7 @@ transaction still holds back (KIP-447). Whoever is thrown out is told so by the 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -67,6 +68,7 @@ class Group:
         self.state = GroupState.EMPTY
         self.generation = 0
         self.members: dict[str, Member] = {}
+        self._removals: Counter[str] = Counter()  # how often a process was given up, or left
         self._leader = ""
         self._on_commit = on_commit
         self._timer: Due | None = None
@@ -102,6 +104,10 @@ class Group:
     def is_current(self, client: str) -> bool:
         """Return whether a process is a member of the current generation."""
         return any(m.client == client and m.generation == self.generation for m in self.members.values())
+
+    def term(self, client: str) -> int:
+        """Return a number that changes when a process is given up."""
+        return self._removals[client]
 
     def _static(self, instance_id: str | None) -> Member | None:
         return next(
@@ -281,6 +287,7 @@ class Group:
 
     def _remove(self, member: Member) -> None:
         self.members.pop(member.member_id, None)
+        self._removals[member.client] += 1
         if member.session is not None:
             self.world.cancel(member.session)
         for reply, answer in ((member.joining, _joined), (member.syncing, _synced)):

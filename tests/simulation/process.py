@@ -32,17 +32,22 @@ class Host:
     name: str
     process_id: str
     state_dir: Path
+    config: StreamsConfig
     disk: Disk
     clock: HostClock
 
 
 @dataclass(frozen=True)
 class Roughness:
-    """How often things go wrong by themselves, as shares: exchanges lost, sends failed, commits asked for early."""
+    """How often things go wrong by themselves, as shares: exchanges lost, sends failed, commits asked for early.
+
+    unanswered: questions for the ends of partitions that a broker leaves without an answer and without an error.
+    """
 
     lost: float = 0.0
     failed_sends: float = 0.0
     early_commits: float = 0.0
+    unanswered: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -69,12 +74,10 @@ class Control:
 class Process:
     """A stream thread in a slot of a host. connection.Io for its clients."""
 
-    def __init__(
-        self, world: World, broker: Broker, host: Host, slot: int, life: int, config: StreamsConfig, topology: Any
-    ) -> None:
+    def __init__(self, world: World, broker: Broker, host: Host, slot: int, life: int, topology: Any) -> None:
         self.world, self.broker, self.host, self.slot = world, broker, host, slot
         self.client = f"{host.name}.{slot}#{life}"
-        self.config = config
+        self.config = host.config
         self.roughness = Roughness()
         self.points = Points(lambda kind: world.note(self.client, kind))
         #: While a process is stopped (SIGSTOP) its IO thread is, too; what came meanwhile waits here.
@@ -238,6 +241,11 @@ class Process:
         if not self._happens(self.roughness.lost):
             return None
         return self.world.chance.choice(("request", "answer"))
+
+    def leaves_unanswered(self) -> bool:
+        """Return whether the broker goes away in the middle of a question for the end of a partition."""
+        share = self.roughness.unanswered
+        return share > 0 and self.world.further_chance.random() < share
 
     def failing_send(self, count: int) -> int | None:
         """Return which of so many records is the first that cannot be sent, None if all can."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 #: Simulated time begins here: at zero, "so long ago" would be before the beginning.
 START_MS = 1_000_000
@@ -21,13 +21,11 @@ class StalledError(Exception):
     """Somebody waits for what nothing will bring about."""
 
 
-@dataclass(order=True)
+@dataclass(eq=False, slots=True)
 class Due:
-    """Something that happens at a moment (ms)."""
+    """Something that happens at a moment."""
 
-    at_ms: int
-    number: int
-    happen: Callable[[], None] = field(compare=False)
+    happen: Callable[[], None]
 
 
 class World:
@@ -36,6 +34,8 @@ class World:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.chance = random.Random(seed)
+        #: For faults that came later: they must not change the plans of the seeds that are known.
+        self.further_chance = random.Random(f"more {seed}")
         self.now_ms = START_MS
         self.trace: list[tuple[int, str, str]] = []
         #: Whether something has gone wrong that at-least-once may answer by doing work again.
@@ -44,7 +44,8 @@ class World:
         self.violations: list[str] = []
         #: Whether what runs now is something that was due, and no stream thread.
         self.in_event = False
-        self._due: list[Due] = []
+        #: By the moment (ms) and the order of announcement.
+        self._due: list[tuple[int, int, Due]] = []
         self._number = 0
 
     def note(self, who: str, what: str) -> None:
@@ -59,8 +60,8 @@ class World:
     def after(self, ms: int, happen: Callable[[], None]) -> Due:
         """Let something happen in so many ms."""
         self._number += 1
-        due = Due(self.now_ms + ms, self._number, happen)
-        heapq.heappush(self._due, due)
+        due = Due(happen)
+        heapq.heappush(self._due, (self.now_ms + ms, self._number, due))
         return due
 
     def cancel(self, due: Due) -> None:
@@ -70,21 +71,21 @@ class World:
     def advance(self, ms: int) -> None:
         """Let so much time pass, with all that is due in it."""
         until = self.now_ms + ms
-        while self._due and self._due[0].at_ms <= until:
+        while self._due and self._due[0][0] <= until:
             self._next()
         self.now_ms = max(self.now_ms, until)
 
     def skip(self, ms: int) -> None:
         """Let time pass until something has happened, for so long at most."""
         until = self.now_ms + ms
-        if self._due and self._due[0].at_ms <= until:
+        if self._due and self._due[0][0] <= until:
             self._next()
         else:
             self.now_ms = until
 
     def _next(self) -> None:
-        due = heapq.heappop(self._due)
-        self.now_ms = max(self.now_ms, due.at_ms)
+        at_ms, _, due = heapq.heappop(self._due)
+        self.now_ms = max(self.now_ms, at_ms)
         before, self.in_event = self.in_event, True
         due.happen()
         self.in_event = before

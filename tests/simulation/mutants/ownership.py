@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.statestore.state_directory import StateDirectory
+from penstock.statestore.state_store import StateStore
 from penstock.topology.records import TopicPartition
+from penstock.workers import changelog_bounds
 from penstock.workers.assigned_streams_tasks import AssignedStreamsTasks
 from penstock.workers.assignment.subscription_info import UNKNOWN_OFFSET_SUM
 from penstock.workers.changelog import Changelog
@@ -77,6 +79,16 @@ def to_the_last_stable_offset(original: Any) -> Any:
         }
 
     return poll
+
+
+def unanswered_end_is_an_end(_: Any) -> Any:
+    """What librdkafka leaves unanswered, without an error, passes for the end of the changelog. This was found."""
+    return lambda answer, by_time=False: int(answer.offset)
+
+
+def all_global_tables_noted(_: Any) -> Any:
+    """A global table in memory is not read anew, as if it had outlived its process. This was found."""
+    return property(lambda _store: True)
 
 
 def cache_dropped_at_revoke(original: Any) -> Any:
@@ -175,16 +187,18 @@ OWNERSHIP_MUTANTS = (
         AssignedStreamsTasks,
         "update_restored",
         promoted_without_catching_up,
-        15,
+        90,
     ),
     Mutant("zombie commits", TaskManager, "handle_lost_all", zombie_commits, 1),
-    Mutant("transaction outlives its tasks", TaskManager, "handle_lost_all", transaction_outlives_its_tasks, 34),
-    Mutant("abort that aborts nothing", StreamsProducer, "abort_transaction", abort_forgets_to_abort, 34),
+    Mutant("transaction outlives its tasks", TaskManager, "handle_lost_all", transaction_outlives_its_tasks, 8),
+    Mutant("abort that aborts nothing", StreamsProducer, "abort_transaction", abort_forgets_to_abort, 8),
     Mutant("restore ends one record early", Changelog, "begin", one_record_early, 15),
-    Mutant("restore ends at the last stable offset", ChangelogBounds, "poll", to_the_last_stable_offset, 92),
-    Mutant("cached entries dropped at revoke", TaskManager, "suspend_tasks_and_state", cache_dropped_at_revoke, 35),
-    Mutant("suspended without a commit", TaskManager, "_commit_before_suspending", suspended_without_commit, 28),
-    Mutant("reads on where it was before", PartitionConsumer, "unassign", resumes_where_it_was, 4),
+    Mutant("restore ends at the last stable offset", ChangelogBounds, "poll", to_the_last_stable_offset, 440),
+    Mutant("unanswered end taken for the end", changelog_bounds, "listed_offset", unanswered_end_is_an_end, 83),
+    Mutant("global table in memory not read anew", StateStore, "persistent", all_global_tables_noted, 4003),
+    Mutant("cached entries dropped at revoke", TaskManager, "suspend_tasks_and_state", cache_dropped_at_revoke, 164),
+    Mutant("suspended without a commit", TaskManager, "_commit_before_suspending", suspended_without_commit, 41),
+    Mutant("reads on where it was before", PartitionConsumer, "unassign", resumes_where_it_was, 8),
     Mutant("pause outlives its assignment", PartitionConsumer, "unassign", pause_outlives_its_assignment, 5897),
     Mutant(
         "state of new tasks is not told of", TaskManager, "task_offset_sums", tasks_that_are_not_open_yet_untold, 20419
