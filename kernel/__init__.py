@@ -1,7 +1,8 @@
 """The compiled kernel: what is done for each record, in C. Optional; docs/kernel.md says when it is there.
 
-Its modules are None where they are not built, or with ``PENSTOCK_KERNEL=off``. Nothing depends on them but speed: what
-they do stands in Python too, where they are used.
+cells: of record caches. messages: a loop's way through a batch. fetch: records straight from librdkafka. Each is None
+where it is not built, or with ``PENSTOCK_KERNEL=off``. Nothing depends on them but speed: what they do stands in Python
+too, where they are used.
 """
 
 from __future__ import annotations
@@ -17,16 +18,13 @@ if __name__ != "penstock.kernel":
 VARIABLE = "PENSTOCK_KERNEL"
 
 
-def _load(name: str) -> Any:
+def __getattr__(name: str) -> Any:
+    """Return a module when it is first asked for: fetch loads librdkafka, which not every process may hold."""
+    if name not in ("cells", "messages", "fetch"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if os.environ.get(VARIABLE) == "off":
         return None
     try:
         return importlib.import_module(f"{__name__}.{name}")
     except ModuleNotFoundError:  # not built here
         return None
-
-
-#: The cells of record caches; a loop's way through a batch of messages; records straight from librdkafka.
-cells: Any = _load("cells")
-messages: Any = _load("messages")
-fetch: Any = _load("fetch")

@@ -1,0 +1,50 @@
+"""Nothing that comes from outside the process tree is unpickled: who may do it is listed here, and why."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.test_structure import ROOMS, ROOT, python_files
+
+#: What turns bytes into objects and can run code in doing so; cloudpickle's loads is pickle's.
+MODULES = {"pickle", "cloudpickle", "marshal", "shelve", "dill"}
+CALLS = {"load", "loads", "Unpickler"}
+#: file: whose bytes it reads.
+ALLOWED = {
+    "supervisor/channel.py": "the pipe between the supervisor and its own processes",
+    "supervisor/worker_process.py": "the specification that the supervisor gives a process when it spawns it",
+    "supervisor/topology_source.py": "a topology that the supervisor hands to its own processes",
+}
+
+
+def unpicklings(path: Path) -> Iterator[str]:
+    tree = ast.parse(path.read_text())
+    named = {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module in MODULES
+        for alias in node.names
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            called = named.get(called, called)
+            module, _, function = called.rpartition(".")
+            if module in MODULES and function in CALLS:
+                yield f"{path.relative_to(ROOT)}:{node.lineno}: {called}"
+
+
+def test_only_what_our_own_processes_send_is_unpickled() -> None:
+    found = [place for path in python_files(*ROOMS) for place in unpicklings(path)]
+    assert {place.split(":")[0] for place in found} == set(ALLOWED), "\n".join(found)
+
+
+def test_no_pipe_of_multiprocessing_listens_where_others_could_connect() -> None:
+    """Its Listener and Client unpickle what whoever connects sends."""
+    for path in python_files(*ROOMS):
+        text = path.read_text()
+        assert "multiprocessing.managers" not in text, path
+        assert "connection import Listener" not in text, path
+        assert "connection import Client" not in text, path
