@@ -150,6 +150,11 @@ _SENT_ON = (
     "records of keys in different buckets may be sent on in another order (penstock.spark.buckets): what follows sees "
     "them as those of different partitions"
 )
+_MERGED = (
+    "which of several topics' records comes next, that with the lowest timestamp, is decided among those of a bucket "
+    "(penstock.spark.buckets): joins of records whose timestamps go back may find other partners"
+)
+_MERGING = (Capability.COARSER, _MERGED)
 _CACHED = "one update per key and micro-batch (locally: per key and commit) from {}, which has a record cache"
 
 
@@ -278,7 +283,7 @@ def _capability(
     node: Node, topology: ProcessorTopology, config: Mapping[str, Any], internal: frozenset[str]
 ) -> tuple[Capability, str]:
     if isinstance(node, SourceNode):
-        return _source(node)
+        return _MERGING if _merges(topology, config) and _source(node) == _IDENTICAL else _source(node)
     if isinstance(node, SinkNode):
         sends_on = node.topic in internal and buckets_of(topology, config) > 1
         return (Capability.COARSER, _SENT_ON) if sends_on else _IDENTICAL
@@ -297,6 +302,12 @@ def _capability(
     if buckets_of(topology, config) > 1 and not _is_by_key(node, topology):
         coarser.append(_BUCKET)
     return (Capability.COARSER, "; ".join(coarser)) if coarser else (capability, text)
+
+
+def _merges(topology: ProcessorTopology, config: Mapping[str, Any]) -> bool:
+    """Return whether each bucket of a sub-topology brings several topics' records into one order."""
+    topics = [topic for node in topology.nodes.values() if isinstance(node, SourceNode) for topic in node.topics]
+    return len(topics) > 1 and buckets_of(topology, config) > 1
 
 
 def _is_by_key(node: ProcessorNode, topology: ProcessorTopology) -> bool:
