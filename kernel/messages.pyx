@@ -51,12 +51,18 @@ cdef class Message:
 
 @cython.final
 cdef class Unpacked:
-    """Iterates over messages as (message, key, value, timestamp, headers), key and value serialized."""
+    """Iterates over messages as (message, key, value, timestamp, headers), key and value serialized.
+
+    reads_keys: keys are texts, and read here. message: the one that was looked at last, whose key may be no text.
+    """
 
     cdef object messages
+    cdef bint reads_keys
+    cdef readonly object message
 
-    def __init__(self, messages):
+    def __init__(self, messages, bint reads_keys=False):
         self.messages = iter(messages)
+        self.reads_keys = reads_keys
 
     def __iter__(self):
         return self
@@ -64,7 +70,14 @@ cdef class Unpacked:
     def __next__(self):
         message = next(self.messages)
         cdef Message ours
-        if type(message) is Message:
-            ours = <Message>message
-            return (message, ours._key, ours._value, ours._timestamp, ours._headers)
-        return (message, message.key(), message.value(), message.timestamp()[1], message.headers())
+        self.message = message
+        if type(message) is not Message:
+            key = message.key()
+            if self.reads_keys and key is not None:
+                key = decode_text(key)
+            return (message, key, message.value(), message.timestamp()[1], message.headers())
+        ours = <Message>message
+        key = ours._key
+        if self.reads_keys and key is not None:
+            key = PyUnicode_DecodeUTF8(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), "penstock.java")
+        return (message, key, ours._value, ours._timestamp, ours._headers)

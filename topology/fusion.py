@@ -263,9 +263,15 @@ class SourceCode(LoopCode):
         self._indent = 1
         self.emit("stream_time = task.stream_time_ms")
         self.emit("key = None")
-        unpacked = "iter" if compiled is None else self.bind(compiled.Unpacked, "unpacked")
-        record = "message" if compiled is None else "message, key, value, at, headers"
-        self.emit(f"remaining = {unpacked}(messages)")
+        if compiled is None:
+            self.emit("remaining = iter(messages)")
+            record = "message"
+        else:
+            reads_keys = to_key.names.get("decode") is compiled.decode_text
+            self.emit("message = headers = None")
+            self.emit(f"remaining = {self.bind(compiled.Unpacked, 'unpacked')}(messages, {reads_keys})")
+            record = "message, key, value, at, headers"
+            to_key = ITSELF if reads_keys else to_key
         with self.block("while True:"):
             with self.block("try:"):
                 with self.block(f"for {record} in remaining:"):
@@ -274,6 +280,10 @@ class SourceCode(LoopCode):
                 self.emit("return")
             with self.block("except Exception as error:"):
                 self.emit("task.stream_time_ms = stream_time")
+                if compiled is not None:
+                    with self.block("if message is not remaining.message:"):  # its key cannot be read
+                        self.emit("message = remaining.message")
+                        self.emit("timestamp = None")
                 self.emit("failed(message, key, timestamp, headers, error)")
 
     def _write_record(self, children: tuple[str, ...], to_key: Inline, to_value: Inline) -> None:
@@ -281,13 +291,14 @@ class SourceCode(LoopCode):
         self.emit("timestamp = None" if unpacked else "timestamp = headers = None")  # until the record is deserialized
         for name, code in (("key", to_key), ("value", to_value)):
             if code.takes_none:
-                self.emit(f"{name} = {self.use(code, name if unpacked else f'message.{name}()')}")
+                read = name if unpacked else f"message.{name}()"
+                if not unpacked or code.template != "{}":
+                    self.emit(f"{name} = {self.use(code, read)}")
                 continue
             if not unpacked:
                 self.emit(f"{name} = message.{name}()")
-            if code is not ITSELF:
-                with self.block(f"if {name} is not None:"):
-                    self.emit(f"{name} = {self.use(code, name)}")
+            with self.block(f"if {name} is not None:"):
+                self.emit(f"{name} = {self.use(code, name)}")
         self.emit("timestamp = at" if unpacked else "timestamp = message.timestamp()[1]")
         with self.block("if timestamp > stream_time:"):
             self.emit("stream_time = timestamp")

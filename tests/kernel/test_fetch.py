@@ -10,7 +10,8 @@ import confluent_kafka
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 
-from penstock import kernel
+from penstock import Serdes, StreamsBuilder, kernel
+from penstock.testing import TopologyTestDriver
 from penstock.topology.records import RawRecord, TopicPartition
 from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.partition_consumer import PartitionConsumer
@@ -170,3 +171,47 @@ def test_a_closed_fetcher_says_so() -> None:
 def test_messages_of_any_kind_are_unpacked() -> None:
     record = RawRecord("t", 0, 5, 77, b"k", None, [("h", b"v")])
     assert list(kernel.messages.Unpacked([record])) == [(record, b"k", None, 77, [("h", b"v")])]
+
+
+def test_keys_are_read_on_the_way_and_the_message_of_a_key_that_is_no_text_is_known() -> None:
+    class Broken(RawRecord):
+        """A record whose key cannot be read at all."""
+
+        def key(self) -> bytes | None:
+            raise ValueError("no key")
+
+    records = [RawRecord("t", 0, 0, 1, "ключ".encode(), b"v"), Broken("t", 0, 1, 1, b"", b"v")]
+    unpacked = kernel.messages.Unpacked(records, True)
+    assert next(unpacked)[1] == "ключ"
+    with pytest.raises(ValueError, match="no key"):
+        next(unpacked)
+    assert unpacked.message is records[1]
+
+
+def test_a_record_that_cannot_be_read_is_the_one_that_is_named() -> None:
+    builder = StreamsBuilder()
+    text: Any = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
+    builder.stream("in", **text).to("out")
+    config = {"deserialization.exception.handler": "continue"}
+    with TopologyTestDriver(builder.build(), config) as driver:
+        source = driver._task.compiled.sources["in"]
+
+        tried: list[bool] = []
+
+        class Broken(RawRecord):
+            """A record whose key cannot be read by the loop; the handler looks at it afterwards."""
+
+            def key(self) -> bytes | None:
+                if not tried:
+                    tried.append(True)
+                    raise ValueError("no key")
+                return b""
+
+        source.process_batch(
+            [
+                RawRecord("in", 0, 0, 1, b"a", b"v"),
+                Broken("in", 0, 1, 1, b"", b"v"),
+                RawRecord("in", 0, 2, 1, b"b", b"v"),
+            ]
+        )
+        assert [(record.topic, record.key) for record in driver._task.take_produced()] == [("out", b"a"), ("out", b"b")]
