@@ -5,7 +5,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 
 
-def decode_text(bytes data not None):
+cpdef str decode_text(bytes data):
     """Return a text as Java reads it; see topology/serdes.py, which knows the error handler."""
     return PyUnicode_DecodeUTF8(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), "penstock.java")
 
@@ -72,12 +72,9 @@ cdef class Unpacked:
         cdef Message ours
         self.message = message
         if type(message) is not Message:
-            key = message.key()
-            if self.reads_keys and key is not None:
-                key = decode_text(key)
-            return (message, key, message.value(), message.timestamp()[1], message.headers())
+            return (message, self.read(message.key()), message.value(), message.timestamp()[1], message.headers())
         ours = <Message>message
-        key = ours._key
-        if self.reads_keys and key is not None:
-            key = PyUnicode_DecodeUTF8(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), "penstock.java")
-        return (message, key, ours._value, ours._timestamp, ours._headers)
+        return (message, self.read(ours._key), ours._value, ours._timestamp, ours._headers)
+
+    cdef object read(self, key):
+        return decode_text(key) if self.reads_keys and key is not None else key

@@ -1,15 +1,17 @@
 """Says so when the input is held up by a transaction that somebody has left open.
 
 With read_committed nothing behind an open transaction's first record is read. That looks like a topic without new
-records; only the high watermark, which goes on, tells the difference.
+records; only the high watermark, which goes on while the last stable offset stands, tells the difference. Where both go
+on, it is the consumer that stands still: see stall_watchdog.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from concurrent.futures import Future
 from typing import Any
 
-from confluent_kafka import KafkaException
+from confluent_kafka import IsolationLevel, KafkaException
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import OffsetSpec  # no __all__ there
 
@@ -20,6 +22,7 @@ from .listed_offsets import listed_offset
 from .log_context import PrefixedLogger
 from .partition_consumer import PartitionConsumer
 
+_LEVEL = IsolationLevel
 #: How long a partition stands still before it is told, in ms; more than any transaction of ours should take.
 STANDSTILL_MS = 10_000
 #: How long the broker may take to answer, in seconds.
@@ -48,8 +51,8 @@ class OpenTransactionWatch:
         self._interval_ms = interval_ms
         self._log = log
         self._next_ms = clock.monotonic_ms() + interval_ms
-        #: What was asked the last time: the position then, and the high watermark to come.
-        self._asked: dict[TopicPartition, tuple[int, Future[Any]]] = {}
+        #: What was asked the last time: the position then; the last stable offset and the high watermark to come.
+        self._asked: dict[TopicPartition, tuple[int, tuple[Future[Any], Future[Any]]]] = {}
         self._told: dict[TopicPartition, int] = {}
 
     def poll(self) -> None:
@@ -59,9 +62,9 @@ class OpenTransactionWatch:
             return
         self._next_ms = now_ms + self._interval_ms
         at_end = self._at_end()
-        for partition, (position, future) in self._asked.items():
-            if at_end.get(partition) == position and future.done():
-                self._judge(partition, position, future)
+        for partition, (position, futures) in self._asked.items():
+            if at_end.get(partition) == position and all(future.done() for future in futures):
+                self._judge(partition, position, *futures)
         self._ask(at_end)
 
     def _at_end(self) -> dict[TopicPartition, int]:
@@ -72,21 +75,24 @@ class OpenTransactionWatch:
         return {partition: position for partition, position in found.items() if position is not None}
 
     def _ask(self, at_end: dict[TopicPartition, int]) -> None:
-        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        asked = {RdTopicPartition(*partition): latest for partition in at_end}
-        futures = self._admin.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_SECONDS) if asked else {}
-        self._asked = {
-            (partition := TopicPartition(p.topic, p.partition)): (at_end[partition], future)
-            for p, future in futures.items()
-        }
+        stable, high = (self._ends(at_end, level) for level in (_LEVEL.READ_COMMITTED, _LEVEL.READ_UNCOMMITTED))
+        self._asked = {p: (position, (stable[p], high[p])) for p, position in at_end.items()}
 
-    def _judge(self, partition: TopicPartition, position: int, future: Future[Any]) -> None:
+    def _ends(self, partitions: Collection[TopicPartition], level: IsolationLevel) -> dict[TopicPartition, Future[Any]]:
+        if not partitions:
+            return {}
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        asked = {RdTopicPartition(*partition): latest for partition in partitions}
+        futures = self._admin.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_SECONDS, isolation_level=level)
+        return {TopicPartition(p.topic, p.partition): future for p, future in futures.items()}
+
+    def _judge(self, partition: TopicPartition, position: int, stable: Future[Any], high: Future[Any]) -> None:
         try:
-            end = listed_offset(future.result())
+            readable, end = listed_offset(stable.result()), listed_offset(high.result())
         except KafkaException as error:  # a broker is away; others say so
             self._log.debug("The end of %s is not known: %s", partition, error)
             return
-        if end > position and self._told.get(partition) != position:
+        if readable <= position < end and self._told.get(partition) != position:
             self._told[partition] = position
             self._log.warning(
                 "%s is held at offset %s, although there are records up to %s: a producer has begun a transaction "

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from .control import PartitionStalled, ThreadControl
 from .log_context import PrefixedLogger
 from .metrics import ThreadMetrics
+from .partition_consumer import PartitionConsumer
 from .stall_watchdog import Stall, StallAction, StallWatchdog
 
 if TYPE_CHECKING:
@@ -57,3 +58,31 @@ class StallResponse:
         self._control.report(
             PartitionStalled(task_id, str(stall.partition), stall.position, stall.end, stall.for_ms, stall.action.name)
         )
+
+
+class RestoreStallResponse:
+    """Has the restore consumer read a stalled changelog again, of an active or a standby task, as often as it takes."""
+
+    def __init__(self, watchdog: StallWatchdog, consumer: PartitionConsumer, log: PrefixedLogger) -> None:
+        self._watchdog = watchdog
+        self._consumer = consumer
+        self._log = log
+
+    def check(self, now_ms: int) -> None:
+        """Look for stalls and act on them, if it is time to look. Call it only after a poll of the consumer."""
+        if not self._watchdog.is_due(now_ms):
+            return
+        assigned = self._consumer.assignment()
+        read = assigned - self._consumer.paused()
+        positions = {p: at for p in read if (at := self._consumer.position(p)) is not None}
+        stalls = self._watchdog.check(assigned, positions, now_ms)
+        for stall in stalls:
+            self._log.error(
+                "The changelog %s is stalled: nothing was read from it for %d s, although it has records from offset "
+                "%d to %d. It is read again from there.",
+                stall.partition,
+                stall.for_ms // 1000,
+                stall.position,
+                stall.end,
+            )
+        self._consumer.seek({stall.partition: stall.position for stall in stalls})

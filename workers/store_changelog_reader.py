@@ -19,6 +19,7 @@ from .log_context import PrefixedLogger
 from .membership.membership import OffsetAndMetadata
 from .partition_consumer import InvalidOffsetError, PartitionConsumer
 from .restore_progress import RestoreProgress
+from .stall_response import RestoreStallResponse
 from .standby_update_listener import StandbyUpdateListener, SuspendReason
 from .state_restore_listener import StateRestoreListener
 from .task import Task
@@ -54,6 +55,7 @@ class StoreChangelogReader:
         clock: Clock,
         limit_interval_ms: int,
         timeouts: TaskTimeouts,
+        stalls: RestoreStallResponse,
         log: PrefixedLogger,
     ) -> None:
         #: Records applied so far, to active and to standby tasks.
@@ -67,6 +69,7 @@ class StoreChangelogReader:
         self._clock = clock
         self._limit_interval_ms = limit_interval_ms
         self._timeouts = timeouts
+        self._stalls = stalls
         self._log = log
         self._changelogs: dict[TopicPartition, Changelog] = {}
         self._progress = RestoreProgress(clock, log)
@@ -152,6 +155,7 @@ class StoreChangelogReader:
             if not batch or self._clock.monotonic_ms() >= deadline_ms:
                 break
         self._update_limits()
+        self._stalls.check(self._clock.monotonic_ms())
         self._progress.log(self._changelogs.values())
         return restored
 

@@ -43,7 +43,7 @@ from .production_errors import production_error_handler
 from .rebalance_listener import RebalanceListener
 from .record_purge import RecordPurge
 from .source_topics import BuiltTopologies, SourceTopics
-from .stall_response import StallResponse
+from .stall_response import RestoreStallResponse, StallResponse
 from .stall_watchdog import StallWatchdog, admin_end_offsets
 from .standby_update_listener import StandbyUpdateListener
 from .state_machine import StateMachine
@@ -227,6 +227,7 @@ class _Assembly:
             self.clock,
             self.config["commit.interval.ms"],
             timeouts,
+            RestoreStallResponse(self._stall_watchdog(), restore_consumer, self._log("stall_response")),
             self._log("store_changelog_reader"),
         )
         self.log.info("Creating consumer client")
@@ -282,13 +283,15 @@ class _Assembly:
         )
 
     def _stalls(self, task_manager: TaskManager) -> StallResponse:
-        watchdog = StallWatchdog(
+        return StallResponse(self._stall_watchdog(), task_manager, self.metrics, self.control, self.log)
+
+    def _stall_watchdog(self) -> StallWatchdog:
+        return StallWatchdog(
             self.config["penstock.partition.stall.timeout.ms"],
             self.config["penstock.partition.stall.reopen.max"],
             admin_end_offsets(self.admin, self.config["isolation.level"]),
             self.log,
         )
-        return StallResponse(watchdog, task_manager, self.metrics, self.control, self.log)
 
     def _log(self, module: str) -> PrefixedLogger:
         return PrefixedLogger(f"penstock.workers.{module}", self.log_prefix)

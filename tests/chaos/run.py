@@ -38,13 +38,16 @@ PROGRESS_SECONDS = 1.0
 BROKER_CONFIG = {
     "group.streams.session.timeout.ms": str(SESSION_TIMEOUT_MS),
     "group.streams.heartbeat.interval.ms": "300",
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "20000",  # see MARKERS_DROPPED
+    # See MARKERS_DROPPED.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "20000",
+    "broker.session.timeout.ms": "1000",
+    "broker.heartbeat.interval.ms": "100",
 }
 #: What Kafka 4.4 logs when it ends a transaction before it is registered again after a SIGKILL: it takes partitions
 #: without a leader for deleted ones and writes no marker to them. Such a transaction stays open, or passes for
-#: committed with the next one of the same producer. No client can help that. It is rare as long as the broker's look
-#: for old transactions (each 20 s here, by default each 10 s) comes later than the end of its session with the
-#: controller (9 s, on a busy machine longer).
+#: committed with the next one of the same producer. No client can help that. It is rare if the old session ends before
+#: the broker is up again (1 s here, by default 9 s), and if the broker's look for old transactions (each 20 s here, by
+#: default each 10 s) comes later than that.
 MARKERS_DROPPED = "Couldn't find leader endpoint for partitions"
 
 

@@ -25,6 +25,9 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 #: Longer than a request may take here, shorter than a session: nobody is thrown out of the group.
 OUTAGE_SECONDS = 8.0
+#: The broker's session with its controller lasts longer, too. Without that (by default it is 9 s) its partitions have no
+#: leader for a moment, after which librdkafka may not read or write one any more (its issue 5430): see test_stall_watchdog.
+BROKER_CONFIG = {"broker.session.timeout.ms": "60000"}
 REQUEST_TIMEOUT_MS = 2_000
 SESSION_TIMEOUT_MS = 30_000
 ROUNDS = 500
@@ -33,7 +36,7 @@ ROUNDS = 500
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevBroker]:
     """A broker of this module's own, since it is stopped."""
-    with DevBroker("outage", tmp_path_factory.mktemp("broker")) as broker:
+    with DevBroker("outage", tmp_path_factory.mktemp("broker"), config=BROKER_CONFIG) as broker:
         yield broker
 
 

@@ -177,3 +177,15 @@ def test_a_quiet_input_is_no_open_transaction(
         counter.stage.clock.advance(11_000)
         thread.step(3)
     assert "is held at offset" not in caplog.text
+
+
+def test_a_consumer_that_stands_still_is_no_open_transaction(
+    cluster: Cluster, counter: Application, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread = counter.thread().until_idle()
+    monkeypatch.setattr(thread.consumer, "_read", lambda partition, count: [])
+    feed(cluster, "aab")
+    for _ in range(3):
+        counter.stage.clock.advance(11_000)
+        thread.step(3)
+    assert "is held at offset" not in caplog.text, "its records are committed: see stall_watchdog.py"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from counting import IN, OUT, committed, counting, counts, feed
+from counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_kafka import Cluster, ManualClock, MemoryConsumer, done, failed
@@ -224,6 +224,29 @@ def test_a_stall_that_stays_ends_the_process_in_good_order(
     assert offset is not None
     assert offset.offset == 3, "what could be read is committed"
     assert thread.metrics.snapshot(clock.now_ms)["stalled-partitions"] == 1
+
+
+def test_a_changelog_that_is_not_read_any_more_is_read_again(
+    cluster: Cluster, clock: ManualClock, application: Callable[..., Application], caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.create_topic(IN, 1)
+    cluster.create_topic(OUT, 1)
+    feed(cluster, "aab", 0)
+    app = application(counting(), **{"penstock.partition.stall.timeout.ms": TIMEOUT_MS})
+    app.thread().until_idle().close()
+    (app.stage.state_dir / "app").rename(app.stage.state_dir / "gone")
+    thread = app.thread(slot=2)
+    restore_consumer = thread.restore_consumer
+    restore_consumer.__class__ = Deaf
+    restore_consumer.deaf, restore_consumer.heal = {TopicPartition(CHANGELOG, 0)}, False  # type: ignore[attr-defined]
+    run_for(thread, clock, TIMEOUT_MS // 2)
+    assert "is stalled" not in caplog.text
+    restore_consumer.heal = True  # type: ignore[attr-defined]
+    run_for(thread, clock, 2 * TIMEOUT_MS)
+    assert f"The changelog {CHANGELOG}-0 is stalled" in caplog.text
+    assert "records from offset 0 to 2. It is read again" in caplog.text
+    assert thread.task_manager._changelog_reader.total_restored == 2
+    assert TaskId(0, 0) in thread.task_manager.active.running
 
 
 def test_records_that_wait_for_another_partition_are_no_stall(

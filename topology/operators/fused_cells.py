@@ -33,11 +33,11 @@ def write_lookup(code: LoopCode, getter: KTableValueGetter, key: str, row: str, 
     if table is None:
         cell = code.fresh("cell")
         code.emit(f"{cell} = {code.bind(getter.cells.get, 'get_cell')}({key})")
-        is_cached = f"{cell} is not None"
+        not_cached = f"{cell} is None"
     else:
         code.emit(f"{row} = {code.bind(table.read, 'read_cell')}({key})")
-        is_cached = f"{row} is not {code.bind(table.NOT_CACHED, 'not_cached')}"
-    with code.block(f"if not ({is_cached}):"):
+        not_cached = f"{row} is {code.bind(table.NOT_CACHED, 'not_cached')}"
+    with code.block(f"if {not_cached}:"):
         code.say_record()
         code.emit(f"{row} = {get}({key})")
         code.emit(f"{value} = None if {row} is None else {row}[0]")
