@@ -25,8 +25,8 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 #: Longer than a request may take here, shorter than a session: nobody is thrown out of the group.
 OUTAGE_SECONDS = 8.0
-#: The broker's session with its controller lasts longer, too. Without that (by default it is 9 s) its partitions have no
-#: leader for a moment, after which librdkafka may not read or write one any more (its issue 5430): see test_stall_watchdog.
+#: The broker's session with its controller lasts longer, too. Without that (by default it is 9 s) its partitions have
+#: no leader for a moment, after which librdkafka may not read or write one any more: see docs/reliability.md.
 BROKER_CONFIG = {"broker.session.timeout.ms": "60000"}
 REQUEST_TIMEOUT_MS = 2_000
 SESSION_TIMEOUT_MS = 30_000
