@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka import errors as kafka_errors
 from kafka.net.manager import KafkaConnectionManager
+from memory_kafka import ManualClock
 
 from penstock.dev_broker import DevBroker
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
@@ -203,18 +204,25 @@ def test_fenced_after_an_outage_a_static_member_joins_anew_and_otherwise_it_dies
 ) -> None:
     """A broker that crashed may hold an earlier member of the slot for the right one; nobody else has joined."""
     config, fenced = GroupMemberConfig("g", instance_id="slot-0"), kafka_errors.FencedInstanceIdError.errno
+    clock = ManualClock()
     coordinator = group_coordinator.GroupCoordinator(
         config,
-        Gone(),
-        SystemClock(),
-        PrefixedLogger("penstock.test", ""),  # type: ignore[arg-type]
+        Gone(),  # type: ignore[arg-type]
+        clock,
+        PrefixedLogger("penstock.test", ""),
     )
+    with pytest.raises(kafka_errors.FencedInstanceIdError):
+        coordinator.check(fenced)
     with pytest.raises(UnreachableError):
         asyncio.run(coordinator.membership(requests.heartbeat(config, Identity()), 100))
     with pytest.raises(kafka_errors.UnknownMemberIdError):
         coordinator.check(fenced)
     assert "another member of group.instance.id=slot-0; joining anew" in caplog.text
     coordinator.check(0)
+    clock.advance(config.session_timeout_ms - 1)
+    with pytest.raises(kafka_errors.UnknownMemberIdError):
+        coordinator.check(fenced)
+    clock.advance(1)
     with pytest.raises(kafka_errors.FencedInstanceIdError):
         coordinator.check(fenced)
 

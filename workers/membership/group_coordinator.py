@@ -52,8 +52,10 @@ class GroupCoordinator:
         self._connections: tuple[str, str] | None = None
         self._unreachable_since: int | None = None
         self._warned_at = 0
-        #: Whether the connection broke, or the coordinator moved, since its last answer without an error.
+        #: Whether the connection broke, or the coordinator moved, since its last answer without an error; and until when
+        #: it may still have to find its way back, as a broker does that was killed.
         self._lost_touch = False
+        self._recovering_until_ms = 0
 
     async def membership(self, request: Any, timeout_ms: float) -> Any:
         """Send over the first connection, return the response; raises UnreachableError or BrokerUnavailableError."""
@@ -86,12 +88,14 @@ class GroupCoordinator:
     def check(self, code: int) -> None:
         """Take note of an answer's error code, 0 being none; raises kafka-python's exception for any other."""
         error = kafka_errors.for_code(code)
-        if not code:
+        now = self._clock.monotonic_ms()
+        if not code and self._lost_touch:
             self._lost_touch = False
-        elif error is kafka_errors.FencedInstanceIdError and self._lost_touch:
+            self._recovering_until_ms = now + self._config.session_timeout_ms
+        elif error is kafka_errors.FencedInstanceIdError and (self._lost_touch or now < self._recovering_until_ms):
             # A broker that crashes in the middle of a rebalance forgets which member id it gave to a static member
-            # last, and holds an earlier one of this slot for the right one. If it was another process after all, that
-            # one is fenced by the new join, and told so.
+            # last, and holds an earlier one of this slot for the right one; it may say so only after it has answered
+            # for a moment. If it was another process after all, that one is fenced by the new join, and told so.
             self._log.warning(
                 "The group's coordinator, unreachable a moment ago, knows another member of group.instance.id=%s; "
                 "joining anew.",
