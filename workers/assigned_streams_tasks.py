@@ -33,6 +33,8 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
     def add_to_restoring(self, task: StreamTask) -> None:
         """Register a task whose changelogs are to be read before it runs."""
         self.restoring[task.task_id] = task
+        # Not those of an earlier task of this id: it ran while others were restoring, and was then given up.
+        self.restored_partitions -= task.changelog_partitions
         for partition in task.input_partitions | task.changelog_partitions:
             self.restoring_by_partition[partition] = task
 

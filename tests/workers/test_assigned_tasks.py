@@ -113,6 +113,21 @@ def test_a_task_with_stores_restores_first(bench: Bench, caplog: pytest.LogCaptu
     assert not registry.restoring_by_partition
 
 
+def test_a_task_that_is_opened_again_restores_again_though_others_still_do(bench: Bench) -> None:
+    bench.add(*IDS)
+    registry = bench.registry
+    registry.initialize_new_tasks()
+    for _ in range(2):  # the reader names it as long as it is registered there
+        registry.update_restored({LOGS[IDS[0]]})
+    registry.close_dirty([IDS[0]])
+    (again,) = bench.add(IDS[0])
+    registry.initialize_new_tasks()
+    registry.update_restored(())
+    assert registry.restoring[IDS[0]] is again, "it would count on its cache, which the end of the restore drops"
+    registry.update_restored({LOGS[IDS[0]]})
+    assert registry.running == {IDS[0]: again}
+
+
 def test_suspending_closes_what_does_not_run_yet(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     (running,) = bench.add(IDS[0])
     bench.registry.initialize_new_tasks()
