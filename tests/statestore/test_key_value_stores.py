@@ -171,7 +171,7 @@ def test_a_store_that_caches_rows_gives_each_reader_a_value_of_its_own() -> None
     open_store = OpenStore(builder, cache_bytes=1_000_000)
     store, task = open_store.store, open_store.task
     assert type(store) is CachingRowStore
-    value = {"n": [1]}
+    value: dict[str, Any] = {"n": [1]}
     store.put("a", row(value, 7))
     value["n"].append(2)
     for read in (store.get, store.get_for_update):
@@ -183,7 +183,10 @@ def test_a_store_that_caches_rows_gives_each_reader_a_value_of_its_own() -> None
     open_store.commit()
     logged = [(record.key(), record.value(), record.timestamp()[1]) for record in task.changelog]
     assert logged == [(b"a", b'{"n":[1]}', 7), (b"b", b'"x"', 8), (b"b", None, 0)]
-    own, cell = store.cells().own_value, store.cells().get("a")
+    cells = store.cells()
+    assert cells is not None
+    own, cell = cells.own_value, cells.get("a")
+    assert cell is not None
     expression = own.template.format("row", **{name: name for name in own.names})
     assert eval(expression, {**own.names, "row": cell[VALUE]}) == {"n": [1]}
 
