@@ -9,8 +9,14 @@ except ImportError:
 else:
     extensions = cythonize(
         [
-            Extension(f"penstock.kernel.{name}", [f"kernel/{name}.pyx"], extra_compile_args=["-O3"], optional=True)
-            for name in ("cells", "messages", "fetch")
+            Extension(
+                f"penstock.kernel.{name}",
+                [f"kernel/{name}.pyx"],
+                depends=["kernel/librdkafka.h", "kernel/delivery.h"],
+                extra_compile_args=["-O3"],
+                optional=True,
+            )
+            for name in ("cells", "messages", "fetch", "produce")
         ],
         language_level=3,
     )

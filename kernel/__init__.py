@@ -1,8 +1,8 @@
 """The compiled kernel: what is done for each record, in C. Optional; docs/kernel.md says when it is there.
 
-cells: of record caches. messages: a loop's way through a batch. fetch: records straight from librdkafka. Each is None
-where it is not built, or with ``PENSTOCK_KERNEL=off``. Nothing depends on them but speed: what they do stands in Python
-too, where they are used.
+cells: of record caches. messages: a loop's way through a batch. fetch: records straight from librdkafka. produce:
+records straight to it. Each is None where it is not built, or with ``PENSTOCK_KERNEL=off``. Nothing depends on them but
+speed: what they do stands in Python too, where they are used.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ if __name__ != "penstock.kernel":
 
 #: ``off``: do without the compiled code.
 VARIABLE = "PENSTOCK_KERNEL"
+MODULES = ("cells", "messages", "fetch", "produce")
 
 
 def __getattr__(name: str) -> Any:
-    """Return a module when it is first asked for: fetch loads librdkafka, which not every process may hold."""
-    if name not in ("cells", "messages", "fetch"):
+    """Return a module when it is first asked for: two load librdkafka, which not every process may hold."""
+    if name not in MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if os.environ.get(VARIABLE) == "off":
         return None

@@ -6,7 +6,7 @@ tuple of two objects. What the functions here do is written in Python beside the
 """
 
 cimport cython
-from cpython.dict cimport PyDict_GetItemWithError
+from cpython.dict cimport PyDict_GetItemWithError, PyDict_Next
 from cpython.object cimport PyObject
 from libc.stdlib cimport free, malloc, qsort
 
@@ -139,6 +139,34 @@ cdef class CellTable:
             if row is None:
                 del self.entries[cell.key]
         return changes
+
+    def evict_clean(self, Py_ssize_t wanted):
+        """See NamedCache.evict_clean."""
+        cdef list victims, passed
+        cdef PyObject *key
+        cdef PyObject *found
+        cdef Py_ssize_t position
+        cdef Cell cell
+        for _ in range(2):
+            victims, passed, position = [], [], 0
+            while len(victims) < wanted and PyDict_Next(self.entries, &position, &key, &found):
+                cell = <Cell?>found
+                if cell.stamp:
+                    continue
+                if cell.used:
+                    cell.used = False
+                    passed.append(cell)
+                else:
+                    victims.append(<object>key)
+            for victim in victims:
+                del self.entries[victim]
+            for cell in passed:
+                del self.entries[cell.key]
+                self.entries[cell.key] = cell
+            wanted -= len(victims)
+            if not wanted:
+                break
+        return wanted
 
     cdef int sort_dirty(self) except -1:
         cdef list dirty = self.dirty

@@ -13,7 +13,7 @@ from itertools import chain, repeat
 from typing import Any
 
 from penstock.topology.records import Headers, Message
-from penstock.topology.serdes import ITSELF
+from penstock.topology.serdes import ITSELF, Inline
 from penstock.topology.store_interfaces import (
     HEADERS,
     KEY,
@@ -31,7 +31,7 @@ from penstock.topology.task_context import TaskContext
 
 from .bytes_store import BytesStore, RawRow, Row, merge
 from .key_value_store import KeyValueStore
-from .state_store import LONG, StateStore, null_key
+from .state_store import LONG, StateStore, StoreSerdes, null_key
 from .thread_cache import Changed, ThreadCache
 
 #: listener(key, new value, old value, timestamp in ms, headers); see StateStore.set_flush_listener.
@@ -250,7 +250,7 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
 
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore, cache: ThreadCache) -> None:
         KeyValueStore.__init__(self, builder, task, rows)
-        CachingStore.__init__(self, cache, self.values.copy)
+        CachingStore.__init__(self, cache, self._copier())
         encode_key = self.serdes.encode_key
         objects = self.serdes.cacheable_keys
         #: From a cache key to the row's key and to the object.
@@ -258,30 +258,50 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
         self._cache_key: Callable[[Any], Any] = _same if objects else encode_key
         self._decode_key: Callable[[Any], Any] = _same if objects else self.serdes.decode_key
         self._evicts = builder.backend is StoreBackend.LRU
-        copy = self.values.copy
-        get, get_for_update = self._getter(self._load, copy, self.values.as_row), self._getter(self._load, None)
-        put, put_owned = self._putter(copy), self._putter(None)
+        get, get_for_update, put, put_owned = self._access()
         if not objects:
             get, get_for_update = _by_bytes(get, encode_key), _by_bytes(get_for_update, encode_key)
             put, put_owned = _put_by_bytes(put, encode_key), _put_by_bytes(put_owned, encode_key)
         vars(self).update(get=get, get_for_update=get_for_update, put=put, put_owned=put_owned)
 
+    def _copier(self) -> Copy:
+        """Return what makes a caller's own value of a cached one."""
+        return self.values.copy
+
+    def _access(self) -> tuple[Callable[..., Any], ...]:
+        """Return get, get_for_update, put and put_owned by cache key."""
+        copy = self.values.copy
+        get, get_for_update = self._getter(self._load, copy, self.values.as_row), self._getter(self._load, None)
+        return get, get_for_update, self._putter(copy), self._putter(None)
+
+    def _below(self, key: Any) -> Any:
+        """Return what a cell is to have of the store below."""
+        return self._decode(self.rows.get(self._row_key(key)))
+
+    def _row(self, value: Any) -> bytes | None:
+        """Return the row of what a cell has."""
+        return self.values.encode(value)
+
     def _load(self, key: Any) -> Any:
         """Read a value from the rows and keep it in the cache."""
-        value = self._decode(self.rows.get(self._row_key(key)))
+        value = self._below(key)
         if value is not None:
             self._cache.add_clean(key, value)
             self._cache.grown()
         return value
 
     def _load_cell(self, key: Any) -> Cell:
-        value = None if key in self._deleting else self._decode(self.rows.get(self._row_key(key)))
-        return self._cache.add_clean(key, value)
+        return self._cache.add_clean(key, None if key in self._deleting else self._below(key))
 
     def cells(self) -> Cells | None:
         """See StateStore.cells."""
-        serdes = self.serdes
-        return self._cache.cells(self._load_cell, serdes.copy_value, ITSELF) if serdes.cacheable_keys else None
+        if not self.serdes.cacheable_keys:
+            return None
+        return self._cache.cells(self._load_cell, self._own_value(), ITSELF)
+
+    def _own_value(self) -> Inline:
+        """See Cells.own_value."""
+        return private_value(self.serdes)
 
     def _write_entry(self, key: Any, value: Any) -> None:
         row_key = self._row_key(key)
@@ -311,8 +331,8 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
         return self._decode_key(key)
 
     def _entry_size(self, key: Any, value: Any) -> int:
-        data = None if value is None else self.values.encode(value)
-        return len(self._row_key(key)) + len(data or b"")
+        row = None if value is None else self._row(value)
+        return len(self._row_key(key)) + len(row or b"")
 
     def _decoded(self, rows: Iterator[Row]) -> Iterator[tuple[Any, Any]]:
         decoded = super()._decoded(rows)
@@ -329,15 +349,21 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
 
     def _dirty_rows(self, start: bytes | None, end: bytes | None, reverse: bool) -> list[RawRow]:
         """Return the dirty entries of a range as rows. It looks at all dirty keys: scans of cached stores are slow."""
-        row_key, encode, cache = self._row_key, self.values.encode, self._cache
+        row_key, to_row, cache = self._row_key, self._row, self._cache
         deleting = ((row_key(key), None) for key in self._deleting)
         # Clean entries are the rows below, except those that a bounded store has evicted meanwhile.
         looked_at = cache.entries.values() if self._evicts else cache.dirty
         cached = ((row_key(cell[KEY]), cell[VALUE]) for cell in looked_at if cell[STAMP] or cell[VALUE])
         keys = chain(deleting, cached)  # a key that is being deleted may be dirty again
         found = {k: v for k, v in keys if (start is None or k >= start) and (end is None or k < end)}
-        rows = ((key, None if found[key] is None else encode(found[key])) for key in sorted(found, reverse=reverse))
+        rows = ((key, None if found[key] is None else to_row(found[key])) for key in sorted(found, reverse=reverse))
         return list(rows)
+
+
+def private_value(serdes: StoreSerdes) -> Inline:
+    """Return the expression from a cached (value, timestamp) to a value of the reader's own; see Cells.own_value."""
+    copy = serdes.copy_value
+    return Inline("{}[0]", {}) if copy is None else Inline("{copy}({}[0])", {"copy": copy})
 
 
 def _same(key: Any) -> Any:

@@ -19,7 +19,7 @@ from penstock.topology.task_context import TaskContext
 
 from .bytes_store import BytesStore, RawRow, Row, merge
 from .cached_rows import CachedRows, CacheKey
-from .caching_store import CachingStore, Copy
+from .caching_store import CachingStore, Copy, private_value
 from .segments import Segments
 from .session_store import SessionStore
 from .state_store import LONG, null_key
@@ -184,7 +184,7 @@ class CachingWindowStore(CachingSegments, WindowStore):
         else:
             names = {"new_tuple": _new, "windowed": Windowed}
             object_key = Inline(f"{{new_tuple}}({{windowed}}, ({{0}}[0], {{0}}[1], {{0}}[1] + {self._size_ms}))", names)
-        return self._cache.cells(self._load_cell, self.serdes.copy_value, object_key)
+        return self._cache.cells(self._load_cell, private_value(self.serdes), object_key)
 
     def _load_cell(self, key: CacheKey) -> Cell:
         value = None if key in self._deleting else self._read_entry(key)

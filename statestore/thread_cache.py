@@ -85,10 +85,10 @@ class NamedCache:
         """Estimated size of all entries."""
         return len(self.entries) * self.entry_bytes
 
-    def cells(self, load: Callable[[Any], Cell], copy_value: Callable[[Any], Any] | None, object_key: Inline) -> Cells:
+    def cells(self, load: Callable[[Any], Cell], own_value: Inline, object_key: Inline) -> Cells:
         """Return what a fused source uses of this cache; see Cells."""
         dirty = self.dirty.append
-        return Cells(self.entries.get, load, dirty, self.next_stamp, self.grown, copy_value, object_key, self._table)
+        return Cells(self.entries.get, load, dirty, self.next_stamp, self.grown, own_value, object_key, self._table)
 
     def add_clean(self, key: Any, value: Any) -> Cell:
         """Add what the store below has, None for nothing, and return its cell; call grown() when it is in use."""
@@ -134,16 +134,19 @@ class NamedCache:
         again, which halves what is written when a cache is somewhat too small.
         """
         self.evictions += 1
-        left = self._evict_clean(wanted)
+        left = self.evict_clean(wanted)
         while left and self.dirty:
             self._flush(self.take_dirty(max(left, len(self.dirty) // FLUSH_SHARE)))
-            left = self._evict_clean(left)
+            left = self.evict_clean(left)
 
-    def _evict_clean(self, wanted: int) -> int:
+    def evict_clean(self, wanted: int) -> int:
         """Drop up to wanted clean entries, the first to come first; those used since only when it is their turn again.
 
         Returns how many are still wanted.
         """
+        if self._table is not None:
+            left: int = self._table.evict_clean(wanted)
+            return left
         entries = self.entries
         for _ in range(2):
             victims: list[Any] = []

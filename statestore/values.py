@@ -49,7 +49,7 @@ class Values:
             self.decode = _timestamped_decoder(serdes.decode_value, builder.plain_values)
             self.copy = serdes.copy_value and _timestamped_copier(serdes.copy_value)
         #: Whether a row is 8 bytes of timestamp and the value, and its changelog record the value, without headers.
-        self.logs_value_and_timestamp = self.with_timestamp and builder.logging and not _headers_logged(builder)[0]
+        self.logs_value_and_timestamp = self.with_timestamp and builder.logging and not headers_logged(builder)[0]
         if not builder.logging:
             self.log_value: LogValue = _silent(self.encode)
         elif timestamped:
@@ -90,7 +90,7 @@ def _timestamped_copier(copy_value: Callable[[Any], Any]) -> Callable[[Any], Any
     return lambda value: _new(ValueAndTimestamp, (copy_value(value[0]), value[1]))
 
 
-def _headers_logged(builder: StoreBuilder) -> tuple[bool, bool]:
+def headers_logged(builder: StoreBuilder) -> tuple[bool, bool]:
     """Return whether the changelog gets the headers of the record being processed, with values and with tombstones.
 
     With headers_format (KIP-1271) only tombstones have them, since Kafka Streams 4.3's operators put values with empty
@@ -108,7 +108,7 @@ def _silent(encode: Encode) -> LogValue:
 def _log_plain(builder: StoreBuilder, task: TaskContext, serdes: StoreSerdes) -> LogValue:
     """Return log_value for plain values: the changelog record has the timestamp of the record being processed."""
     encode, log_change, name = serdes.encode_value, task.log_change, builder.name
-    values_with_headers, tombstones_with_headers = _headers_logged(builder)
+    values_with_headers, tombstones_with_headers = headers_logged(builder)
 
     def log_value(key: bytes, value: Any) -> bytes | None:
         data = None if value is None else encode(value)
@@ -130,7 +130,7 @@ def _log_timestamped(builder: StoreBuilder, task: TaskContext, serdes: StoreSerd
     """
     encode, log_change, name = serdes.encode_value, task.log_change, builder.name
     pack, plain_values = LONG.pack, builder.plain_values
-    values_with_headers, tombstones_with_headers = _headers_logged(builder)
+    values_with_headers, tombstones_with_headers = headers_logged(builder)
 
     def log_value(key: bytes, value: Any) -> bytes | None:
         if value is not None:

@@ -63,6 +63,10 @@ class StoreBuilder:
     #: A timestamped key-value store whose bytes are plain values: what is read has the timestamp -1 (Kafka Streams:
     #: KeyValueToTimestampedKeyValueByteStoreAdapter, for Materialized with Stores.persistent_key_value_store).
     plain_values: bool = False
+    #: Filled from a topic and read more often than changed, as the tables of joins are: the record cache keeps rows as
+    #: bytes, and what is read is parsed. That costs less than a private copy of an object that nobody has looked at for
+    #: long. Only where values can be changed in place, so that readers need their own.
+    cached_as_rows: bool = False
 
     @property
     def windowed(self) -> bool:
@@ -100,8 +104,8 @@ class Cells(NamedTuple):
 
     get(cache key): the cell, None if it is not cached; load(cache key): the cell with what the store below has, None
     for nothing; make_dirty(cell): before the first change of a cell whose stamp is 0; next_stamp(): the
-    stamp of a put; grown(): makes room, once a cell that was loaded is in use. copy_value: makes a private copy of a
-    row's value, None where values cannot be changed. object_key: from a cache key to what a flush listener gets.
+    stamp of a put; grown(): makes room, once a cell that was loaded is in use. own_value: from a cell's row to a value
+    of the reader's own. object_key: from a cache key to what a flush listener gets.
     table: penstock.kernel's CellTable, which does the same compiled; None where there is none.
     """
 
@@ -110,6 +114,6 @@ class Cells(NamedTuple):
     make_dirty: Callable[[Cell], None]
     next_stamp: Callable[[], int]
     grown: Callable[[], None]
-    copy_value: Callable[[Any], Any] | None
+    own_value: Inline
     object_key: Inline
     table: Any = None

@@ -71,6 +71,7 @@ _CONSUMER_FIXED: Mapping[str, Any] = {
     "max.poll.interval.ms": 86_400_000,  # GroupMember watches it; this is the highest librdkafka takes
 }
 #: Partitions must equal those that Java's producer chooses, else keys of two writers would not meet.
+_PLUGINS = "plugin.library.paths"
 _PRODUCER_FIXED: Mapping[str, Any] = {"partitioner": "murmur2_random"}
 #: Behind these StreamsConfig finds the keys of a client that stand in its table (max.poll.records, linger.ms …).
 _RESOLVED = ("consumer.", "main.consumer.", "producer.")
@@ -118,8 +119,8 @@ class KafkaClientSupplier:
     ) -> Producer:
         """Return a producer: idempotent, with Java's partitioner.
 
-        settings: what the caller needs (``on_delivery``, ``delivery.report.only.error``). transactional_id: for
-        exactly-once; transactions are not initialized yet.
+        settings: what the caller needs (``on_delivery``, ``delivery.report.only.error``, ``plugin.library.paths``, to
+        which the user's are added). transactional_id: for exactly-once; transactions are not initialized yet.
         """
         config = self._config
         own = {name: config[name] for name in _FOR_PRODUCER}
@@ -128,15 +129,12 @@ class KafkaClientSupplier:
             # librdkafka ends a record's time with its transaction's; a longer one is an error there.
             del own["delivery.timeout.ms"]
             own |= {"transactional.id": transactional_id, "transaction.timeout.ms": config["transaction.timeout.ms"]}
+        given, settings = self._given("producer."), dict(settings or {})
+        if given.get(_PLUGINS) and settings.get(_PLUGINS):
+            settings[_PLUGINS] = f"{given[_PLUGINS]};{settings[_PLUGINS]}"
         return _make(
             Producer if transactional_id is None else TransactionalProducer,
-            {
-                **self._common(client_id, "producer."),
-                **own,
-                **self._given("producer."),
-                **_PRODUCER_FIXED,
-                **(settings or {}),
-            },
+            {**self._common(client_id, "producer."), **own, **given, **_PRODUCER_FIXED, **settings},
         )
 
     def _verify_layout(self) -> None:

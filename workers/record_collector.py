@@ -2,16 +2,18 @@
 
 send and log_change are made once for each task as closures over the client's own produce: they run for each record. Its
 arguments go by position, which is a fifth faster than by name: topic, value, key, partition, callback, on_delivery (two
-names of one thing), timestamp, headers.
+names of one thing), timestamp, headers. With the kernel (kernel/produce.pyx) they have the unusual records only: those
+with headers, the first of a transaction, what librdkafka refuses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from confluent_kafka import KafkaException
 
+from penstock.kernel import produce as compiled
 from penstock.topology.records import Headers, RawRecord, TaskId, TopicPartition
 
 from .streams_producer import StreamsProducer
@@ -51,7 +53,10 @@ def make_send(producer: StreamsProducer, task_id: TaskId | None = None) -> Send:
         except KafkaException as error:
             producer.refused(error, RawRecord(topic, to, -1, at, key, value, _listed(headers)), task_id)
 
-    return _in_transaction(producer, send)
+    plain = _in_transaction(producer, send)
+    if producer.records is None:
+        return plain
+    return cast("Send", compiled.RecordWriter(producer.records, plain, errors, producer).send)
 
 
 def make_log_change(
@@ -74,7 +79,10 @@ def make_log_change(
         except KafkaException as error:
             producer.refused(error, RawRecord(topic, partition, -1, at, key, value, _listed(headers)), task_id)
 
-    return _in_transaction(producer, log_change)
+    plain = _in_transaction(producer, log_change)
+    if producer.records is None:
+        return plain
+    return cast("LogChange", compiled.RecordWriter(producer.records, plain, errors, producer, changelogs).log_change)
 
 
 def _in_transaction(producer: StreamsProducer, write: Callable[..., None]) -> Callable[..., None]:

@@ -218,18 +218,7 @@ class _Assembly:
         assignor = self._assignor()
         membership = self._membership(assignor)
         timeouts = TaskTimeouts(self.config["task.timeout.ms"], self.clock, self._log("task_timeouts"))
-        changelog_reader = StoreChangelogReader(
-            restore_consumer,
-            membership.committed,
-            ChangelogBounds(self.admin, self.clock, self.config["task.timeout.ms"], self._log("changelog_bounds")),
-            self.restore_listener,
-            self.standby_listener,
-            self.clock,
-            self.config["commit.interval.ms"],
-            timeouts,
-            RestoreStallResponse(self._stall_watchdog(), restore_consumer, self._log("stall_response")),
-            self._log("store_changelog_reader"),
-        )
+        changelog_reader = self._changelog_reader(restore_consumer, membership, timeouts)
         self.log.info("Creating consumer client")
         consumer = self._partition_consumer(self.supplier.get_consumer, "consumer")
         offset_reset = OffsetReset(
@@ -280,6 +269,22 @@ class _Assembly:
             static_member=self.instance_id is not None,
             close_clients={"offsets reader": self.offsets_reader.close, "state directory": self.state_directory.close},
             log=self.log,
+        )
+
+    def _changelog_reader(
+        self, consumer: PartitionConsumer, membership: GroupMembership, timeouts: TaskTimeouts
+    ) -> StoreChangelogReader:
+        return StoreChangelogReader(
+            consumer,
+            membership.committed,
+            ChangelogBounds(self.admin, self.clock, self.config["task.timeout.ms"], self._log("changelog_bounds")),
+            self.restore_listener,
+            self.standby_listener,
+            self.clock,
+            self.config["commit.interval.ms"],
+            timeouts,
+            RestoreStallResponse(self._stall_watchdog(), consumer, self._log("stall_response")),
+            self._log("store_changelog_reader"),
         )
 
     def _stalls(self, task_manager: TaskManager) -> StallResponse:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
+from penstock.kernel import produce as compiled
 from penstock.topology.errors import BrokerUnavailableError, ConfigError, StreamsError, TaskMigratedError
 from penstock.topology.exception_handlers import FailedProcessingError, ProducerRecord
 from penstock.topology.records import RawRecord, TaskId, TopicPartition
@@ -287,7 +288,11 @@ class StreamsProducer:
         # A client that was given up may still report; nobody is to take that for the next one's.
         self.errors = []
         callback = partial(self._on_error, self.errors)
-        return self._make_producer({"on_delivery": callback, "delivery.report.only.error": True})
+        settings = {"on_delivery": callback, "delivery.report.only.error": True}
+        producer = self._make_producer(settings if compiled is None else settings | compiled.SETTINGS)
+        #: Takes most records past the client's produce; None: it has all of them.
+        self.records = None if compiled is None else compiled.record_producer_for(producer)
+        return producer
 
     def _initialize_transactions(self) -> None:
         deadline_ms = self._clock.monotonic_ms() + self._timeout_ms
@@ -336,6 +341,8 @@ class StreamsProducer:
             checked(call, *arguments)
         except KafkaException as exception:
             self.errors.append((exception.args[0], None))
+        for error, record in () if self.records is None else self.records.take_lost():
+            self._on_error(self.errors, error, record)
 
     @staticmethod
     def _on_error(errors: list[tuple[KafkaError, Any]], error: KafkaError | None, message: Any) -> None:

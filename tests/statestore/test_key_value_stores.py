@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from penstock.statestore.bytes_store import after
+from penstock.statestore.caching_rows import CachingRowStore
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import RawRecord, ValueAndTimestamp
 from penstock.topology.serdes import Serdes
-from penstock.topology.store_interfaces import StoreBackend, StoreBuilder, StoreKind
+from penstock.topology.store_interfaces import VALUE, StoreBackend, StoreBuilder, StoreKind
 
 from .support import STATEFUL, OpenStore
 
@@ -36,10 +38,11 @@ class KeyValueMachine(RuleBasedStateMachine):
         cache_bytes=st.sampled_from([0, 300, 1_000_000]),
         values=st.sampled_from([Serdes.int64(), Serdes.json()]),
         cacheable=st.booleans(),
+        as_rows=st.booleans(),
     )
-    def set_up(self, backend: StoreBackend, cache_bytes: int, values: Any, cacheable: bool) -> None:
+    def set_up(self, backend: StoreBackend, cache_bytes: int, values: Any, cacheable: bool, as_rows: bool) -> None:
         keys = Serdes.string() if cacheable else Serdes.of(UncacheableString())
-        builder = StoreBuilder("store", TIMESTAMPED, keys, values, backend, caching=True)
+        builder = StoreBuilder("store", TIMESTAMPED, keys, values, backend, caching=True, cached_as_rows=as_rows)
         self.directory = Path(tempfile.mkdtemp())
         self.open = OpenStore(builder, self.directory, cache_bytes)
         self.now: dict[str, ValueAndTimestamp] = {}
@@ -161,6 +164,48 @@ TestKeyValueStores.settings = STATEFUL
 def cached(value_serde: Any = None, cache_bytes: int = 1_000_000) -> OpenStore:
     builder = StoreBuilder("store", TIMESTAMPED, Serdes.string(), value_serde or Serdes.int64(), caching=True)
     return OpenStore(builder, cache_bytes=cache_bytes)
+
+
+def test_a_store_that_caches_rows_gives_each_reader_a_value_of_its_own() -> None:
+    builder = StoreBuilder("store", TIMESTAMPED, Serdes.string(), Serdes.json(), caching=True, cached_as_rows=True)
+    open_store = OpenStore(builder, cache_bytes=1_000_000)
+    store, task = open_store.store, open_store.task
+    assert type(store) is CachingRowStore
+    value: dict[str, Any] = {"n": [1]}
+    store.put("a", row(value, 7))
+    value["n"].append(2)
+    for read in (store.get, store.get_for_update):
+        read("a").value["n"].append(3)
+    assert store.get("a") == row({"n": [1]}, 7)
+    store.put("b", row("x", 8))
+    open_store.commit()
+    store.delete("b")
+    open_store.commit()
+    logged = [(record.key(), record.value(), record.timestamp()[1]) for record in task.changelog]
+    assert logged == [(b"a", b'{"n":[1]}', 7), (b"b", b'"x"', 8), (b"b", None, 0)]
+    cells = store.cells()
+    assert cells is not None
+    own, cell = cells.own_value, cells.get("a")
+    assert cell is not None
+    expression = own.template.format("row", **{name: name for name in own.names})
+    assert eval(expression, {**own.names, "row": cell[VALUE]}) == {"n": [1]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "changed"),
+    [
+        (True, {}),
+        (False, {"value_serde": Serdes.int64()}),  # nobody can change it in place
+        (False, {"plain_values": True}),
+        (False, {"headers_format": True}),
+        (False, {"backend": StoreBackend.LRU, "max_entries": 3}),
+        (False, {"cached_as_rows": False}),
+    ],
+)
+def test_only_values_that_readers_may_change_are_cached_as_rows(rows: bool, changed: dict[str, Any]) -> None:
+    builder = StoreBuilder("store", TIMESTAMPED, Serdes.string(), Serdes.json(), caching=True, cached_as_rows=True)
+    store = OpenStore(replace(builder, **changed), cache_bytes=1_000).store
+    assert (type(store) is CachingRowStore) is rows
 
 
 def row(value: Any, timestamp: int = 0) -> ValueAndTimestamp:

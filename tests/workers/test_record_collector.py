@@ -9,9 +9,11 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from memory_kafka import ManualClock
 
+from penstock import kernel
 from penstock.topology import records
 from penstock.topology.errors import StreamsError, TaskMigratedError
 from penstock.topology.exception_handlers import ProducerRecord, Response
+from penstock.workers import streams_producer
 from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.measurement import dead_letters
 from penstock.workers.production_errors import production_error_handler
@@ -49,6 +51,15 @@ class Mock:
             return consumer.consume(count, WAIT_SECONDS)
         finally:
             consumer.close()
+
+
+@pytest.fixture(params=["kernel", "python"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test runs with the compiled kernel's way to librdkafka, and with confluent-kafka's, which it is held to."""
+    if request.param == "python":
+        monkeypatch.setattr(streams_producer, "compiled", None)
+    elif kernel.produce is None or not kernel.produce.USABLE:
+        pytest.skip("the compiled kernel is not built here")
 
 
 @pytest.fixture

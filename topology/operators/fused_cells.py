@@ -29,7 +29,7 @@ def write_lookup(code: LoopCode, getter: KTableValueGetter, key: str, row: str, 
         code.emit(f"{row} = {get}({key})")
         code.emit(f"{value} = None if {row} is None else {row}[0]")
         return
-    copy_value, table = getter.cells.copy_value, getter.cells.table
+    table = getter.cells.table
     if table is None:
         cell = code.fresh("cell")
         code.emit(f"{cell} = {code.bind(getter.cells.get, 'get_cell')}({key})")
@@ -45,8 +45,7 @@ def write_lookup(code: LoopCode, getter: KTableValueGetter, key: str, row: str, 
         if table is None:
             code.emit(f"{cell}[{USED}] = True")
             code.emit(f"{row} = {cell}[{VALUE}]")
-        own = f"{row}[0]" if copy_value is None else f"{code.bind(copy_value, 'copy_value')}({row}[0])"
-        code.emit(f"{value} = None if {row} is None else {own}")
+        code.emit(f"{value} = None if {row} is None else {code.use(getter.cells.own_value, row)}")
 
 
 class FusedCell:

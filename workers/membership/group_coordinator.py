@@ -52,9 +52,9 @@ class GroupCoordinator:
         self._connections: tuple[str, str] | None = None
         self._unreachable_since: int | None = None
         self._warned_at = 0
-        #: Whether the connection broke, or the coordinator moved, since its last answer without an error; and until when
-        #: it may still have to find its way back, as a broker does that was killed.
+        #: Whether the connection broke, or the coordinator moved, since its last answer without an error.
         self._lost_touch = False
+        #: Until when it may still have to find its way back, as a broker does that was killed.
         self._recovering_until_ms = 0
 
     async def membership(self, request: Any, timeout_ms: float) -> Any:

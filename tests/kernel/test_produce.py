@@ -1,0 +1,104 @@
+"""Which records the kernel hands to librdkafka itself; tests/workers/test_record_collector.py says how they arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+
+from penstock import kernel
+
+pytestmark = pytest.mark.skipif(
+    kernel.produce is None or not kernel.produce.USABLE, reason="the compiled kernel is not built here"
+)
+WAIT_SECONDS = 10.0
+TOPIC = "topic"
+
+
+@pytest.fixture
+def reports() -> list[Any]:
+    """What confluent-kafka reports by its callback."""
+    return []
+
+
+@pytest.fixture
+def client(reports: list[Any]) -> Iterator[Producer]:
+    """A producer as the stream thread makes it, over librdkafka's own mock of a broker."""
+    made = Producer(
+        {
+            "bootstrap.servers": "",
+            "test.mock.num.brokers": 1,
+            "on_delivery": lambda error, message: reports.append((error, message)),
+            "delivery.report.only.error": True,
+            "message.max.bytes": 1_000,
+            **kernel.produce.SETTINGS,
+        }
+    )
+    yield made
+    made.purge()
+
+
+def writer(client: Producer, plain: Any, errors: list[Any] | None = None, **producer: Any) -> Any:
+    records = kernel.produce.record_producer_for(client)
+    owner = SimpleNamespace(**{"transactional": False, "in_transaction": False, **producer})
+    return kernel.produce.RecordWriter(records, plain, [] if errors is None else errors, owner, {"store": (TOPIC, 1)})
+
+
+@pytest.mark.parametrize(
+    ("usual", "arguments"),
+    [
+        (True, (TOPIC, b"k", b"v", 1, None)),
+        (True, (TOPIC, None, None, None, ())),
+        (True, (TOPIC, b"", b"", 0, [], 2)),
+        (False, (TOPIC, b"k", b"v", 1, [("name", b"x")])),
+        (False, (TOPIC, "k", b"v", 1, None)),
+        (False, (TOPIC, b"k", bytearray(b"v"), 1, None)),
+        (False, (TOPIC, b"k", b"x" * 2_000, 1, None)),  # librdkafka does not take it
+    ],
+)
+def test_what_is_not_usual_is_left_to_python(client: Producer, usual: bool, arguments: tuple[Any, ...]) -> None:
+    left: list[Any] = []
+    writer(client, lambda *record: left.append(record)).send(*arguments)
+    assert bool(left) is not usual
+    assert len(client) == usual, "handed over at most once"
+    assert not left or left[0][: len(arguments)] == arguments
+
+
+def test_errors_and_the_beginning_of_a_transaction_are_left_to_python(client: Producer) -> None:
+    left: list[Any] = []
+    change = "store", b"k", b"v", 1
+    writer(client, lambda *record: left.append(record), errors=["an error"]).log_change(*change)
+    writer(client, lambda *record: left.append(record), transactional=True).log_change(*change)
+    assert len(left) == 2
+    writer(client, lambda *record: left.append(record), transactional=True, in_transaction=True).log_change(*change)
+    assert len(left) == 2
+    assert len(client) == 1
+
+
+def fields(record: Any) -> tuple[Any, ...]:
+    place = record.topic(), record.partition()
+    return *place, record.key(), record.value(), record.headers()  # librdkafka does not tell its time
+
+
+def test_a_lost_record_is_known_once_with_all_that_it_was(client: Producer, reports: list[Any]) -> None:
+    sends = writer(client, pytest.fail)
+    client.produce(TOPIC, b"with a callback")
+    sends.send(TOPIC, b"key", b"value", 5, None, 3)
+    sends.send(TOPIC, None, None, 7, None, 3)
+    client.purge()
+    client.flush(WAIT_SECONDS)
+    records = kernel.produce.record_producer_for(client)
+    lost = [(error.code(), *fields(record)) for error, record in records.take_lost()]
+    purged = KafkaError._PURGE_QUEUE
+    assert lost == [(purged, TOPIC, 3, b"key", b"value", None), (purged, TOPIC, 3, None, None, None)]
+    assert not records.take_lost()
+    assert [message.value() for _, message in reports] == [b"with a callback"], "confluent-kafka's own"
+
+
+def test_only_a_producer_with_the_plugin_has_one(client: Producer) -> None:
+    assert kernel.produce.record_producer_for(client) is not None
+    assert kernel.produce.record_producer_for(Producer({"bootstrap.servers": ""})) is None
+    assert kernel.produce.record_producer_for(object()) is None
