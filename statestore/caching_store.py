@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, repeat
 from typing import Any
 
+from penstock.topology.errors import ProcessorStateError
 from penstock.topology.records import Headers, Message
 from penstock.topology.serdes import ITSELF, Inline
 from penstock.topology.store_interfaces import (
@@ -225,7 +226,12 @@ class CachingStore(StateStore):
         super().rollback()
 
     def restore(self, messages: Sequence[Message], next_offset: int | None) -> None:
-        """See StateStore.restore."""
+        """See StateStore.restore. Raises ProcessorStateError if there are changes that it would drop."""
+        if self._cache.dirty:
+            raise ProcessorStateError(
+                f"The store {self.name} of task {self.task.task_id} is to be restored, but {len(self._cache.dirty)} of "
+                "its entries have changed and are not written: a task must not run before its restore has ended"
+            )
         self._cache.clear()
         super().restore(messages, next_offset)
 

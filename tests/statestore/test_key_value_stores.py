@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from penstock.statestore.bytes_store import after
 from penstock.statestore.caching_rows import CachingRowStore
-from penstock.topology.errors import StreamsError
+from penstock.topology.errors import ProcessorStateError, StreamsError
 from penstock.topology.records import RawRecord, ValueAndTimestamp
 from penstock.topology.serdes import Serdes
 from penstock.topology.store_interfaces import VALUE, StoreBackend, StoreBuilder, StoreKind
@@ -189,6 +189,14 @@ def test_a_store_that_caches_rows_gives_each_reader_a_value_of_its_own() -> None
     assert cell is not None
     expression = own.template.format("row", **{name: name for name in own.names})
     assert eval(expression, {**own.names, "row": cell[VALUE]}) == {"n": [1]}
+
+
+def test_a_restore_does_not_drop_what_was_not_written() -> None:
+    open_store = cached()
+    open_store.store.put("a", row(1))
+    with pytest.raises(ProcessorStateError, match="1 of its entries have changed"):
+        open_store.store.restore([], 5)
+    assert open_store.store.get("a") == row(1)
 
 
 @pytest.mark.parametrize(
