@@ -49,6 +49,11 @@ cdef class Message:
         return self._error
 
 
+def timestamps(messages):
+    """Return the timestamp of each message in ms."""
+    return [(<Message>message)._timestamp if type(message) is Message else message.timestamp()[1] for message in messages]
+
+
 @cython.final
 cdef class Unpacked:
     """Iterates over messages as (message, key, value, timestamp, headers), key and value serialized.

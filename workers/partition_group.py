@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple, Protocol
 
+from penstock.kernel import messages as compiled
 from penstock.topology.records import Message, TopicPartition
 
 from .log_context import PrefixedLogger
@@ -25,6 +26,13 @@ MAX_TASK_IDLE_MS_DISABLED = -1
 LagProvider = Callable[[TopicPartition], int | None]
 
 _MAX_TIMESTAMP = (1 << 63) - 1
+
+
+def _timestamps(messages: Iterable[Message]) -> list[int]:
+    return [message.timestamp()[1] for message in messages]
+
+
+_timestamps_of: Callable[[Iterable[Message]], list[int]] = _timestamps if compiled is None else compiled.timestamps
 
 
 class Source(Protocol):
@@ -76,7 +84,7 @@ class RecordQueue:
         if self._stamped:
             records = [stamped for message in messages if (stamped := self._source.stamp(message)) is not None]
         if not self._alone:
-            added = [r.timestamp for r in records] if self._stamped else [m.timestamp()[1] for m in records]
+            added = [r.timestamp for r in records] if self._stamped else _timestamps_of(records)
             self._timestamps = [*self._timestamps[self._next :], *added]
         self._records = [*self._records[self._next :], *records]
         self._next = 0

@@ -102,6 +102,7 @@ def test_records_and_events_have_what_confluent_kafkas_have(
     assert sorted(map(fields, records), key=str) == sorted(
         (fields(message) for message in theirs if message.error() is None), key=str
     )
+    assert kernel.messages.timestamps(records) == [record.timestamp()[1] for record in records]
     ends = [(event.topic(), event.partition(), event.offset(), event.error().code()) for event in events]
     assert sorted(ends) == [(topic, partition, len(RECORDS), KafkaError._PARTITION_EOF) for partition in range(2)]
 
@@ -166,6 +167,10 @@ def test_a_closed_fetcher_says_so() -> None:
     with pytest.raises(RuntimeError, match="closed"):
         fetcher.fetch(1, 0)
     consumer.close()
+
+
+def test_messages_of_any_kind_tell_their_timestamps() -> None:
+    assert kernel.messages.timestamps([RawRecord("t", 0, n, n + 5, b"k", b"v") for n in range(3)]) == [5, 6, 7]
 
 
 def test_messages_of_any_kind_are_unpacked() -> None:
