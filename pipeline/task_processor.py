@@ -14,6 +14,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from penstock.topology.records import Message
 
+from .kafka_sink import open_sink
 from .record_batches import by_partition, messages, pack, sent_batches, unpack
 from .spark_task import SparkTask, TaskPlan
 
@@ -125,18 +126,42 @@ def run_stateless(plan: TaskPlan) -> Callable[[Iterable[pa.RecordBatch]], Iterat
     """Return a function for mapInArrow that runs a stateless sub-topology over records, and yields what it sends."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        tasks: dict[int, SparkTask] = {}
-        try:
-            for batch in batches:
-                for topic, part in by_partition(batch):
-                    partition = part.column("partition")[0].as_py()
-                    if partition not in tasks:
-                        tasks[partition] = SparkTask(plan, partition, None, wall_clock_ms)
-                    task = tasks[partition]
-                    task.process({topic: messages(part)})
-                    yield from sent_batches(task.take_sent())
-        finally:
-            for task in tasks.values():
-                task.close()
+        for task in _processed(plan, batches):
+            yield from sent_batches(task.take_sent())
 
     return run
+
+
+def run_stateless_to_kafka(
+    plan: TaskPlan, settings: Mapping[str, Any]
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return a function for mapInArrow that runs a stateless sub-topology, writes what it sends, and yields nothing.
+
+    Where it is processed: the way through Spark to a sink costs more than all else.
+    """
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        sink = open_sink(settings)
+        for _ in _processed(plan, batches, sink.send):
+            pass
+        sink.finish()
+        yield from ()
+
+    return run
+
+
+def _processed(
+    plan: TaskPlan, batches: Iterable[pa.RecordBatch], send: Callable[..., None] | None = None
+) -> Iterator[SparkTask]:
+    """Process records in tasks without state, one for each partition; yield a task whenever it may have sent some."""
+    tasks: dict[int, SparkTask] = {}
+    try:
+        for batch in batches:
+            for topic, partition, part in by_partition(batch):
+                if partition not in tasks:
+                    tasks[partition] = SparkTask(plan, partition, None, wall_clock_ms, send)
+                tasks[partition].process({topic: messages(part)})
+                yield tasks[partition]
+    finally:
+        for task in tasks.values():
+            task.close()
