@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from penstock.pipeline import task_processor
 from penstock.pipeline.kafka_sink import KafkaSink
 from penstock.pipeline.record_batches import SentRecord, by_partition, messages, sent_batch
 from penstock.pipeline.spark_task import TaskPlan
-from penstock.pipeline.task_processor import run_stateless, run_stateless_to_kafka
+from penstock.pipeline.task_processor import COLLECTION_THRESHOLDS, run_stateless, run_stateless_to_kafka
 
 STRINGS: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
 
@@ -78,6 +79,19 @@ def test_records_go_from_their_operators_to_the_producer(producer: Producer) -> 
     ]
     assert (producer.settings["acks"], producer.settings["delivery.report.only.error"]) == ("all", True)
     assert producer.queued == []
+
+
+def test_python_looks_for_garbage_rarely_meanwhile_and_then_as_before(producer: Producer) -> None:
+    before = gc.get_threshold()
+    assert before != COLLECTION_THRESHOLDS
+
+    def given() -> Iterator[Any]:
+        assert gc.get_threshold() == COLLECTION_THRESHOLDS
+        yield sent_batch([SentRecord("in", 0, b"k", None, 5, None)])
+
+    with pytest.raises(StreamsError):
+        list(run_stateless_to_kafka(plan(), {})(given()))
+    assert gc.get_threshold() == before
 
 
 def test_for_foreach_batch_they_are_yielded() -> None:
