@@ -14,51 +14,78 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from penstock.topology.errors import StreamsError
+from penstock.topology.records import Headers
 
-from .record_batches import messages, unpack_all
+from .record_batches import columns, unpack_all
 
 #: librdkafka takes timestamp 0 for "now": 1 ms after 1970 is closest.
 EARLIEST_TIMESTAMP = 1
 NOW = 0
-#: How long a full queue is waited for before its error is raised, in seconds; delivery.timeout.ms ends it earlier.
-QUEUE_SECONDS = 300.0
+#: librdkafka's "the partitioner decides".
+UNASSIGNED = -1
+#: How long one wait for room in the local queue lasts, in seconds; the record is then tried again. It ends: what cannot
+#: be written leaves the queue after delivery.timeout.ms.
+QUEUE_FULL_POLL_SECONDS = 0.05
+#: Of the rows of a query that writes: there are none.
 WRITTEN_DDL = "written bigint"
 
 
 class KafkaSink:
-    """One producer of one Spark task. settings: see producer_settings."""
+    """One producer of one Spark task. settings: see producer_settings.
+
+    send(topic, key, value, timestamp, headers, partition=None): see TaskContext.send. It never raises: a record that is
+    refused fails finish().
+    """
 
     def __init__(self, settings: Mapping[str, Any], make: Callable[[dict[str, Any]], Any] = Producer) -> None:
-        self._producer = make(dict(settings))
-        self._failed: list[str] = []
+        # Reports of success would cost more than the record itself; flush() tells the same of all at once.
+        reports = {"on_delivery": self._delivered, "delivery.report.only.error": True}
+        self._producer = make({**settings, **reports})
+        self._failed = 0
+        self._first_failure = ""
+        self.send = self._make_send()
+
+    def _make_send(self) -> Callable[..., None]:
+        """Return send: a closure over the client's own produce, since it runs for each record."""
+        produce, poll, refused = self._producer.produce, self._producer.poll, self._refused
+
+        def send(
+            topic: str,
+            key: bytes | None,
+            value: bytes | None,
+            timestamp: int | None,
+            headers: Headers,
+            partition: int | None = None,
+        ) -> None:
+            to = UNASSIGNED if partition is None else partition
+            at = NOW if timestamp is None else timestamp or EARLIEST_TIMESTAMP
+            listed = list(headers) if headers else None
+            while True:
+                try:
+                    produce(topic, value, key, to, None, None, at, listed)
+                except BufferError:
+                    poll(QUEUE_FULL_POLL_SECONDS)
+                    continue
+                except KafkaException as error:
+                    refused(topic, error.args[0])
+                return
+
+        return send
 
     def write(self, records: pa.RecordBatch) -> int:
         """Produce a batch of RECORD_SCHEMA; returns how many records."""
-        produce = self._producer.produce
-        sent = messages(records)
-        for record in sent:
-            at = record.timestamp()[1]
-            arguments = (
-                record.topic(),
-                record.value(),
-                record.key(),
-                record.partition(),
-                None,
-                self._delivered,
-                NOW if at is None else at or EARLIEST_TIMESTAMP,
-                record.headers(),
-            )
-            try:
-                produce(*arguments)
-            except BufferError:
-                self._producer.poll(QUEUE_SECONDS)
-                produce(*arguments)
-        self._producer.poll(0)
-        return len(sent)
+        send = self.send
+        for topic, partition, _, timestamp, key, value, headers in zip(*columns(records), strict=True):
+            send(topic, key, value, timestamp, headers, partition)
+        return int(records.num_rows)
 
     def _delivered(self, error: KafkaError | None, message: Any) -> None:
         if error is not None:
-            self._failed.append(f"{message.topic()}: {error.str()}")
+            self._refused(message.topic(), error)
+
+    def _refused(self, topic: str, error: KafkaError) -> None:
+        self._first_failure = self._first_failure or f"{topic}: {error.str()}"
+        self._failed += 1
 
     def finish(self) -> None:
         """Wait until the brokers have everything; raises StreamsError with the topic of the first record they refused.
@@ -68,30 +95,30 @@ class KafkaSink:
         self._producer.flush()
         if self._failed:
             raise StreamsError(
-                f"{len(self._failed)} records could not be written to Kafka, the first to {self._failed[0]}"
+                f"{self._failed} records could not be written to Kafka, the first to {self._first_failure}"
             )
 
 
 def write_to_kafka(
-    settings: Mapping[str, Any], packed: bool
+    settings: Mapping[str, Any], packed: bool = False
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function for mapInArrow that writes records and yields how many. packed: they come as unpack_all's."""
+    """Return a function for mapInArrow that writes records and yields nothing. packed: they come as unpack_all's."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         sink: KafkaSink | None = None
-        written = 0
         for batch in unpack_all(batches) if packed else batches:
             if batch.num_rows:
-                sink = sink or _open(settings)
-                written += sink.write(batch)
+                sink = sink or open_sink(settings)
+                sink.write(batch)
         if sink is not None:
             sink.finish()
-        yield pa.RecordBatch.from_arrays([pa.array([written], pa.int64())], ["written"])
+        yield from ()
 
     return write
 
 
-def _open(settings: Mapping[str, Any]) -> KafkaSink:
+def open_sink(settings: Mapping[str, Any]) -> KafkaSink:
+    """Return a new sink; raises StreamsError for settings that librdkafka refuses."""
     try:
         return KafkaSink(settings)
     except KafkaException as error:

@@ -31,9 +31,9 @@ from .kafka_settings import producer_settings, source_options
 from .kafka_sink import WRITTEN_DDL, write_to_kafka
 from .ownership import BACKFILL, OWNERSHIP_FILE, SPARK, Ownership, require_engine, unpack_ownership
 from .query_order import processing_order
-from .record_batches import PACKED_DDL, RECORD_DDL, pack_by_task, unpack_all
+from .record_batches import PACKED_DDL, RECORD_DDL, TO_PYTHON, pack_by_task, unpack_all
 from .spark_task import TaskPlan
-from .task_processor import OUTPUT_DDL, TaskProcessor, run_stateless
+from .task_processor import OUTPUT_DDL, TaskProcessor, run_stateless, run_stateless_to_kafka
 
 log = logging.getLogger(__name__)
 
@@ -241,10 +241,12 @@ class SparkStreams:
         stateless, has_alarm = is_stateless(topology, config) and not from_files, may_punctuate(topology)
         # Where a look at the timers alone makes a micro-batch, what is available would never be all processed.
         self._spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(not available_now).lower())
+        settings = producer_settings(config)
         if stateless:
-            sent = records.mapInArrow(run_stateless(plan), RECORD_DDL)
+            to_kafka, to_frame = run_stateless_to_kafka(plan, settings), run_stateless(plan)
         else:
-            sent = (
+            to_kafka, to_frame = write_to_kafka(settings, packed=True), unpack_all
+            records = (
                 records.mapInArrow(lambda batches: pack_by_task(batches, buckets), PACKED_DDL)
                 .groupBy("task")
                 .transformWithState(
@@ -255,12 +257,12 @@ class SparkStreams:
                     self._seed(number, directory),
                 )
             )
-        writer = (
-            sent.writeStream.queryName(f"{self._application_id}-{number}")
-            .outputMode("append" if stateless else "update")
-            .option("checkpointLocation", directory)
-            .foreachBatch(self._write(number, packed=not stateless))
-        )
+        if self._foreach_batch is None:  # the query itself writes, and leaves nothing for Spark to write
+            writer = records.mapInArrow(to_kafka, WRITTEN_DDL).writeStream.format("noop")
+        else:
+            writer = records.mapInArrow(to_frame, RECORD_DDL).writeStream.foreachBatch(self._divide(number))
+        writer = writer.queryName(f"{self._application_id}-{number}").option("checkpointLocation", directory)
+        writer = writer.outputMode("append" if stateless else "update")
         if available_now:
             writer = writer.trigger(availableNow=True)
         elif has_alarm:
@@ -268,7 +270,7 @@ class SparkStreams:
         return writer.start()
 
     def _records(self, topology: ProcessorTopology, topics: list[str], from_files: list[str]) -> DataFrame:
-        """Return the records of topics as a stream of RECORD_DDL."""
+        """Return the records of topics as a stream, in the columns of TO_PYTHON."""
         frames = []
         if from_files:
             frames.append(stream_of(self._spark, self._owner.files, from_files))
@@ -282,7 +284,7 @@ class SparkStreams:
                     "topic", "partition", "offset", "unix_millis(timestamp) AS timestamp", "key", "value", "headers"
                 )
             )
-        return reduce(DataFrame.unionByName, frames).where(self._owner.wanted())
+        return reduce(DataFrame.unionByName, frames).where(self._owner.wanted()).selectExpr(*TO_PYTHON)
 
     def _seed(self, number: int, query_directory: str) -> GroupedData | None:
         """Return what a query's state begins with after a handover; None once its first micro-batch is finished."""
@@ -291,26 +293,25 @@ class SparkStreams:
         seeds = self._owner.seed_directory(self._checkpoint, number)
         return self._spark.read.schema(SEED_DDL).parquet(seeds).groupBy("task")
 
-    def _write(self, number: int, packed: bool) -> Callable[[DataFrame, int], None]:
-        """Return what writes a micro-batch's records; it runs in the driver, and again if a micro-batch is repeated."""
-        settings, foreach_batch = producer_settings(self._config), self._foreach_batch
+    def _divide(self, number: int) -> Callable[[DataFrame, int], None]:
+        """Return what writes a micro-batch's records for internal topics, and hands the others to foreach_batch.
+
+        It runs in the driver, and again if a micro-batch is repeated.
+        """
+        to_kafka, foreach_batch = write_to_kafka(producer_settings(self._config)), self._foreach_batch
         internal = f"{self._application_id}-"
+        assert foreach_batch is not None
 
-        def to_kafka(frame: DataFrame, packed: bool) -> None:
-            frame.mapInArrow(write_to_kafka(settings, packed), WRITTEN_DDL).collect()
-
-        def write(frame: DataFrame, batch_id: int) -> None:
-            if foreach_batch is None:
-                to_kafka(frame, packed)
-                return
-            records = (frame.mapInArrow(unpack_all, RECORD_DDL) if packed else frame).persist()
+        def divide(frame: DataFrame, batch_id: int) -> None:
+            records = frame.persist()
             try:
-                to_kafka(records.where(records.topic.startswith(internal)), False)
+                own = records.where(records.topic.startswith(internal)).selectExpr(*TO_PYTHON)
+                own.mapInArrow(to_kafka, WRITTEN_DDL).collect()
                 foreach_batch(records.where(~records.topic.startswith(internal)), batch_id, number)
             finally:
                 records.unpersist()
 
-        return write
+        return divide
 
 
 class HadoopFiles:

@@ -48,12 +48,18 @@ class TaskPlan:
 class SparkTask:
     """A TaskContext on an executor. wall_clock_ms: the clock; state: what the task remembers.
 
-    sent: the records to write, in order.
+    send: see TaskContext; without it, what is sent waits for take_sent().
     """
 
     def __init__(
-        self, plan: TaskPlan, partition: int, state: TaskState | None, wall_clock_ms: Callable[[], int]
+        self,
+        plan: TaskPlan,
+        partition: int,
+        state: TaskState | None,
+        wall_clock_ms: Callable[[], int],
+        send: Callable[..., None] | None = None,
     ) -> None:
+        self.send = send or self._keep
         self.config = plan.config
         self.application_id: str = plan.config["application.id"]
         self.task_id = TaskId(plan.topology.subtopology, partition)
@@ -62,7 +68,7 @@ class SparkTask:
         self.headers: Headers = None
         self.stream_time_ms = -1
         self.processor_metadata: dict[str, int] = {}
-        self.sent: list[SentRecord] = []
+        self._sent: list[SentRecord] = []
         self._plan = plan
         self._state = state
         self._wall_clock_ms = wall_clock_ms
@@ -207,7 +213,7 @@ class SparkTask:
             raise UnknownStateStoreError(f"There is no state store {name} in task {self.task_id}")
         return self._stores.by_name[name]
 
-    def send(
+    def _keep(
         self,
         topic: str,
         key: bytes | None,
@@ -216,13 +222,11 @@ class SparkTask:
         headers: Headers,
         partition: int | None = None,
     ) -> None:
-        """See TaskContext."""
-        self.sent.append(SentRecord(topic, partition, key, value, timestamp, headers))
+        self._sent.append(SentRecord(topic, partition, key, value, timestamp, headers))
 
     def take_sent(self) -> list[SentRecord]:
         """Return what was sent since the last call."""
-        sent = self.sent[:]
-        self.sent.clear()  # not replaced: the operators hold on to it through send
+        sent, self._sent = self._sent, []
         return sent
 
     def log_change(

@@ -196,6 +196,8 @@ class Refusing:
     """A producer whose broker refuses everything."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
+        assert settings["delivery.report.only.error"]
+        self.delivered = settings["on_delivery"]
         self.produced: list[Any] = []
 
     def produce(self, *arguments: Any) -> None:
@@ -205,8 +207,8 @@ class Refusing:
         return 0
 
     def flush(self) -> None:
-        for topic, _, _, _, _, delivered, _, _ in self.produced:
-            delivered(_Error(), _Named(topic))
+        for topic, *_ in self.produced:
+            self.delivered(_Error(), _Named(topic))
 
 
 class _Error:

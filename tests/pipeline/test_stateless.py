@@ -1,0 +1,147 @@
+"""A stateless sub-topology processes and writes in one place, straight out of Arrow's columns. Without Spark."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from penstock import Serdes, StreamsBuilder, StreamsConfig, StreamsError
+from penstock.pipeline import task_processor
+from penstock.pipeline.kafka_sink import KafkaSink
+from penstock.pipeline.record_batches import SentRecord, by_partition, messages, sent_batch
+from penstock.pipeline.spark_task import TaskPlan
+from penstock.pipeline.task_processor import COLLECTION_THRESHOLDS, run_stateless, run_stateless_to_kafka
+
+STRINGS: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
+
+
+class Producer:
+    """A producer whose queue holds two records until somebody waits for it."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.settings = settings
+        self.queued: list[Any] = []
+        self.written: list[Any] = []
+
+    def produce(self, *record: Any) -> None:
+        if record[1] == b"huge":
+            raise KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+        if len(self.queued) == 2:
+            raise BufferError
+        self.queued.append(record)
+
+    def poll(self, timeout: float) -> None:
+        assert timeout > 0
+        self.flush()
+
+    def flush(self) -> None:
+        self.written += self.queued
+        self.queued.clear()
+
+
+@pytest.fixture
+def producer(monkeypatch: pytest.MonkeyPatch) -> Producer:
+    """The one that the sink makes."""
+    made = Producer({})
+
+    def make(settings: dict[str, Any]) -> Producer:
+        made.settings = settings
+        return made
+
+    monkeypatch.setattr(task_processor, "open_sink", lambda settings: KafkaSink(settings, make))
+    return made
+
+
+def plan() -> TaskPlan:
+    """Shout, in partition 7 if the key is a k; a value that is no text fails."""
+    builder = StreamsBuilder()
+    shouted = builder.stream("in", **STRINGS).map_values(lambda value: value.upper(), name="shout")
+    shouted.to("out", partitioner=lambda topic, key, value, count: 7 if key == "k" else None, **STRINGS)
+    config = StreamsConfig({"application.id": "app", "bootstrap.servers": "broker:9092"})
+    (built,) = builder.build().internal_builder.build_subtopologies(config, frozenset())
+    return TaskPlan(built, config, {"out": 8})
+
+
+def test_records_go_from_their_operators_to_the_producer(producer: Producer) -> None:
+    values = [b"a", b"b", b"c"]
+    given = [SentRecord("in", n % 2, b"k" if n else None, value, n, [("h", None)]) for n, value in enumerate(values)]
+    assert list(run_stateless_to_kafka(plan(), {"acks": "all"})([sent_batch(given)])) == []
+    by_value = sorted(producer.written, key=lambda record: record[1])
+    assert by_value == [  # of the first one the timestamp 0 would mean "now"
+        ("out", b"A", None, -1, None, None, 1, [("h", None)]),
+        ("out", b"B", b"k", 7, None, None, 1, [("h", None)]),
+        ("out", b"C", b"k", 7, None, None, 2, [("h", None)]),
+    ]
+    assert (producer.settings["acks"], producer.settings["delivery.report.only.error"]) == ("all", True)
+    assert producer.queued == []
+
+
+def test_python_looks_for_garbage_rarely_meanwhile_and_then_as_before(producer: Producer) -> None:
+    before = gc.get_threshold()
+    assert before != COLLECTION_THRESHOLDS
+
+    def given() -> Iterator[Any]:
+        assert gc.get_threshold() == COLLECTION_THRESHOLDS
+        yield sent_batch([SentRecord("in", 0, b"k", None, 5, None)])
+
+    with pytest.raises(StreamsError):
+        list(run_stateless_to_kafka(plan(), {})(given()))
+    assert gc.get_threshold() == before
+
+
+def test_for_foreach_batch_they_are_yielded() -> None:
+    (batch,) = run_stateless(plan())([sent_batch([SentRecord("in", 0, b"k", b"a", 5, None)])])
+    assert batch.to_pylist() == [
+        {"topic": "out", "partition": 7, "offset": -1, "timestamp": 5, "key": b"k", "value": b"A", "headers": None}
+    ]
+
+
+def test_an_exception_names_operator_topic_partition_and_offset(producer: Producer) -> None:
+    bad = sent_batch([SentRecord("in", 3, b"k", None, 5, None)])
+    with pytest.raises(StreamsError, match=r"processor=shout, topic=in, partition=3, offset=-1.*AttributeError"):
+        list(run_stateless_to_kafka(plan(), {})([bad]))
+
+
+def test_a_record_that_the_producer_refuses_at_once_fails_the_micro_batch(producer: Producer) -> None:
+    sink = KafkaSink({}, lambda settings: producer)
+    for value in (b"huge", b"1", b"huge", b"2", b"3"):
+        sink.send("out", None, value, None, None)
+    with pytest.raises(StreamsError, match="2 records could not be written to Kafka, the first to out: "):
+        sink.finish()
+    assert [record[1] for record in producer.written] == [b"1", b"2", b"3"]
+
+
+def batches() -> Iterator[Any]:
+    """Batches, and parts of them, of every kind."""
+    plain = [SentRecord("t", 3, b"k%d" % n, b"v" * n, n - 5, None) for n in range(6)]
+    mixed = [SentRecord(f"t{n % 2}", n % 3, b"k", b"", 1, None) for n in range(6)]
+    missing = [*plain, SentRecord("t", None, None, None, None, None), *plain]
+    for sent in (plain, mixed, missing, plain[:1], []):
+        batch = sent_batch(sent)
+        yield from (batch, batch.slice(1, 3), batch.slice(4), batch.slice(5, 0))
+
+
+def test_headers_that_come_as_text_are_read() -> None:
+    texts = [None, "[]", '[{"key":"h","value":"AP8="},{"key":"h"},{"key":"é","value":""}]']
+    plain = sent_batch([SentRecord("t", 0, b"k", b"v", 1, None)] * len(texts))
+    batch = plain.set_column(6, "headers", pa.array(texts, pa.string()))
+    found = [record.headers() for record in messages(batch)]
+    assert found == [
+        None,
+        None,
+        [("h", b"\x00\xff"), ("h", None), ("é", b"")],
+    ]
+
+
+def test_a_batch_is_split_by_topic_and_partition() -> None:
+    for batch in batches():
+        parts = list(by_partition(batch))
+        assert len({(topic, partition) for topic, partition, _ in parts}) == len(parts)
+        rows = [(topic, partition, row) for topic, partition, part in parts for row in part.to_pylist()]
+        assert all((row["topic"], row["partition"]) == (topic, partition) for topic, partition, row in rows)
+        assert sorted(map(str, (row for *_, row in rows))) == sorted(map(str, batch.to_pylist()))
