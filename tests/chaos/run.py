@@ -28,6 +28,8 @@ PARTITIONS = 4
 TOPICS = (program.NUMBERS, program.COPIES, program.TALLIES, program.GROUP_TALLIES)
 #: How long outputs of all partitions are awaited before an event; what has not recovered by then is hit again.
 SETTLE_SECONDS = 30.0
+#: When a partition counts as stalled: after a broker's death librdkafka may not read one any more (its issue 5430).
+STALL_TIMEOUT_MS = 15_000
 #: How long nothing may come out at the end before the rest counts as lost. Two sessions, a transaction, a restart and
 #: their retries on a machine that has much else to do.
 STALL_SECONDS = 120.0
@@ -38,16 +40,14 @@ PROGRESS_SECONDS = 1.0
 BROKER_CONFIG = {
     "group.streams.session.timeout.ms": str(SESSION_TIMEOUT_MS),
     "group.streams.heartbeat.interval.ms": "300",
-    # See MARKERS_DROPPED.
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "20000",
-    "broker.session.timeout.ms": "1000",
-    "broker.heartbeat.interval.ms": "100",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "20000",  # see MARKERS_DROPPED
 }
 #: What Kafka 4.4 logs when it ends a transaction before it is registered again after a SIGKILL: it takes partitions
 #: without a leader for deleted ones and writes no marker to them. Such a transaction stays open, or passes for
-#: committed with the next one of the same producer. No client can help that. It is rare if the old session ends before
-#: the broker is up again (1 s here, by default 9 s), and if the broker's look for old transactions (each 20 s here, by
-#: default each 10 s) comes later than that.
+#: committed with the next one of the same producer. No client can help that. It is rare as long as the broker's look
+#: for old transactions (each 20 s here, by default each 10 s) comes later than the end of its session with the
+#: controller (9 s, on a busy machine longer). A session of 1 s, over before the broker is up, is no help: the group's
+#: coordinator then loads twice at once, is "out of sync with the underlying log", and may not answer any more.
 MARKERS_DROPPED = "Couldn't find leader endpoint for partitions"
 
 
@@ -159,6 +159,7 @@ class Chaos:
             "group.protocol": self._options.protocol,
             "isolation.level": "read_committed",  # the input has aborted transactions, whatever the guarantee
             "commit.interval.ms": 100 if exact else 500,
+            "penstock.partition.stall.timeout.ms": STALL_TIMEOUT_MS,
             "session.timeout.ms": SESSION_TIMEOUT_MS,
             "heartbeat.interval.ms": 300,
             "max.poll.interval.ms": 120_000,  # as long the group waits for a member that is gone without a trace
