@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from penstock.statestore.bytes_store import after
-from penstock.statestore.caching_rows import CachingRowStore
 from penstock.topology.errors import ProcessorStateError, StreamsError
 from penstock.topology.records import RawRecord, ValueAndTimestamp
 from penstock.topology.serdes import Serdes
-from penstock.topology.store_interfaces import VALUE, StoreBackend, StoreBuilder, StoreKind
+from penstock.topology.store_interfaces import StoreBackend, StoreBuilder, StoreKind
 
 from .support import STATEFUL, OpenStore
 
@@ -166,54 +164,12 @@ def cached(value_serde: Any = None, cache_bytes: int = 1_000_000) -> OpenStore:
     return OpenStore(builder, cache_bytes=cache_bytes)
 
 
-def test_a_store_that_caches_rows_gives_each_reader_a_value_of_its_own() -> None:
-    builder = StoreBuilder("store", TIMESTAMPED, Serdes.string(), Serdes.json(), caching=True, cached_as_rows=True)
-    open_store = OpenStore(builder, cache_bytes=1_000_000)
-    store, task = open_store.store, open_store.task
-    assert type(store) is CachingRowStore
-    value: dict[str, Any] = {"n": [1]}
-    store.put("a", row(value, 7))
-    value["n"].append(2)
-    for read in (store.get, store.get_for_update):
-        read("a").value["n"].append(3)
-    assert store.get("a") == row({"n": [1]}, 7)
-    store.put("b", row("x", 8))
-    open_store.commit()
-    store.delete("b")
-    open_store.commit()
-    logged = [(record.key(), record.value(), record.timestamp()[1]) for record in task.changelog]
-    assert logged == [(b"a", b'{"n":[1]}', 7), (b"b", b'"x"', 8), (b"b", None, 0)]
-    cells = store.cells()
-    assert cells is not None
-    own, cell = cells.own_value, cells.get("a")
-    assert cell is not None
-    expression = own.template.format("row", **{name: name for name in own.names})
-    assert eval(expression, {**own.names, "row": cell[VALUE]}) == {"n": [1]}
-
-
 def test_a_restore_does_not_drop_what_was_not_written() -> None:
     open_store = cached()
     open_store.store.put("a", row(1))
     with pytest.raises(ProcessorStateError, match="1 of its entries have changed"):
         open_store.store.restore([], 5)
     assert open_store.store.get("a") == row(1)
-
-
-@pytest.mark.parametrize(
-    ("rows", "changed"),
-    [
-        (True, {}),
-        (False, {"value_serde": Serdes.int64()}),  # nobody can change it in place
-        (False, {"plain_values": True}),
-        (False, {"headers_format": True}),
-        (False, {"backend": StoreBackend.LRU, "max_entries": 3}),
-        (False, {"cached_as_rows": False}),
-    ],
-)
-def test_only_values_that_readers_may_change_are_cached_as_rows(rows: bool, changed: dict[str, Any]) -> None:
-    builder = StoreBuilder("store", TIMESTAMPED, Serdes.string(), Serdes.json(), caching=True, cached_as_rows=True)
-    store = OpenStore(replace(builder, **changed), cache_bytes=1_000).store
-    assert (type(store) is CachingRowStore) is rows
 
 
 def row(value: Any, timestamp: int = 0) -> ValueAndTimestamp:
