@@ -47,7 +47,7 @@ def main() -> int:
         shutil.rmtree(directory)
         return 0
     if not outcome.judged:
-        print("This run says nothing: the broker itself has left transactions open, see above. Try again.")
+        print("This run says nothing: the broker itself has made a mistake, see above. Try again.")
     print(f"Logs, state and the broker's data are in {directory}")
     return 1
 

@@ -46,9 +46,18 @@ BROKER_CONFIG = {
 #: without a leader for deleted ones and writes no marker to them. Such a transaction stays open, or passes for
 #: committed with the next one of the same producer. No client can help that. It is rare as long as the broker's look
 #: for old transactions (each 20 s here, by default each 10 s) comes later than the end of its session with the
-#: controller (9 s, on a busy machine longer). A session of 1 s, over before the broker is up, is no help: the group's
-#: coordinator then loads twice at once, is "out of sync with the underlying log", and may not answer any more.
+#: controller (9 s, on a busy machine longer). A session of 1 s, over before the broker is up, is no help: see
+#: OUT_OF_SYNC.
 MARKERS_DROPPED = "Couldn't find leader endpoint for partitions"
+#: What it logs when the group's coordinator has loaded twice at once, because its partition lost its leader and got it
+#: again meanwhile: on a machine that has much else to do, or with a short session. For a moment it knows nothing of the
+#: group and says that there are no committed offsets; or it does not answer any more.
+OUT_OF_SYNC = "is out of sync with the underlying log"
+#: What the broker's log says, and what is said then.
+BROKER_FAULTS = {
+    MARKERS_DROPPED: "the broker has dropped markers of transactions while it led no partition",
+    OUT_OF_SYNC: "the coordinator of the group has forgotten what it knew, committed offsets too",
+}
 
 
 @dataclass(frozen=True)
@@ -67,7 +76,7 @@ class Options:
 class Outcome:
     """The verdict, hosts that ended by themselves or not in good order, and how many records there were.
 
-    markers_dropped: the broker itself has left transactions open, see MARKERS_DROPPED.
+    broker_failed: the broker itself has made a mistake, see BROKER_FAULTS.
     """
 
     verdict: Verdict
@@ -76,12 +85,12 @@ class Outcome:
     records: int
     aborted: int
     events: tuple[str, ...] = field(default=())
-    markers_dropped: bool = False
+    broker_failed: bool = False
 
     @property
     def judged(self) -> bool:
         """False if something is wrong and may be the broker's fault: the run says nothing of Penstock then."""
-        return self.good or not self.markers_dropped
+        return self.good or not self.broker_failed
 
     @property
     def good(self) -> bool:
@@ -104,7 +113,8 @@ class Chaos:
         self._ledger = Ledger(options.judged_as or options.guarantee, program.GROUPS)
         self._hosts: list[Host] = []
         self._due: list[tuple[float, str, Callable[[], None]]] = []
-        self._markers_dropped = self._interrupted = False
+        self._interrupted = False
+        self._broker_faults: set[str] = set()
         self._done = self._kills = 0
         self._progress_at = 0.0
 
@@ -295,12 +305,12 @@ class Chaos:
         return f"pid {pid}"
 
     def _look_at_brokers_log(self) -> None:
-        """Say it if the broker itself has left transactions open."""
+        """Say it if the broker itself has made a mistake."""
         with self._broker.log_file.open(errors="replace") as log:
-            dropped = any(MARKERS_DROPPED in line for line in log)
-        if dropped and not self._markers_dropped:
-            self._markers_dropped = True
-            self._say("the broker has dropped markers of transactions while it led no partition")
+            found = {text for line in log for text in BROKER_FAULTS if text in line}
+        for text in found - self._broker_faults:
+            self._say(BROKER_FAULTS[text])
+        self._broker_faults |= found
 
     def _hit_worker(self, host: Host, event: Event) -> str:
         victim = host.victim(event.victim)
@@ -345,7 +355,7 @@ class Chaos:
         )
         records, aborted = self._ledger.sent(), self._feeder.aborted
         failures, lines = tuple(self.failures), tuple(self._lines)
-        return Outcome(verdict, failures, self._kills, records, aborted, lines, self._markers_dropped)
+        return Outcome(verdict, failures, self._kills, records, aborted, lines, bool(self._broker_faults))
 
     def _await_outputs(self) -> None:
         seen, deadline = -1, 0.0

@@ -32,7 +32,7 @@ def chaos(directory: Path, options: Options) -> Outcome:
         print("\n".join(outcome.events))  # pytest shows it if the test fails
         if outcome.judged:
             return outcome
-    pytest.fail(f"{ATTEMPTS} times the broker itself has left transactions open: nothing can be said of Penstock")
+    pytest.fail(f"{ATTEMPTS} times the broker itself has made a mistake: nothing can be said of Penstock")
 
 
 # -- the schedule
