@@ -2,7 +2,7 @@
  *
  * confluent-kafka hears of each record, lost or not, through a state that it allocates for it, and takes the GIL for
  * each. The kernel's records have no such state, so confluent-kafka passes over them; this interceptor keeps those that
- * were lost until fetch asks for them. It runs in librdkafka's threads, without the GIL, and calls nothing of Python.
+ * were lost until losses_take asks for them. It runs in librdkafka's threads, without the GIL, and calls nothing of Python.
  */
 #ifndef PENSTOCK_DELIVERY_H
 #define PENSTOCK_DELIVERY_H
@@ -13,12 +13,11 @@
 
 #include "librdkafka.h"
 
-/* A record that was lost. Its topic, key and value lie behind it; a key or value that is none has size -1. */
+/* A record that was lost; librdkafka does not tell the time of such. Its topic, key and value lie behind it; a key or value that is none has size -1. */
 typedef struct lost_s {
     struct lost_s *next;
     int err;
     int32_t partition;
-    int64_t timestamp;
     ptrdiff_t topic_size, key_size, value_size;
     char data[];
 } lost_record;
@@ -57,11 +56,9 @@ static int losses_note(void *rk, rd_message *message, void *opaque) {
     } else if (!lost) {
         mine->unknown++;
     } else {
-        int type;
         lost->next = NULL;
         lost->err = message->err;
         lost->partition = message->partition;
-        lost->timestamp = rd_message_timestamp(message, &type);
         lost->topic_size = topic_size;
         lost->key_size = key_size;
         lost->value_size = value_size;

@@ -14,7 +14,6 @@ import confluent_kafka
 from confluent_kafka import KafkaError
 
 from penstock.kernel.librdkafka import PATH, address_of_handle, handle_of
-from penstock.topology.records import RawRecord
 
 cdef extern from "librdkafka.h":
     int RD_PRODUCER
@@ -32,7 +31,6 @@ cdef extern from "delivery.h":
         lost_record *next
         int err
         int32_t partition
-        int64_t timestamp
         Py_ssize_t topic_size, key_size, value_size
         char *data
     losses *losses_of(void *)
@@ -102,7 +100,10 @@ cdef class RecordProducer:
         return to is not NULL and produce(self.handle[0], to, partition, key_data, key_size, value_data, value_size, at)
 
     def take_lost(self):
-        """Return (KafkaError, record) for each record that was lost since the last call; record None: no memory."""
+        """Return (KafkaError, (topic, partition, key, value)) for each record that was lost since the last call.
+
+        None in place of a record: records of which nothing is known, for want of memory.
+        """
         cdef int unknown
         cdef lost_record *lost = losses_take(self.lost, &unknown)
         cdef lost_record *following
@@ -118,7 +119,7 @@ cdef class RecordProducer:
                 at += max(lost.key_size, 0)
                 value = None if lost.value_size < 0 else PyBytes_FromStringAndSize(at, lost.value_size)
                 error = KafkaError(lost.err, rd_err2str(lost.err).decode())
-                found.append((error, RawRecord(topic, lost.partition, -1, lost.timestamp, key, value, None)))
+                found.append((error, (topic, lost.partition, key, value)))
                 free(lost)
                 lost = following
         finally:

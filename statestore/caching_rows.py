@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from penstock.topology.serdes import Inline, as_serde, inline
 from penstock.topology.store_interfaces import StoreBackend, StoreBuilder, StoreKind
 
-from .caching_store import CachingKeyValueStore, Copy
+from .caching_store import CachingKeyValueStore, CachingStore, Copy
 from .state_store import LONG
-from .thread_cache import Changed
 from .values import headers_logged
 
 #: Of a row: the timestamp, in front of the value.
@@ -65,7 +64,4 @@ class CachingRowStore(CachingKeyValueStore):
             self.task.log_change(self.name, row_key, value[TIMESTAMP_BYTES:], timestamp)
         self.rows.put(row_key, value)
 
-    def _write_entries(self, changes: Iterable[Changed]) -> None:
-        task, write = self.task, self._write_entry
-        for key, value, task.timestamp, task.headers, task.message in changes:
-            write(key, value)
+    _write_entries = CachingStore._write_entries  # not the one in line, which serializes

@@ -70,8 +70,8 @@ _CONSUMER_FIXED: Mapping[str, Any] = {
     "auto.offset.reset": "error",
     "max.poll.interval.ms": 86_400_000,  # GroupMember watches it; this is the highest librdkafka takes
 }
-#: Partitions must equal those that Java's producer chooses, else keys of two writers would not meet.
 _PLUGINS = "plugin.library.paths"
+#: Partitions must equal those that Java's producer chooses, else keys of two writers would not meet.
 _PRODUCER_FIXED: Mapping[str, Any] = {"partitioner": "murmur2_random"}
 #: Behind these StreamsConfig finds the keys of a client that stand in its table (max.poll.records, linger.ms …).
 _RESOLVED = ("consumer.", "main.consumer.", "producer.")

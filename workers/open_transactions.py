@@ -7,13 +7,10 @@ on, it is the consumer that stands still: see stall_watchdog.py.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from concurrent.futures import Future
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaException
-from confluent_kafka import TopicPartition as RdTopicPartition
-from confluent_kafka.admin import OffsetSpec  # no __all__ there
+from confluent_kafka import KafkaException
 
 from penstock.topology.records import TopicPartition
 
@@ -21,12 +18,10 @@ from .clock import Clock
 from .listed_offsets import listed_offset
 from .log_context import PrefixedLogger
 from .partition_consumer import PartitionConsumer
+from .stall_watchdog import admin_end_offsets
 
-_LEVEL = IsolationLevel
 #: How long a partition stands still before it is told, in ms; more than any transaction of ours should take.
 STANDSTILL_MS = 10_000
-#: How long the broker may take to answer, in seconds.
-REQUEST_TIMEOUT_SECONDS = 10.0
 
 
 class OpenTransactionWatch:
@@ -44,7 +39,8 @@ class OpenTransactionWatch:
         log: PrefixedLogger,
         interval_ms: int = STANDSTILL_MS,
     ) -> None:
-        self._admin = admin
+        self._ask_stable = admin_end_offsets(admin, "read_committed")
+        self._ask_high = admin_end_offsets(admin, "read_uncommitted")
         self._consumer = consumer
         self._clock = clock
         self._committed_only = committed_only
@@ -75,16 +71,8 @@ class OpenTransactionWatch:
         return {partition: position for partition, position in found.items() if position is not None}
 
     def _ask(self, at_end: dict[TopicPartition, int]) -> None:
-        stable, high = (self._ends(at_end, level) for level in (_LEVEL.READ_COMMITTED, _LEVEL.READ_UNCOMMITTED))
+        stable, high = (self._ask_stable(at_end), self._ask_high(at_end)) if at_end else ({}, {})
         self._asked = {p: (position, (stable[p], high[p])) for p, position in at_end.items()}
-
-    def _ends(self, partitions: Collection[TopicPartition], level: IsolationLevel) -> dict[TopicPartition, Future[Any]]:
-        if not partitions:
-            return {}
-        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        asked = {RdTopicPartition(*partition): latest for partition in partitions}
-        futures = self._admin.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_SECONDS, isolation_level=level)
-        return {TopicPartition(p.topic, p.partition): future for p, future in futures.items()}
 
     def _judge(self, partition: TopicPartition, position: int, stable: Future[Any], high: Future[Any]) -> None:
         try:

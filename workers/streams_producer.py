@@ -341,8 +341,8 @@ class StreamsProducer:
             checked(call, *arguments)
         except KafkaException as exception:
             self.errors.append((exception.args[0], None))
-        for error, record in () if self.records is None else self.records.take_lost():
-            self._on_error(self.errors, error, record)
+        for error, lost in () if self.records is None else self.records.take_lost():
+            self._on_error(self.errors, error, lost and _lost_record(*lost))
 
     @staticmethod
     def _on_error(errors: list[tuple[KafkaError, Any]], error: KafkaError | None, message: Any) -> None:
@@ -423,3 +423,7 @@ class StreamsProducer:
         except KafkaException:
             return False
         return metadata is None or (metadata.error is not None and metadata.error.code() in MISSING_TOPIC)
+
+
+def _lost_record(topic: str, partition: int, key: bytes | None, value: bytes | None) -> RawRecord:
+    return RawRecord(topic, partition, -1, -1, key, value)
