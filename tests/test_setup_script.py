@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pty
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,13 +26,25 @@ def test_where_there_is_no_terminal_each_step_is_a_line() -> None:
     ]
 
 
+def read_to_the_end(terminal: int) -> Iterator[str]:
+    """Yield what is shown, until nobody has the terminal open; what was written arrives by and by."""
+    try:
+        while shown := os.read(terminal, 65536):
+            yield shown.decode()
+    except OSError as error:
+        if error.errno != errno.EIO:  # the end, as Linux says it
+            raise
+
+
 def test_a_terminal_shows_a_bar_that_is_wiped_at_the_end() -> None:
     ours, terminal = pty.openpty()
     try:
-        subprocess.run(["bash", "-c", FUNCTIONS], cwd=ROOT, input=PIP, stderr=terminal, text=True, check=True)
-        shown = os.read(ours, 65536).decode()
+        try:
+            subprocess.run(["bash", "-c", FUNCTIONS], cwd=ROOT, input=PIP, stderr=terminal, text=True, check=True)
+        finally:
+            os.close(terminal)
+        shown = "".join(read_to_the_end(ours))
     finally:
-        os.close(terminal)
         os.close(ours)
     steps = shown.split("\r")
     assert any("%  collecting packages" in step for step in steps)

@@ -179,7 +179,7 @@ class InternalTopicManager:
         needed = {name: NewTopic(name, count, factor, config=settings) for name, count in repartition.items()}
         for info in topics.values():
             count = sum(task.subtopology == info.subtopology for task in tasks)
-            for name in info.changelog_topics.keys() - info.source_changelog_topics:
+            for name in sorted(info.changelog_topics.keys() - info.source_changelog_topics):
                 settings = changelog_topic_config(info.changelog_topics[name], self._config)
                 needed[name] = NewTopic(name, count, factor, config=settings)
         return needed

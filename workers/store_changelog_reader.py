@@ -77,7 +77,7 @@ class StoreChangelogReader:
 
     def register(self, task: Task) -> None:
         """Read the changelogs of a task whose stores are open, from where the stores are."""
-        for partition in task.changelog_partitions:
+        for partition in task.state_manager.changelogs:
             self._changelogs[partition] = Changelog(task, partition, self._log)
 
     def unregister(self, task: Task, promoted: bool = False) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -198,19 +198,22 @@ def test_a_broker_that_is_too_old_is_named_as_such(group: Group, monkeypatch: py
 @pytest.mark.slow
 def test_a_broker_without_the_protocol_is_named_as_such(tmp_path: Path, unique_name: Callable[[str], str]) -> None:
     config = {**QUICK_GROUPS, "group.coordinator.rebalance.protocols": "classic,consumer"}
-    with DevBroker("no-streams", tmp_path, config=config) as broker:
-        group = Group(unique_name("group"), broker.bootstrap_servers)
+    with (
+        DevBroker("no-streams", tmp_path, config=config) as broker,
+        closing(Group(unique_name("group"), broker.bootstrap_servers)) as group,
+    ):
         error = fatal_error(group, group.add())
-        group.close()
     assert "group.protocol=streams needs brokers of Kafka 4.2" in str(error)
 
 
 @pytest.mark.slow
 def test_a_coordinator_that_restarts_keeps_its_members(tmp_path: Path, unique_name: Callable[[str], str]) -> None:
-    with DevBroker("restarted", tmp_path, config=QUICK_GROUPS) as broker:
-        group = Group(unique_name("group"), broker.bootstrap_servers)
+    with (
+        DevBroker("restarted", tmp_path, config=QUICK_GROUPS) as broker,
+        closing(Group(unique_name("group"), broker.bootstrap_servers)) as group,
+    ):
         group.configure(session_timeout_ms=60_000)
-        config = replace(group.config, max_poll_interval_ms=300_000, api_timeout_ms=500)
+        config = replace(group.config, max_poll_interval_ms=300_000, api_timeout_ms=5_000)
         first, second = group.add(config), group.add(config)
         group.settle()
         tasks = first.active, second.active
@@ -220,7 +223,7 @@ def test_a_coordinator_that_restarts_keeps_its_members(tmp_path: Path, unique_na
         broker.start()
 
         def commit() -> bool:
-            with contextlib.suppress(RetriableCommitError):
+            with suppress(RetriableCommitError):
                 first.member.commit({TopicPartition(group.topic, 0): OffsetAndMetadata(2)})
                 return True
             return False
@@ -231,7 +234,6 @@ def test_a_coordinator_that_restarts_keeps_its_members(tmp_path: Path, unique_na
         assert first.count(Lost) == second.count(Lost) == 0
         second.close(leave=True)
         group.settle()
-        group.close()
     gc.collect()
 
 
