@@ -168,7 +168,9 @@ class SparkStreams:
         """The numbers of the sub-topologies that have state."""
         return [each.subtopology for each in self._built if not is_stateless(each, self._config)]
 
-    def _wait(self, query: StreamingQuery, topology: ProcessorTopology, seconds: int | None) -> StreamingQuery:
+    def _wait(
+        self, query: StreamingQuery, topology: ProcessorTopology, seconds: int, available_now: bool = False
+    ) -> StreamingQuery:
         """Wait for the end of a query; return it, or the one that was started in its place because Python was late."""
         try:
             query.awaitTermination(seconds)
@@ -178,7 +180,7 @@ class SparkStreams:
                 self.stop()
                 raise query_failure(query.name, error) from error
             log.warning("The Spark query %s is started again: %s", query.name, PYTHON_WAS_LATE)
-            return self._start(topology, available_now=seconds is None)
+            return self._start(topology, available_now)
         if query.lastProgress is not None:
             self._late_starts = 0
         return query
@@ -212,11 +214,17 @@ class SparkStreams:
             check(found, wanted, self._checkpoint)
 
     def _run_available(self, topology: ProcessorTopology) -> int:
+        """Return how many records were read; those of a micro-batch that was repeated count once."""
+        read: dict[int, int] = {}
         query = self._start(topology, available_now=True)
         self._queries.append(query)
-        while query is not (following := self._wait(query, topology, None)):
+        ended = False
+        while not ended:  # looks now and then: Spark keeps the last hundred micro-batches
+            following = self._wait(query, topology, POLL_SECONDS, available_now=True)
+            ended = following is query and not query.isActive
+            read |= {progress["batchId"]: progress["numInputRows"] for progress in query.recentProgress}
             query = self._queries[-1] = following
-        return sum(progress["numInputRows"] for progress in query.recentProgress)
+        return sum(read.values())
 
     def _start(self, topology: ProcessorTopology, available_now: bool) -> StreamingQuery:
         try:

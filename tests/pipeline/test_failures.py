@@ -79,27 +79,41 @@ class Query:
     name = "app-0"
     lastProgress = None  # noqa: N815 - Spark's
 
-    def __init__(self, error: str | None) -> None:
+    def __init__(self, error: str | None = None, micro_batches: int = 1) -> None:
         self._error = error
-        self.recentProgress = [{"numInputRows": 3}]
+        self._left = micro_batches
+        self._done: list[dict[str, int]] = []
 
-    def awaitTermination(self, seconds: int | None) -> None:  # noqa: N802 - Spark's
+    @property
+    def isActive(self) -> bool:  # noqa: N802 - Spark's
+        return self._left > 0
+
+    @property
+    def recentProgress(self) -> list[dict[str, int]]:  # noqa: N802 - Spark's
+        """Return the last three micro-batches; Spark keeps a hundred."""
+        return self._done[-3:]
+
+    def awaitTermination(self, seconds: int) -> None:  # noqa: N802 - Spark's
+        """Two micro-batches pass at a time."""
         if self._error is not None:
             raise StreamingQueryException(ENDED + self._error)
+        for _ in range(min(self._left, 2)):
+            self._done.append({"batchId": len(self._done), "numInputRows": 3})
+            self._left -= 1
 
     def stop(self) -> None:
         """Nothing runs."""
 
 
-def processed(errors: list[str | None]) -> int:
-    """Run one sub-topology whose queries end so, one after the other; return how many records were read."""
+def processed(*queries: Query) -> int:
+    """Run one sub-topology, with one of these queries after the other; return how many records were read."""
     builder = StreamsBuilder()
     builder.stream("in").to("out")
     config = StreamsConfig({"application.id": "app", "bootstrap.servers": "broker:9092"})
     session: Any = None
     streams: Any = SparkStreams(builder.build(), config, session, "/checkpoint", lambda built: {})
-    queries = iter([Query(error) for error in errors])
-    streams._start = lambda topology, available_now: next(queries)
+    following = iter(queries)
+    streams._start = lambda topology, available_now: next(following)
     read: int = streams._run_available(streams._built[0])
     return read
 
@@ -108,14 +122,18 @@ LATE = "Python worker failed to connect back. SQLSTATE: XXKST"
 
 
 def test_a_query_whose_python_was_late_is_started_again() -> None:
-    assert processed([LATE, LATE, None]) == 3
+    assert processed(Query(LATE), Query(LATE), Query()) == 3
 
 
 def test_but_not_for_ever() -> None:
     with pytest.raises(StreamsError, match="too busy to start a Python"):
-        processed([LATE] * (LATE_STARTS_MAX + 1))
+        processed(*[Query(LATE)] * (LATE_STARTS_MAX + 1))
 
 
 def test_and_not_after_another_failure() -> None:
     with pytest.raises(StreamsError, match="No space left"):
-        processed(["No space left", None])
+        processed(Query("No space left"), Query())
+
+
+def test_all_micro_batches_are_counted_also_those_that_spark_no_longer_keeps() -> None:
+    assert processed(Query(micro_batches=7)) == 21
