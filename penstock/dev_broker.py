@@ -320,7 +320,7 @@ class DevBroker:
         try:
             running = _Process(process.pid, process.create_time(), port, controller_port)
             self._state_file.write_text(json.dumps(asdict(running)), "utf-8")
-            self._await_answer(process, f"{HOST}:{port}", time.monotonic() + timeout)
+            self._await_answer(process, running, time.monotonic() + timeout)
         except BaseException:
             _kill(process)
             raise
@@ -360,8 +360,8 @@ class DevBroker:
             self.log_file.write_text(result.stdout + result.stderr, "utf-8")
             raise self._failure("its storage cannot be formatted")
 
-    def _await_answer(self, process: psutil.Process, address: str, deadline: float) -> None:
-        while not _answers(address):
+    def _await_answer(self, process: psutil.Process, running: _Process, deadline: float) -> None:
+        while not self._serves(running):
             try:
                 code = process.wait(POLL_SECONDS)
             except psutil.TimeoutExpired:
@@ -369,6 +369,9 @@ class DevBroker:
                     continue
                 raise self._failure("it did not answer in time") from None
             raise self._failure(f"it ended with exit code {code}")
+
+    def _serves(self, running: _Process) -> bool:
+        return _answers(f"{HOST}:{running.port}")
 
     def _failure(self, what: str) -> DevBrokerError:
         log = self.log_file.read_text("utf-8", errors="replace") if self.log_file.exists() else ""

@@ -7,10 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,10 +20,11 @@ from confluent_kafka.cimpl import NewTopic
 
 from penstock.cli import cli
 
+from .waiting import eventually
+
 ROOT = Path(__file__).resolve().parent.parent
 PARTITIONS = 4
 PATIENCE_SECONDS = 60.0
-LOOK_SECONDS = 0.05
 APP = """\
 from penstock import Serdes, StreamsBuilder
 
@@ -145,11 +144,3 @@ def running(
         if stage.process is not None:
             stage.stop()
         stage.delete_topics()
-
-
-def eventually(check: Callable[[], bool], what: Callable[[], object] = lambda: "") -> None:
-    """Wait for what only the application can bring about."""
-    deadline, pace = time.monotonic() + PATIENCE_SECONDS, threading.Event()
-    while not check():
-        assert time.monotonic() < deadline, f"it never came true: {what()}"
-        pace.wait(LOOK_SECONDS)

@@ -11,7 +11,8 @@ from penstock.dead_letters import Choice, DeadLetters
 from penstock.supervisor.config_loader import load_config
 from penstock.topology.errors import StreamsError
 
-from .command_stage import PARTITIONS, Stage, eventually
+from .command_stage import PARTITIONS, Stage
+from .waiting import eventually
 
 pytestmark = pytest.mark.broker
 APP = """\

@@ -7,7 +7,6 @@ import shutil
 import signal
 import struct
 import subprocess
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from penstock import KafkaStreams, Serdes, StreamsBuilder, Suppressed, TimeWindo
 from penstock.jar_lock import fetch_jars, read_lock
 from penstock.java_runtime import JavaNotFoundError, find_java
 from penstock.supervisor.exit_codes import ExitCode
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -41,7 +41,6 @@ LATE_MS = 2_000
 #: The records' times: of today, because the broker deletes windows' changelogs by their records' age.
 START_MS = int(time.time() - 3_600) * 1_000 // 10_000 * 10_000
 PATIENCE_SECONDS = 60.0
-LOOK_SECONDS = 0.2
 #: Of a row of a suppression's changelog: length of the new value, the value (a long), time in the buffer.
 NEWEST_AND_TIME_BYTES = 4 + 8 + 8
 
@@ -106,7 +105,7 @@ class Java:
             assert process.poll() is None, f"the Java program has ended:\n{log.read_text()}"
             return "RUNNING" in log.read_text().splitlines()
 
-        eventually(runs, "the Java program runs", log.read_text)
+        eventually(runs, log.read_text)
         return process
 
     def stop(self, process: subprocess.Popen[bytes]) -> None:
@@ -209,7 +208,7 @@ class Handover:
 
     def _round(self, feed: Callable[[], None]) -> None:
         feed()
-        eventually(self._is_processed, "the round is processed", self._progress)
+        eventually(self._is_processed, self._progress)
 
     def properties(self, state_dir: str) -> Path:
         """Write the Java program's settings."""
@@ -290,13 +289,6 @@ def newest(rows: list[Row]) -> dict[bytes | None, tuple[bytes | None, int]]:
     """Return a table as its changelog tells it."""
     table = {key: (value, at) for key, value, at in rows}
     return {key: row for key, row in table.items() if row[0] is not None}
-
-
-def eventually(check: Callable[[], bool], what: str, progress: Callable[[], object]) -> None:
-    deadline, pace = time.monotonic() + PATIENCE_SECONDS, threading.Event()
-    while not check():
-        assert time.monotonic() < deadline, f"it never came true that {what}: {progress()}"
-        pace.wait(LOOK_SECONDS)
 
 
 MakeHandover = Callable[..., Handover]

@@ -13,7 +13,8 @@ from confluent_kafka import Consumer
 
 from penstock.cli import cli
 
-from .command_stage import PARTITIONS, Stage, eventually, running
+from .command_stage import PARTITIONS, Stage, running
+from .waiting import eventually
 
 pytestmark = pytest.mark.broker
 RECORDS = 40

@@ -14,7 +14,8 @@ from penstock.state_command import OpenState
 from penstock.statestore.store_view import plain
 from penstock.topology.errors import InvalidStateStoreError
 
-from .command_stage import PARTITIONS, Stage, eventually, running
+from .command_stage import PARTITIONS, Stage, running
+from .waiting import eventually
 
 pytestmark = pytest.mark.broker
 ROWS = 1_200  # more than one page of a task

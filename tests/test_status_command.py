@@ -16,7 +16,8 @@ import pytest
 from penstock.cli import LAZY_COMMANDS, cli
 from penstock.supervisor.control_socket import QUESTION_BYTES_MAX, SOCKET_NAME, socket_address
 
-from .command_stage import PARTITIONS, Stage, eventually, running
+from .command_stage import PARTITIONS, Stage, running
+from .waiting import eventually
 
 pytestmark = pytest.mark.broker
 

@@ -16,7 +16,7 @@ import psutil
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from penstock.dev_broker import DevBroker
+from tests.brokers import Controller, LedBroker
 
 from . import program
 from .checker import EXACTLY_ONCE, Ledger, TopicReader, Verdict, read_table
@@ -37,7 +37,10 @@ STALL_SECONDS = 120.0
 BROKER_START_SECONDS = 300.0
 #: How often the progress line is written.
 PROGRESS_SECONDS = 1.0
+#: How long a broker that was killed counts as alive; its next process is not let in before.
+BROKER_SESSION = {"broker.session.timeout.ms": "5000", "broker.heartbeat.interval.ms": "500"}
 BROKER_CONFIG = {
+    **BROKER_SESSION,
     "group.streams.session.timeout.ms": str(SESSION_TIMEOUT_MS),
     "group.streams.heartbeat.interval.ms": "300",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "20000",  # see MARKERS_DROPPED
@@ -108,7 +111,7 @@ class Chaos:
         self._progress = progress
         self._start = time.monotonic()
         self._lines: list[str] = []
-        self._broker = DevBroker("chaos", directory / "broker", config=BROKER_CONFIG)
+        self._controller = Controller("controller", directory / "controller", config=BROKER_SESSION)
         self._directory = directory
         self._ledger = Ledger(options.judged_as or options.guarantee, program.GROUPS)
         self._hosts: list[Host] = []
@@ -128,7 +131,11 @@ class Chaos:
 
     def run(self) -> Outcome:
         """Do everything; raises if the means fail, such as the broker's start."""
-        address = self._broker.start(BROKER_START_SECONDS, detached=False)
+        with self._controller:
+            self._broker = LedBroker(self._controller, "chaos", self._directory / "broker", BROKER_CONFIG)
+            return self._run(self._broker.start(BROKER_START_SECONDS, detached=False))
+
+    def _run(self, address: str) -> Outcome:
         try:
             self._set_up(address)
             self._do_all()

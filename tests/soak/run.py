@@ -14,7 +14,8 @@ import psutil
 from confluent_kafka import Producer
 
 from tests.chaos.checker import read_table
-from tests.command_stage import PARTITIONS, Stage, eventually, running
+from tests.command_stage import PARTITIONS, Stage, running
+from tests.waiting import eventually
 
 from .figures import MIB, Sample, faults, table
 

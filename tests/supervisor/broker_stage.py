@@ -7,10 +7,9 @@ import struct
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from penstock import KafkaStreams, Serdes, StreamsBuilder
 from penstock.supervisor.worker import ThreadStatus
+from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS = 8
 KEYS = 40
 PATIENCE_SECONDS = 60.0
-#: How often a condition is looked at that only a beat of the stream threads can bring about.
-LOOK_SECONDS = 0.05
 
 
 class Counting:
@@ -93,13 +91,6 @@ class Counting:
 
     def wait_for_all_counts(self) -> None:
         eventually(lambda: self.counted() == self.expected, "all records are counted, each once")
-
-
-def eventually(check: Callable[[], bool], what: str) -> None:
-    deadline, pace = time.monotonic() + PATIENCE_SECONDS, threading.Event()
-    while not check():
-        assert time.monotonic() < deadline, f"it never came true that {what}"
-        pace.wait(LOOK_SECONDS)
 
 
 def end_offset(consumer: Consumer, partition: TopicPartition) -> int:

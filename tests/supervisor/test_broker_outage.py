@@ -12,7 +12,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from broker_stage import PARTITIONS, Counting, eventually, shared_by
+from broker_stage import PARTITIONS, Counting, shared_by
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -20,6 +20,7 @@ from stage import LogLines
 
 from penstock.dev_broker import DevBroker
 from penstock.supervisor.exit_codes import ExitCode
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

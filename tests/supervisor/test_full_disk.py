@@ -15,10 +15,11 @@ from random import Random
 from threading import Thread
 
 import pytest
-from broker_stage import PATIENCE_SECONDS, App, eventually, last_line, read_table, wait_for_line
+from broker_stage import PATIENCE_SECONDS, App, last_line, read_table, wait_for_line
 from confluent_kafka import Producer
 
 from penstock.supervisor.exit_codes import ExitCode
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_stage import Counting, eventually, produce, shared_by
+from broker_stage import Counting, produce, shared_by
 from browser import Browser, browser, chromium
 
 from penstock import KafkaStreams, Serdes, StreamsBuilder
+from tests.waiting import eventually
 
 pytestmark = [
     pytest.mark.broker,

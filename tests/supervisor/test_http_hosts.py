@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from broker_stage import KEYS, PARTITIONS, Counting, eventually, shared_by
+from broker_stage import KEYS, PARTITIONS, Counting, shared_by
 from http_client import HttpClient, host_config
 
 from penstock import KafkaStreams
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
 

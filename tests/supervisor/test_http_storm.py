@@ -12,10 +12,11 @@ from http.client import HTTPException
 from pathlib import Path
 
 import pytest
-from broker_stage import KEYS, PARTITIONS, Counting, commit_of_all, eventually, replaced, shared_by, tasks
+from broker_stage import KEYS, PARTITIONS, Counting, commit_of_all, replaced, shared_by, tasks
 from http_client import Answer, HttpClient, host_config
 
 from penstock import KafkaStreams
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
 

@@ -12,12 +12,13 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from broker_stage import KEYS, PARTITIONS, Counting, eventually, produce, shared_by
+from broker_stage import KEYS, PARTITIONS, Counting, produce, shared_by
 from confluent_kafka import Producer
 from http_client import HttpClient
 
 from penstock import KafkaStreams, Materialized, Serdes, SessionWindows, StreamsBuilder, TimeWindows
 from penstock.topology.partitioners import partition_for_key
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
 TOKEN = "let me in"

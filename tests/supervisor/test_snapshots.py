@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_stage import PARTITIONS, Counting, end_offset, eventually, shared_by
+from broker_stage import PARTITIONS, Counting, end_offset, shared_by
 from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, TopicPartition
 
@@ -19,6 +19,7 @@ from penstock.statestore.rocksdb_store import RocksDBStore
 from penstock.statestore.snapshot import MANIFEST_NAME, PARTIAL, new_snapshot, read_snapshot, snapshots_in
 from penstock.statestore.state_directory import StateDirectory
 from penstock.supervisor.exit_codes import ExitCode
+from tests.waiting import eventually
 
 
 def run(*arguments: str) -> Result:

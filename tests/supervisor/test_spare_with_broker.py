@@ -21,7 +21,6 @@ from broker_stage import (
     ROOT,
     Counting,
     commit_of_all,
-    eventually,
     produce,
     read_until,
     replaced,
@@ -34,6 +33,7 @@ from penstock import KafkaStreams
 from penstock.supervisor import spare_process
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.worker import ThreadStatus
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
 

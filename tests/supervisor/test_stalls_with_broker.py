@@ -6,12 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from broker_stage import PARTITIONS, Counting, eventually, shared_by
+from broker_stage import PARTITIONS, Counting, shared_by
 from deaf_clients import COUNT_FILE, DeafClientSupplier
 from stage import LogLines
 
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.metric import by_name
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
 

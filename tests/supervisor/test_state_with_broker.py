@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_stage import PARTITIONS, Counting, eventually, produce, shared_by
+from broker_stage import PARTITIONS, Counting, produce, shared_by
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 from stage import LogLines
 
 from penstock import KafkaStreams, Processor, ProcessorContext, Record, Serdes, StreamsBuilder
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
 

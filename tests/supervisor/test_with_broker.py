@@ -20,7 +20,6 @@ from broker_stage import (
     App,
     Counting,
     commit_of_all,
-    eventually,
     replaced,
     shared_by,
     tasks,
@@ -33,6 +32,7 @@ from penstock.supervisor.application_state import ApplicationState as State
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.metric import by_name
 from penstock.supervisor.uncaught_exception import StreamsUncaughtExceptionHandlerResponse
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
 

@@ -31,13 +31,13 @@ from penstock import (
 )
 from penstock import TopicPartition as Partition
 from penstock.dev_broker import DevBroker
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
 
 PARTITIONS = 4
 KEYS = 400
 PATIENCE_SECONDS = 180.0
-LOOK_SECONDS = 0.01
 STORE = "counts"
 
 
@@ -165,15 +165,6 @@ class Application:
         """Wait until nothing is left to do, and one more commit interval for what was done last."""
         eventually(lambda: sum(thread.lag for thread in streams.status()) == 0, "nothing is left to read")
         threading.Event().wait(3 * self.config["commit.interval.ms"] / 1000)
-
-
-def eventually(check: Callable[[], bool], what: str) -> float:
-    """Wait until it is so; returns for how many seconds."""
-    begin, pace = time.monotonic(), threading.Event()
-    while not check():
-        assert time.monotonic() - begin < PATIENCE_SECONDS, f"it never came true that {what}"
-        pace.wait(LOOK_SECONDS)
-    return time.monotonic() - begin
 
 
 def active_tasks(streams: KafkaStreams, state: str = "RUNNING") -> dict[int, set[str]]:

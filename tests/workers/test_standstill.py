@@ -15,7 +15,7 @@ from penstock.workers.membership.group_member import GroupMember
 from penstock.workers.membership.membership import Assigned, Event, Lost, MemberAssignment
 from penstock.workers.membership.requests import GroupMemberConfig
 from penstock.workers.membership.standstill import Standstill
-from tests.command_stage import eventually
+from tests.waiting import eventually
 
 SESSION_MS = 6_000
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,10 +11,12 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from two_racks import FIRST, RACKS, SECOND, TwoRacks, two_racks
+from two_racks import FIRST, RACKS, TwoRacks, two_racks
 
 from penstock import KafkaStreams, Serdes, StateRestoreListener, StreamsBuilder
 from penstock import TopicPartition as Partition
+from tests.brokers import SECOND
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -57,13 +57,6 @@ def count(source: str) -> Any:
 def running_tasks(streams: KafkaStreams) -> set[str]:
     tasks = [task for thread in streams.status() for task in thread.tasks]
     return {task.task_id for task in tasks if task.kind == "active" and task.state == "RUNNING"}
-
-
-def eventually(check: Callable[[], bool], what: Callable[[], object]) -> None:
-    deadline, pace = time.monotonic() + PATIENCE_SECONDS, threading.Event()
-    while not check():
-        assert time.monotonic() < deadline, f"it never came true; last: {what()}"
-        pace.wait(0.01)
 
 
 def test_each_host_gets_the_tasks_whose_partitions_are_in_its_rack(

@@ -1,0 +1,22 @@
+"""Waiting for what only another process can bring about."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+#: How long anything may take, on a machine that has much else to do.
+PATIENCE_SECONDS = 180.0
+LOOK_SECONDS = 0.05
+
+
+def eventually(check: Callable[[], bool], what: str | Callable[[], object] = "") -> float:
+    """Wait until it is so; return for how many seconds. what: what should come true, or tells how far it has come."""
+    begin, pace = time.monotonic(), threading.Event()
+    while not check():
+        assert time.monotonic() - begin < PATIENCE_SECONDS, (
+            f"it never came true that {what}" if isinstance(what, str) else f"it never came true; at last: {what()}"
+        )
+        pace.wait(LOOK_SECONDS)
+    return time.monotonic() - begin
