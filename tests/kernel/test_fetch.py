@@ -25,6 +25,10 @@ RECORDS: list[tuple[bytes | None, bytes | None, int, Any]] = [
     (None, b"value", 1, [("a", b"1"), ("a", None), ("b", b"")]),
     (b"", b"", 2, []),
     ("ключ".encode(), None, 3, [("ü", b"\0")]),
+    (b"key", b"", 4, [("a", b"1")]),
+    (b"key", b"\0", 5, [("a", b"\0")]),
+    (b"key", b"\0\0", 6, None),
+    (b"key", b"value", 7, [("a", b"%d" % number) for number in range(300)]),
 ]
 
 
@@ -33,11 +37,11 @@ def fields(message: Any) -> tuple[Any, ...]:
     return *place, message.key(), message.value(), message.timestamp(), message.headers(), message.error()
 
 
-@pytest.fixture
-def topic(bootstrap_servers: str, make_topic: Callable[..., str]) -> str:
+@pytest.fixture(params=["none", "lz4"])
+def topic(request: pytest.FixtureRequest, bootstrap_servers: str, make_topic: Callable[..., str]) -> str:
     """A topic of two partitions, each with RECORDS."""
     name = make_topic("in", 2)
-    producer = Producer({"bootstrap.servers": bootstrap_servers})
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "compression.type": request.param})
     for partition in range(2):
         for key, value, at, headers in RECORDS:
             producer.produce(name, value, key, partition, timestamp=at, headers=headers)
