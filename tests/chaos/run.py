@@ -47,10 +47,9 @@ BROKER_CONFIG = {
 }
 #: What Kafka 4.4 logs when it ends a transaction before it is registered again after a SIGKILL: it takes partitions
 #: without a leader for deleted ones and writes no marker to them. Such a transaction stays open, or passes for
-#: committed with the next one of the same producer. No client can help that. It is rare as long as the broker's look
-#: for old transactions (each 20 s here, by default each 10 s) comes later than the end of its session with the
-#: controller (9 s, on a busy machine longer). A session of 1 s, over before the broker is up, is no help: see
-#: OUT_OF_SYNC.
+#: committed with the next one of the same producer. No client can help that. It was seen of brokers that are their own
+#: controllers; the look for old transactions (each 20 s here, by default each 10 s) should come later than the end of
+#: the broker's session with its controller.
 MARKERS_DROPPED = "Couldn't find leader endpoint for partitions"
 #: What it logs when the group's coordinator has loaded twice at once, because its partition lost its leader and got it
 #: again meanwhile: on a machine that has much else to do, or with a short session. For a moment it knows nothing of the
