@@ -23,7 +23,7 @@ from benchmarks.plot import write_plot
 from benchmarks.recovery import RecoveryScenario
 from benchmarks.report import Results, environment_line, print_recovery_table, print_table, write_json
 from benchmarks.scenarios import SCENARIOS, Scenario
-from benchmarks.spark import SPARK_SCENARIOS, SparkBench, SparkScenario, print_spark_table
+from benchmarks.spark import SPARK_SCENARIOS, SparkBench, SparkScenario, print_spark_table, spark_version
 from benchmarks.systems import COMMON_CONFIG, KafkaStreams, Penstock, System, broker, peers
 from penstock.topology.errors import PenstockError
 
@@ -70,7 +70,7 @@ def main(
         with _work_directory() as directory, broker("benchmark", directory) as address:
             measured = _systems(systems, directory) if scenarios or recoveries else []
             measured += peers(directory) if with_peers else []
-            versions = [system.version for system in measured]
+            versions = [system.version for system in measured] + ([spark_version()] if on_spark else [])
             rounds = 1 if quick else rounds
             results = Bench(address, workload, directory, measured).run(scenarios, rounds) if scenarios else {}
             recovered = RecoveryBench(address, workload, directory, measured).run(recoveries, rounds)

@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +104,11 @@ SPARK_SCENARIOS = (
         "append",
     ),
 )
+
+
+def spark_version() -> str:
+    """Return Spark's name and version."""
+    return f"Spark {metadata.version('pyspark')}"
 
 
 class SparkBench:
