@@ -2,7 +2,8 @@
  *
  * confluent-kafka hears of each record, lost or not, through a state that it allocates for it, and takes the GIL for
  * each. The kernel's records have no such state, so confluent-kafka passes over them; this interceptor keeps those that
- * were lost until losses_take asks for them. It runs in librdkafka's threads, without the GIL, and calls nothing of Python.
+ * were lost until losses_take asks for them. It runs in librdkafka's threads, without the GIL, and calls nothing of
+ * Python.
  */
 #ifndef PENSTOCK_DELIVERY_H
 #define PENSTOCK_DELIVERY_H
@@ -13,7 +14,8 @@
 
 #include "librdkafka.h"
 
-/* A record that was lost; librdkafka does not tell the time of such. Its topic, key and value lie behind it; a key or value that is none has size -1. */
+/* A record that was lost; librdkafka does not tell the time of such. Its topic, key and value lie behind it; a key or
+ * value that is none has size -1. */
 typedef struct lost_s {
     struct lost_s *next;
     int err;

@@ -51,7 +51,7 @@ cdef object _bytes(const void *data, size_t size):
     return None if data is NULL else PyBytes_FromStringAndSize(<const char *>data, size)
 
 
-cdef bint _says_that_it_has_none(const rd_message *record):
+cdef bint _surely_has_no_headers(const rd_message *record):
     """Whether a record's own bytes say that it has no headers: to ask librdkafka makes and drops a buffer for each.
 
     A record of the format that has a leader's epoch lies in the fetched buffer as it came, and the number of its headers
@@ -70,7 +70,7 @@ cdef list _headers_of(const rd_message *record):
     cdef const char *name
     cdef const void *value
     cdef size_t size, index = 0
-    if _says_that_it_has_none(record) or rd_message_headers(record, &headers) or headers is NULL:
+    if _surely_has_no_headers(record) or rd_message_headers(record, &headers) or headers is NULL:
         return None
     cdef list found = []
     while not rd_header_get_all(headers, index, &name, &value, &size):
