@@ -54,8 +54,8 @@ cdef object _bytes(const void *data, size_t size):
 cdef bint _surely_has_no_headers(const rd_message *record):
     """Whether a record's own bytes say that it has no headers: to ask librdkafka makes and drops a buffer for each.
 
-    A record of the format that has a leader's epoch lies in the fetched buffer as it came, and the number of its headers
-    follows its value: docs/kernel.md. An empty value lies elsewhere.
+    A record of the format that has a leader's epoch lies in the fetched buffer as it came, and the number of its
+    headers follows its value: docs/kernel.md. An empty value lies elsewhere.
     """
     return (
         record.payload is not NULL

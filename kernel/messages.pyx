@@ -1,4 +1,4 @@
-"""Consumed records as the kernel takes them from librdkafka (fetch.pyx), and a loop's way through a batch of any kind."""
+"""Consumed records as the kernel takes them from librdkafka (fetch.pyx); a loop's way through a batch of any kind."""
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -51,7 +51,9 @@ cdef class Message:
 
 def timestamps(messages):
     """Return the timestamp of each message in ms."""
-    return [(<Message>message)._timestamp if type(message) is Message else message.timestamp()[1] for message in messages]
+    return [
+        (<Message>message)._timestamp if type(message) is Message else message.timestamp()[1] for message in messages
+    ]
 
 
 @cython.final

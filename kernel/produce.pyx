@@ -1,4 +1,4 @@
-"""Hands records to librdkafka without confluent-kafka's produce, compiled: what workers/record_collector.py does for most.
+"""Hands records to librdkafka without confluent-kafka's produce: what workers/record_collector.py does for most.
 
 confluent-kafka allocates a state for each record, looks its topic up by name and takes the GIL for each that was
 written. Here a record costs one call of librdkafka's; which ones were lost is learned from an interceptor: delivery.h.
