@@ -163,7 +163,8 @@ def peers(work_directory: Path) -> list[System]:
 
 def compile_python(package: Path) -> None:
     """Compile a package, as pip does when it installs one: else each process does it while it is measured."""
-    for folder in (package, *(path for path in package.iterdir() if path.is_dir())):
+    rooms = (path for path in package.iterdir() if path.is_symlink())  # of a checkout; compileall follows none
+    for folder in (package, *rooms):
         compileall.compile_dir(folder, quiet=1)
 
 

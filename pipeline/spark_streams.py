@@ -134,7 +134,7 @@ class SparkStreams:
                 self._admit_again()
                 due = time.monotonic() + ADMIT_SECONDS
             for place, topology in enumerate(self._built):
-                query = self._queries[place] = self._wait(self._queries[place], topology, POLL_SECONDS)
+                query = self._queries[place] = self._wait(self._queries[place], topology, available_now=False)
                 if not query.isActive and not self._stopping.is_set():
                     self.stop()
                     raise StreamsError(f"The Spark query {query.name} was stopped by somebody else")
@@ -168,12 +168,10 @@ class SparkStreams:
         """The numbers of the sub-topologies that have state."""
         return [each.subtopology for each in self._built if not is_stateless(each, self._config)]
 
-    def _wait(
-        self, query: StreamingQuery, topology: ProcessorTopology, seconds: int, available_now: bool = False
-    ) -> StreamingQuery:
-        """Wait for the end of a query; return it, or the one that was started in its place because Python was late."""
+    def _wait(self, query: StreamingQuery, topology: ProcessorTopology, available_now: bool) -> StreamingQuery:
+        """Wait a while for a query's end; return it, or the one started in its place because Python was late."""
         try:
-            query.awaitTermination(seconds)
+            query.awaitTermination(POLL_SECONDS)
         except StreamingQueryException as error:
             self._late_starts += 1
             if not python_was_late(error) or self._late_starts > LATE_STARTS_MAX:
@@ -220,7 +218,7 @@ class SparkStreams:
         self._queries.append(query)
         ended = False
         while not ended:  # looks now and then: Spark keeps the last hundred micro-batches
-            following = self._wait(query, topology, POLL_SECONDS, available_now=True)
+            following = self._wait(query, topology, available_now=True)
             ended = following is query and not query.isActive
             read |= {progress["batchId"]: progress["numInputRows"] for progress in query.recentProgress}
             query = self._queries[-1] = following

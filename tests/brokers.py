@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from penstock.dev_broker import ANSWER_TIMEOUT_SECONDS, HOST, DevBroker
+from penstock.dev_broker import ANSWER_TIMEOUT_SECONDS, HOST, STOP_TIMEOUT_SECONDS, DevBroker
 
 CONTROLLER, SECOND = 1, 2
 
@@ -54,7 +54,7 @@ class LedBroker(DevBroker):
         assert pid is not None, "it does not run"
         process = psutil.Process(pid)
         process.kill()
-        process.wait()
+        process.wait(STOP_TIMEOUT_SECONDS)
 
 
 def controller_port(broker: DevBroker) -> int:

@@ -6,16 +6,17 @@ import threading
 import time
 from collections.abc import Callable
 
-#: How long anything may take, on a machine that has much else to do.
-PATIENCE_SECONDS = 180.0
+PATIENCE_SECONDS = 60.0
 LOOK_SECONDS = 0.05
 
 
-def eventually(check: Callable[[], bool], what: str | Callable[[], object] = "") -> float:
+def eventually(
+    check: Callable[[], bool], what: str | Callable[[], object] = "", patience_seconds: float = PATIENCE_SECONDS
+) -> float:
     """Wait until it is so; return for how many seconds. what: what should come true, or tells how far it has come."""
     begin, pace = time.monotonic(), threading.Event()
     while not check():
-        assert time.monotonic() - begin < PATIENCE_SECONDS, (
+        assert time.monotonic() - begin < patience_seconds, (
             f"it never came true that {what}" if isinstance(what, str) else f"it never came true; at last: {what()}"
         )
         pace.wait(LOOK_SECONDS)

@@ -21,7 +21,7 @@ from tests.brokers import Controller, LedBroker
 from . import program
 from .checker import EXACTLY_ONCE, Ledger, TopicReader, Verdict, read_table
 from .feeder import Feeder
-from .hosts import END_SECONDS, THREADS_MAX, Host
+from .hosts import THREADS_MAX, Host
 from .schedule import HOSTS, SESSION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, Action, Event, schedule
 
 PARTITIONS = 4
@@ -301,9 +301,7 @@ class Chaos:
     def _restart_broker(self, kill: bool) -> str:
         pid = self._broker.status().pid
         if kill and pid is not None:
-            broker = psutil.Process(pid)
-            broker.kill()
-            broker.wait(END_SECONDS)
+            self._broker.kill()
         else:
             self._broker.stop()
         self._look_at_brokers_log()

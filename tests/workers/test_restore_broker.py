@@ -11,6 +11,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from penstock import (
 )
 from penstock import TopicPartition as Partition
 from penstock.dev_broker import DevBroker
-from tests.waiting import eventually
+from tests import waiting
 
 pytestmark = pytest.mark.broker
 
@@ -39,6 +40,7 @@ PARTITIONS = 4
 KEYS = 400
 PATIENCE_SECONDS = 180.0
 STORE = "counts"
+eventually = partial(waiting.eventually, patience_seconds=PATIENCE_SECONDS)
 
 
 class Restores(StateRestoreListener):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,15 @@ from two_racks import FIRST, RACKS, TwoRacks, two_racks
 
 from penstock import KafkaStreams, Serdes, StateRestoreListener, StreamsBuilder
 from penstock import TopicPartition as Partition
+from tests import waiting
 from tests.brokers import SECOND
-from tests.waiting import eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 STORE = "counts"
 RECORDS = 60_000
 PATIENCE_SECONDS = 120.0
+eventually = partial(waiting.eventually, patience_seconds=PATIENCE_SECONDS)
 
 
 @pytest.fixture(scope="module")
