@@ -145,9 +145,10 @@ class Application:
         found: list[psutil.Process] = []
 
         def look() -> bool:
-            with contextlib.suppress(psutil.NoSuchProcess):  # ended while it was looked at
-                children = psutil.Process(process.pid).children(recursive=True)
-                found[:] = [child for child in children if EXECUTOR in " ".join(child.cmdline())]
+            for child in psutil.Process(process.pid).children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):  # it ended meanwhile, or is a zombie
+                    if EXECUTOR in " ".join(child.cmdline()):
+                        found.append(child)
             return bool(found)
 
         self._until(look)
