@@ -6,7 +6,8 @@ assignments, and makes no object but the new value. Stores and fused sources rea
 
 What an entry costs is what Kafka Streams counts, the serialized key and value and a fixed overhead, so that a
 configured size holds as many entries as it does there; the Python objects take three to five times as much. Serialized
-sizes are sampled, since measuring each entry would cost more than caching it.
+sizes are sampled, since measuring each entry would cost more than caching it. What was flushed costs what an entry
+read from the store costs there: its record context is let go.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from penstock.topology.records import Headers, Message
 from penstock.topology.serdes import Inline
 from penstock.topology.store_interfaces import HEADERS, KEY, MESSAGE, STAMP, TIMESTAMP, USED, VALUE, Cell, Cells
 
-#: What Kafka Streams adds for each entry (NamedCache.LRUNode 24, LRUCacheEntry 1, ProcessorRecordContext 20 and the
-#: topic's name, here taken as 25 characters).
-ENTRY_OVERHEAD_BYTES = 70
+#: What Kafka Streams adds for each entry (NamedCache.LRUNode 24, LRUCacheEntry 1, ProcessorRecordContext 20).
+ENTRY_OVERHEAD_BYTES = 45
+#: And for the context of a record that changed it: the topic's name, here taken as 25 characters.
+CONTEXT_BYTES = 25
 #: How many entries are serialized to estimate the size of all.
 SAMPLE = 16
 #: A full cache is emptied down to this share, so that evicting and measuring happen once in many puts.
@@ -83,7 +85,7 @@ class NamedCache:
     @property
     def size_bytes(self) -> float:
         """Estimated size of all entries."""
-        return len(self.entries) * self.entry_bytes
+        return len(self.entries) * self.entry_bytes + len(self.dirty) * CONTEXT_BYTES
 
     def cells(self, load: Callable[[Any], Cell], own_value: Inline, object_key: Inline) -> Cells:
         """Return what a fused source uses of this cache; see Cells."""
@@ -222,6 +224,6 @@ class ThreadCache:
         if excess > 0:
             wanted = excess + (1 - EVICT_TO) * min(self.max_bytes, cache.size_bytes)
             cache.evict(int(wanted / cache.entry_bytes) + 1)
-        room = int(max(0, self.max_bytes - self.size_bytes()) / cache.entry_bytes)
+        room = int(max(0, self.max_bytes - self.size_bytes()) / (cache.entry_bytes + CONTEXT_BYTES))
         entries = len(cache.entries)
         cache.check_at = entries + max(1, min(entries, room // 2))
