@@ -72,7 +72,7 @@ def main(
             measured += peers(directory) if with_peers else []
             versions = [system.version for system in measured] + ([spark_version()] if on_spark else [])
             rounds = 1 if quick else rounds
-            results = Bench(address, workload, directory, measured).run(scenarios, rounds) if scenarios else {}
+            results = Bench(address, workload.records, directory, measured).run(scenarios, rounds) if scenarios else {}
             recovered = RecoveryBench(address, workload, directory, measured).run(recoveries, rounds)
             spark = SparkBench(address, workload, directory, console).run(on_spark, rounds)
     except (BenchmarkError, PenstockError) as error:
@@ -128,18 +128,18 @@ def _can(system: System, scenario: Scenario) -> bool:
 class Bench:
     """Runs scenarios in rounds, the systems in turn."""
 
-    def __init__(self, bootstrap_servers: str, workload: Workload, directory: Path, systems: list[System]) -> None:
+    def __init__(self, bootstrap_servers: str, records: int, directory: Path, systems: list[System]) -> None:
         self._systems = systems
         self._bootstrap_servers = bootstrap_servers
-        self._workload = workload
+        self._records = records
         self._directory = directory
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
 
     def run(self, scenarios: list[Scenario], rounds: int) -> Results:
         """Run everything; raises BenchmarkError at the first run that failed or answered wrong."""
-        for records in {self._workload_of(system).records for system in self._systems}:
-            Workload(records).load(self._bootstrap_servers)
         results: Results = {s: {system.name: [] for system in self._systems if _can(system, s)} for s in scenarios}
+        for workload in {self._workload(s, system) for s in scenarios for system in self._systems if _can(system, s)}:
+            workload.load(self._bootstrap_servers)
         for number in range(rounds):
             # Who is first changes from round to round: what the broker still does for the one before is shared out.
             order = self._systems if number % 2 == 0 else self._systems[::-1]
@@ -150,14 +150,14 @@ class Bench:
                     console.print(f"round {number + 1}: {scenario.name}, {system.name}: {result.rate / 1000:,.0f} k/s")
         return results
 
-    def _workload_of(self, system: System) -> Workload:
-        return Workload(int(self._workload.records * system.share_of_records))
+    def _workload(self, scenario: Scenario, system: System) -> Workload:
+        return Workload(int(self._records * scenario.times * system.share_of_records))
 
     def _run_one(self, scenario: Scenario, system: System, number: int) -> Measurement:
         # A token, so that no earlier run's committed offsets are taken up.
         name = f"benchmark-{uuid.uuid4().hex[:8]}-{scenario.name}-{system.name.lower().replace(' ', '-')}-{number}"
         output = f"{name}-output"
-        workload, home = self._workload_of(system), self._directory / name
+        workload, home = self._workload(scenario, system), self._directory / name
         home.mkdir()
         properties = home / "application.properties"
         properties.write_text(self._properties(name, scenario, system, home), "utf-8")
