@@ -77,7 +77,7 @@ def main(
             spark = SparkBench(address, workload, directory, console).run(on_spark, rounds)
     except (BenchmarkError, PenstockError) as error:
         raise click.ClickException(str(error)) from error
-    environment = environment_line(workload.records, versions)
+    environment = environment_line(workload.records, versions, scenarios)
     if results:
         print_table(results, environment)
         if plot_file:

@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,11 +36,13 @@ RECOVERY_CAPTION = (
 Results = dict[Scenario, dict[str, list[Measurement]]]
 
 
-def environment_line(records: int, versions: list[str]) -> str:
+def environment_line(records: int, versions: list[str], scenarios: Iterable[Scenario] = ()) -> str:
     """Return what the numbers depend on: date, machine, records, versions."""
     memory = psutil.virtual_memory().total / 2**30
     machine = f"{os.cpu_count()} cores, {memory:.0f} GiB, {platform.system()} {platform.machine()}"
-    return f"{datetime.now(UTC):%Y-%m-%d}; {machine}; {records:,} records, {THREADS} threads; {', '.join(versions)}"
+    more = "".join(f" ({scenario.title}: {scenario.times} times)" for scenario in scenarios if scenario.times > 1)
+    read = f"{records:,} records{more}, {THREADS} threads"
+    return f"{datetime.now(UTC):%Y-%m-%d}; {machine}; {read}; {', '.join(versions)}"
 
 
 def print_table(results: Results, environment: str) -> None:

@@ -71,7 +71,7 @@ SCENARIOS = (
     ),
     Scenario(
         "map-filter",
-        "JSON map and filter, 3 times the records",
+        "JSON map and filter",
         "map_filter",
         lambda workload: RowsCheck(_doubled_purchases(workload)),
         times=3,
