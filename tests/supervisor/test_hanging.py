@@ -6,6 +6,7 @@ from functools import partial
 
 from stage import Application, Conductor, LogLines, MakeApplication, ManualClock, until
 
+from penstock.supervisor.application_state import ApplicationState
 from penstock.supervisor.exit_codes import ExitCode
 
 
@@ -26,6 +27,7 @@ def test_a_process_that_hangs_is_aborted_with_its_stack_in_the_log_and_replaced(
     clock = ManualClock()
     app = application(1, {"penstock.worker.abort.grace.ms": 10**12}, clock=clock)
     (one,) = conductor.running(1)
+    app.wait_for(ApplicationState.RUNNING)  # else it may hang before it has told that it runs: that is another case
     one.order("hang")
     assert one.hear() == {"hangs": True}
     pass_time(app, clock, 360_000, log, f"process {one.pid}, has given no sign of life for 360 s: aborting it")
@@ -41,6 +43,7 @@ def test_a_process_that_survives_the_abort_is_killed_and_replaced(
     clock = ManualClock()
     app = application(1, clock=clock)
     (one,) = conductor.running(1)
+    app.wait_for(ApplicationState.RUNNING)
     one.process.suspend()  # it gets the signals that can be handled only when it goes on
     pass_time(app, clock, 360_000, log, "aborting it")
     pass_time(app, clock, 5_000, log, f"process {one.pid}, survives SIGABRT: killing it")
