@@ -8,6 +8,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ from benchmarks.systems import COMMON_CONFIG, KafkaStreams, Penstock, System, br
 from penstock.topology.errors import PenstockError
 
 DEFAULT_RECORDS = 6_000_000
-QUICK_RECORDS = 2_000_000  # the JVM is hardly warm then: only to see that everything runs
+QUICK_RECORDS = 2_000_000  # the JVM is hardly warm then: only to see that it runs, in less than two minutes
+QUICK_SCENARIOS = "count,table-join"
 #: Of the records, before the clock starts: a JVM compiles its hot code during the first seconds.
 WARM_UP_SHARE = 1 / 3
 ALL_SCENARIOS: dict[str, Scenario | RecoveryScenario] = {
@@ -46,7 +48,7 @@ console = Console(stderr=True)
 @click.option("--peers", "with_peers", is_flag=True, help="Quix Streams and Faust too, with fewer records.")
 @click.option("--records", type=click.IntRange(min=10_000), help=f"By default {DEFAULT_RECORDS:,}.")
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
-@click.option("--quick", is_flag=True, help=f"One round of {QUICK_RECORDS:,} records, to see that it runs.")
+@click.option("--quick", is_flag=True, help=f"One round of {QUICK_RECORDS:,} records; {QUICK_SCENARIOS} unless told.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write every run there.")
 @click.option("--plot", "plot_file", type=click.Path(dir_okay=False, path_type=Path), help="Draw the rates (SVG).")
 def main(
@@ -64,7 +66,9 @@ def main(
     $KAFKA_BOOTSTRAP_SERVERS names the broker; else a dev broker is started for the run. Output of wrong content ends it
     with exit code 1 and without a table.
     """
-    scenarios, recoveries, on_spark = _chosen(only)
+    scenarios, recoveries, on_spark = _chosen(only or (QUICK_SCENARIOS if quick else None))
+    if quick:
+        scenarios = [replace(scenario, times=1) for scenario in scenarios]
     workload = Workload(records or (QUICK_RECORDS if quick else DEFAULT_RECORDS))
     try:
         with _work_directory() as directory, broker("benchmark", directory) as address:
