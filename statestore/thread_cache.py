@@ -223,7 +223,7 @@ class ThreadCache:
         excess = self.size_bytes() - self.max_bytes
         if excess > 0:
             wanted = excess + (1 - EVICT_TO) * min(self.max_bytes, cache.size_bytes)
-            cache.evict(int(wanted / cache.entry_bytes) + 1)
+            cache.evict(int(wanted / cache.entry_bytes) + 1)  # what goes is clean, and what comes has changed
         room = int(max(0, self.max_bytes - self.size_bytes()) / (cache.entry_bytes + CONTEXT_BYTES))
         entries = len(cache.entries)
         cache.check_at = entries + max(1, min(entries, room // 2))
