@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -271,4 +272,5 @@ def _said(axis: str, steps: Iterator[Step]) -> list[Step]:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the programs that run are stopped then too
     sys.exit(main())

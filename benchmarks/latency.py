@@ -13,7 +13,7 @@ from benchmarks.steady import TICK_SECONDS, SteadyWriter, following
 
 RATE = 10_000  # records/s
 #: A JVM compiles its hot code meanwhile.
-WARM_UP_SECONDS = 15
+WARM_UP_SECONDS = 30
 MEASURED_SECONDS = 20
 KEYS = 10_000
 POLL_SECONDS = 0.1

@@ -16,14 +16,16 @@ from benchmarks.measure import BenchmarkError
 
 #: Between two portions.
 TICK_SECONDS = 0.01
+#: Without linger an idempotent librdkafka producer turns in a busy loop while it waits: it would measure itself.
+LINGER_MS = 1
 
 
 class SteadyWriter(ABC):
-    """Writes a portion of records to a topic again and again, in a thread of its own, without linger."""
+    """Writes a portion of records to a topic again and again, in a thread of its own."""
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         self.topic = topic
-        self._producer: Producer = make_producer(bootstrap_servers, linger_ms=0)
+        self._producer: Producer = make_producer(bootstrap_servers, linger_ms=LINGER_MS)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=type(self).__name__.lower())
 

@@ -77,6 +77,9 @@ _PRODUCER_FIXED: Mapping[str, Any] = {"partitioner": "murmur2_random"}
 _RESOLVED = ("consumer.", "main.consumer.", "producer.")
 #: Those of them that librdkafka's producer knows.
 _FOR_PRODUCER = ("linger.ms", "acks", "enable.idempotence", "delivery.timeout.ms")
+#: The shortest linger.ms with idempotence. librdkafka then has one request of a partition on its way, and its thread
+#: turns in a busy loop as long as records that need not wait are behind it: on two cores it kept a broker from answering.
+LEAST_LINGER_MS = 1
 
 
 class KafkaClientSupplier:
@@ -124,6 +127,8 @@ class KafkaClientSupplier:
         """
         config = self._config
         own = {name: config[name] for name in _FOR_PRODUCER}
+        if own["enable.idempotence"]:
+            own["linger.ms"] = max(own["linger.ms"], LEAST_LINGER_MS)
         if transactional_id is not None:
             self._verify_layout()
             # librdkafka ends a record's time with its transaction's; a longer one is an error there.
