@@ -35,6 +35,7 @@ from benchmarks.data import (
     make_producer,
     produce,
     recreate_topic,
+    stored_records,
 )
 from benchmarks.driver import BATCH, CACHE_BYTES, INPUT, OUTPUT
 from benchmarks.measure import BenchmarkError, Program, measure
@@ -55,6 +56,8 @@ TASKS = (1, 4, 16, 64, 256)
 #: How long any start may take, in seconds.
 START_LIMIT_SECONDS = 10.0
 SEED = 11
+#: So many times the records for processes and tasks: their work is to take several commits.
+ON_A_BROKER_TIMES = 8
 console = Console(stderr=True)
 
 
@@ -172,15 +175,15 @@ class Cluster:
     def _run(self, tasks: int, threads: int, size: int) -> Step:
         name = f"growth-{uuid.uuid4().hex[:8]}"
         workload = Workload(self.records)
-        self._load(f"{name}-input", tasks, workload)
+        given = self._load(tasks, workload)
         recreate_topic(self.address, f"{name}-output")
         properties = self.directory / f"{name}.properties"
         config = {"application.id": name, "bootstrap.servers": self.address, **COMMON_CONFIG}
         config |= {"state.dir": str(self.directory / name), "num.stream.threads": str(threads)}
         properties.write_text("".join(f"{key}={value}\n" for key, value in config.items()), "utf-8")
-        topics = {"BENCHMARK_INPUT": f"{name}-input", "BENCHMARK_OUTPUT": f"{name}-output"}
+        topics = {"BENCHMARK_INPUT": given, "BENCHMARK_OUTPUT": f"{name}-output"}
         program = Program(Penstock().command("count", properties), topics, name, self.directory / f"{name}.log")
-        found = measure(program, self.address, f"{name}-input", self.records, self.records // 5)
+        found = measure(program, self.address, given, self.records, self.records // 5)
         problem = check_topic(self.address, f"{name}-output", CountsCheck(workload.counts()))
         if problem:
             raise BenchmarkError(f"{tasks} tasks on {threads} stream threads: wrong output: {problem}")
@@ -188,8 +191,13 @@ class Cluster:
         shutil.rmtree(self.directory / name)
         return Step(size, f"{size}", found.cpu_seconds_per_million, found.start_seconds)
 
-    def _load(self, topic: str, partitions: int, workload: Workload) -> None:
+    def _load(self, partitions: int, workload: Workload) -> str:
+        """Return the topic with the workload in so many partitions; written if no step before has."""
+        topic = f"growth-input-{partitions}-{workload.records}"
+        if stored_records(self.address, topic) == workload.records:
+            return topic
         admin = AdminClient({"bootstrap.servers": self.address, "log_level": 3})
+        delete_topics(admin, topic)
         new = NewTopic(topic, partitions, 1, config={"retention.ms": "-1"})
         admin.create_topics([new])[topic].result(ADMIN_TIMEOUT_SECONDS)
         producer = make_producer(self.address)
@@ -197,6 +205,7 @@ class Cluster:
             produce(producer, topic, key, value, timestamp)
         if producer.flush(FLUSH_TIMEOUT_SECONDS):
             raise BenchmarkError(f"not all records could be written to {topic}")
+        return topic
 
 
 def table(found: dict[str, list[Step]]) -> Table:
@@ -257,7 +266,7 @@ def main(only: str | None, records: int) -> None:
 
 def _with_broker(axes: list[str], records: int) -> dict[str, list[Step]]:
     with tempfile.TemporaryDirectory(prefix="penstock-growth-") as work, broker("growth", Path(work)) as address:
-        cluster = Cluster(address, Path(work), records)
+        cluster = Cluster(address, Path(work), records * ON_A_BROKER_TIMES)
         ways: dict[str, Any] = {"processes": cluster.processes, "tasks": cluster.tasks}
         return {axis: _said(axis, ways[axis]()) for axis in axes}
 
@@ -266,7 +275,8 @@ def _said(axis: str, steps: Iterator[Step]) -> list[Step]:
     """Return the steps; say each when it is done."""
     found = []
     for step in steps:
-        console.print(f"{axis} {step.shown}: {step.microseconds:.2f} µs a record")
+        start = "" if step.start_seconds is None else f", start {step.start_seconds:.1f} s"
+        console.print(f"{axis} {step.shown}: {step.microseconds:.2f} µs a record{start}")
         found.append(step)
     return found
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.report import Results
 
-WIDTH, LEFT, RIGHT = 760, 240, 130
+WIDTH, LEFT, RIGHT = 760, 240, 150
 BAR, GAP, HEAD, FOOT = 18, 22, 34, 54
 #: Dark text on light pages, light text on dark ones; the bars are told apart by their lightness too.
 STYLE = """

@@ -78,7 +78,7 @@ _RESOLVED = ("consumer.", "main.consumer.", "producer.")
 #: Those of them that librdkafka's producer knows.
 _FOR_PRODUCER = ("linger.ms", "acks", "enable.idempotence", "delivery.timeout.ms")
 #: The shortest linger.ms with idempotence. librdkafka then has one request of a partition on its way, and its thread
-#: turns in a busy loop as long as records that need not wait are behind it: on two cores it kept a broker from answering.
+#: turns in a busy loop while records that need not wait are behind it: on two cores it kept a broker from answering.
 LEAST_LINGER_MS = 1
 
 
