@@ -66,7 +66,9 @@ class RunningApplication:
         """
         self._socket.settimeout(timeout)
         try:
-            self._socket.sendall(json.dumps({"command": command, "arguments": dict(arguments or {})}).encode() + b"\n")
+            question = json.dumps({"command": command, "arguments": dict(arguments or {})}).encode() + b"\n"
+            with suppress(BrokenPipeError):  # who is refused is told so, and hung up on, without being asked first
+                self._socket.sendall(question)
             line = self._answers.readline()
         except TimeoutError:
             raise StreamsError(

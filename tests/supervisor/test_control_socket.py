@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
+from penstock.running_application import RunningApplication
 from penstock.supervisor.control_socket import CONNECTIONS_MAX, SOCKET_NAME, ControlSocket, socket_address
+from penstock.topology.errors import StreamsError
 
 STATUS = b'{"command": "status"}\n'
 PATIENCE = 60.0
@@ -23,11 +25,12 @@ PATIENCE = 60.0
 NOBODY = 65_534
 #: Asks as it stands: the first argument is the user to be, the second the socket.
 ASKING = """
-import os, socket, sys
+import contextlib, os, socket, sys
 os.setgid(int(sys.argv[1])); os.setuid(int(sys.argv[1]))
 with socket.socket(socket.AF_UNIX) as line:
     line.connect(sys.argv[2])
-    line.sendall(b'{"command": "status"}\\n')
+    with contextlib.suppress(BrokenPipeError):  # who is refused may be so before having asked
+        line.sendall(b'{"command": "status"}\\n')
     print(line.makefile().readline())
 """
 
@@ -90,6 +93,17 @@ def test_one_connection_too_many_is_told_and_the_others_go_on(directory: Path) -
             assert f"{CONNECTIONS_MAX} commands are connected already" in answer(late)["error"]["message"]
         lines[0].sendall(STATUS)
         assert answer(lines[0]) == {"result": CONNECTIONS_MAX + 1}
+
+
+def test_who_is_hung_up_on_before_asking_learns_why(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener, socket_address(tmp_path) as address:
+        listener.bind(address)
+        listener.listen()
+        with RunningApplication(tmp_path) as application:
+            with listener.accept()[0] as connection:
+                connection.sendall(b'{"error": {"kind": "StreamsError", "message": "not you"}}\n')
+            with pytest.raises(StreamsError, match="not you"):
+                application.ask("status")
 
 
 def test_questions_in_pieces_and_many_at_once_are_answered_in_order(directory: Path) -> None:
