@@ -123,13 +123,15 @@ class KafkaStreams(System):
 
 
 class Peer(System):
-    """Another Python library, from the pins in its lock file, in an environment that is made here. It counts."""
+    """Another Python library, from the pins in its lock file, in an environment that is made here."""
 
-    scenarios = ("count",)
-    share_of_records = 0.05
+    scenarios = ("count", "map-filter")
 
-    def __init__(self, name: str, package: str, program: str, pins: str, work_directory: Path) -> None:
+    def __init__(
+        self, name: str, package: str, program: str, pins: str, work_directory: Path, share_of_records: float
+    ) -> None:
         self.name = name
+        self.share_of_records = share_of_records
         requirements = HERE / "peers" / pins
         environment = work_directory / program
         venv.create(environment, with_pip=True)
@@ -145,7 +147,7 @@ class Peer(System):
     def command(self, topology: str, properties: Path) -> list[str]:
         """See System.command."""
         launcher = HERE / "peers" / "two_processes.py"
-        return [str(self._python), str(launcher), str(self._program), str(properties)]
+        return [str(self._python), str(launcher), str(self._program), topology, str(properties)]
 
     @property
     def version(self) -> str:
@@ -156,8 +158,8 @@ class Peer(System):
 def peers(work_directory: Path) -> list[System]:
     """Return the other Python libraries; raises BenchmarkError if one cannot be installed."""
     return [
-        Peer("Quix Streams", "quixstreams", "quix_streams.py", "quix_streams.txt", work_directory),
-        Peer("Faust", "faust-streaming", "faust_streaming.py", "faust.txt", work_directory),
+        Peer("Quix Streams", "quixstreams", "quix_streams.py", "quix_streams.txt", work_directory, 0.05),
+        Peer("Faust", "faust-streaming", "faust_streaming.py", "faust.txt", work_directory, 0.02),
     ]
 
 

@@ -1,14 +1,15 @@
-"""Counts purchases by user with Faust (faust-streaming): the file with the properties, the number of the process."""
+"""The benchmark's topologies in Faust (faust-streaming): topology, file with the properties, number of the process."""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import faust
 
-properties, number = Path(sys.argv[1]), sys.argv[2]
+topology, properties, number = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
 config = dict(line.split("=", 1) for line in properties.read_text("utf-8").splitlines())
 
 app = faust.App(
@@ -24,17 +25,28 @@ app = faust.App(
     topic_replication_factor=1,
     web_enabled=False,
 )
-purchases = app.topic(os.environ["BENCHMARK_INPUT"], key_type=bytes, value_type=bytes, value_serializer="raw")
-counts = app.topic(os.environ["BENCHMARK_OUTPUT"], key_type=bytes, value_type=bytes, value_serializer="raw")
-table = app.Table("counts", default=int, key_type=bytes, partitions=4)
+purchases, results = os.environ["BENCHMARK_INPUT"], os.environ["BENCHMARK_OUTPUT"]
 
+if topology == "count":
+    counts = app.topic(results, key_type=bytes, value_type=bytes, value_serializer="raw")
+    table = app.Table("counts", default=int, key_type=bytes, partitions=4)
 
-@app.agent(purchases)
-async def count(stream: faust.StreamT[bytes]) -> None:
-    """Count, and send the count as Kafka's LongSerializer writes it."""
-    async for key, _ in stream.items():
-        table[key] += 1
-        await counts.send(key=key, value=table[key].to_bytes(8, "big"))
+    @app.agent(app.topic(purchases, key_type=bytes, value_type=bytes, value_serializer="raw"))
+    async def count(stream: faust.StreamT[bytes]) -> None:
+        """Count, and send the count as Kafka's LongSerializer writes it."""
+        async for key, _ in stream.items():
+            table[key] += 1
+            await counts.send(key=key, value=table[key].to_bytes(8, "big"))
+
+else:
+    doubled = app.topic(results, key_type=bytes, value_serializer="json")
+
+    @app.agent(app.topic(purchases, key_type=bytes, value_serializer="json"))
+    async def map_filter(stream: faust.StreamT[dict[str, Any]]) -> None:
+        """Keep the purchases of an odd amount and add its double."""
+        async for key, purchase in stream.items():
+            if purchase["amount"] % 2 != 0:
+                await doubled.send(key=key, value={**purchase, "x": purchase["amount"] * 2})
 
 
 if __name__ == "__main__":

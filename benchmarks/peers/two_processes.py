@@ -1,4 +1,4 @@
-"""Runs a program twice, as two processes, until SIGTERM: its file, the file with the properties."""
+"""Runs a program twice, as two processes, until SIGTERM: its file and what it is told."""
 
 from __future__ import annotations
 
