@@ -84,14 +84,21 @@ class Workload:
 
     def load(self, bootstrap_servers: str) -> None:
         """Write all purchases and users to their topics, unless they are there; raises KafkaException."""
-        _load(bootstrap_servers, self.table, self.user_rows(), KEYS)
-        _load(bootstrap_servers, self.topic, self.purchases(), self.records)
+        load_topic(bootstrap_servers, self.table, self.user_rows(), KEYS)
+        load_topic(bootstrap_servers, self.topic, self.purchases(), self.records)
 
 
-def _load(bootstrap_servers: str, topic: str, rows: Iterable[tuple[bytes, bytes, int]], records: int) -> None:
+def load_topic(
+    bootstrap_servers: str,
+    topic: str,
+    rows: Iterable[tuple[bytes, bytes, int]],
+    records: int,
+    partitions: int = PARTITIONS,
+) -> None:
+    """Write rows (key, value, timestamp in ms) to a topic, unless they are there; raises KafkaException."""
     if stored_records(bootstrap_servers, topic) == records:
         return
-    recreate_topic(bootstrap_servers, topic)
+    recreate_topic(bootstrap_servers, topic, partitions)
     producer = make_producer(bootstrap_servers)
     what = f"Loading {records:,} records into {topic}"
     for key, value, timestamp in track(rows, what, records, console=Console(stderr=True)):
@@ -117,12 +124,12 @@ def make_producer(bootstrap_servers: str, linger_ms: int = 50) -> Producer:
     )
 
 
-def recreate_topic(bootstrap_servers: str, topic: str) -> None:
-    """Make an empty topic with PARTITIONS partitions; raises KafkaException."""
+def recreate_topic(bootstrap_servers: str, topic: str, partitions: int = PARTITIONS) -> None:
+    """Make an empty topic; raises KafkaException."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
     delete_topics(admin, topic)
     # The input is dated to 2023: by default a topic keeps a week.
-    new = NewTopic(topic, PARTITIONS, 1, config={"retention.ms": "-1"})
+    new = NewTopic(topic, partitions, 1, config={"retention.ms": "-1"})
     admin.create_topics([new])[topic].result(ADMIN_TIMEOUT_SECONDS)
 
 

@@ -22,21 +22,11 @@ from typing import Any
 
 import click
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.checks import CountsCheck, check_topic
-from benchmarks.data import (
-    ADMIN_TIMEOUT_SECONDS,
-    FLUSH_TIMEOUT_SECONDS,
-    Workload,
-    delete_topics,
-    make_producer,
-    produce,
-    recreate_topic,
-    stored_records,
-)
+from benchmarks.data import Workload, delete_topics, load_topic, recreate_topic
 from benchmarks.driver import BATCH, CACHE_BYTES, INPUT, OUTPUT
 from benchmarks.measure import BenchmarkError, Program, measure
 from benchmarks.systems import COMMON_CONFIG, Penstock, broker
@@ -175,7 +165,8 @@ class Cluster:
     def _run(self, tasks: int, threads: int, size: int) -> Step:
         name = f"growth-{uuid.uuid4().hex[:8]}"
         workload = Workload(self.records)
-        given = self._load(tasks, workload)
+        given = f"growth-input-{tasks}-{workload.records}"
+        load_topic(self.address, given, workload.purchases(), workload.records, partitions=tasks)
         recreate_topic(self.address, f"{name}-output")
         properties = self.directory / f"{name}.properties"
         config = {"application.id": name, "bootstrap.servers": self.address, **COMMON_CONFIG}
@@ -190,22 +181,6 @@ class Cluster:
         delete_topics(AdminClient({"bootstrap.servers": self.address, "log_level": 3}), name)
         shutil.rmtree(self.directory / name)
         return Step(size, f"{size}", found.cpu_seconds_per_million, found.start_seconds)
-
-    def _load(self, partitions: int, workload: Workload) -> str:
-        """Return the topic with the workload in so many partitions; written if no step before has."""
-        topic = f"growth-input-{partitions}-{workload.records}"
-        if stored_records(self.address, topic) == workload.records:
-            return topic
-        admin = AdminClient({"bootstrap.servers": self.address, "log_level": 3})
-        delete_topics(admin, topic)
-        new = NewTopic(topic, partitions, 1, config={"retention.ms": "-1"})
-        admin.create_topics([new])[topic].result(ADMIN_TIMEOUT_SECONDS)
-        producer = make_producer(self.address)
-        for key, value, timestamp in workload.purchases():
-            produce(producer, topic, key, value, timestamp)
-        if producer.flush(FLUSH_TIMEOUT_SECONDS):
-            raise BenchmarkError(f"not all records could be written to {topic}")
-        return topic
 
 
 def table(found: dict[str, list[Step]]) -> Table:

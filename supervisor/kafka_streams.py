@@ -44,10 +44,6 @@ logger = logging.getLogger(__name__)
 #: How long a query may take, if nothing else is said.
 QUERY_TIMEOUT = timedelta(seconds=10)
 
-#: How often the main thread looks up, in seconds. A signal that comes right behind another one may interrupt any thread
-#: of the process, and Python acts on it only when the main thread, which waits in a lock, comes to itself.
-SIGNALS_SECONDS = 0.5
-
 
 class KafkaStreams:
     """Runs a topology on ``num.stream.threads`` processes of this host (Kafka Streams: KafkaStreams).
@@ -193,8 +189,7 @@ class KafkaStreams:
         with self._signals():
             if self.state is ApplicationState.CREATED:
                 self.start()
-            while not self._supervisor.join(SIGNALS_SECONDS):
-                pass
+            self._supervisor.join()
         return self.exit_code
 
     @contextmanager

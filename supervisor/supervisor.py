@@ -57,6 +57,8 @@ from .worker_starter import WorkerStarter
 
 #: Longest wait of the loop: how late a status line may be.
 TURN_MS = 1_000
+#: How often join looks up, in seconds: only then the main thread acts on a signal that interrupted another thread.
+SIGNALS_SECONDS = 0.5
 _CREATED = StreamThreadState.CREATED
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -128,6 +130,8 @@ class Supervisor:
         """Wait until everything has ended; False if timeout (seconds) passes first, or from a listener or handler."""
         if threading.current_thread() is self._thread:
             return False
+        while timeout is None and self._thread.is_alive():
+            self._thread.join(SIGNALS_SECONDS)
         if self._thread.ident is not None:
             self._thread.join(timeout)
         return not self._thread.is_alive()
