@@ -129,11 +129,21 @@ static lost_record *losses_take(losses *mine, int *unknown) {
 /* Hand a record to librdkafka, which copies it; timestamp 0: now. Return whether it took it. */
 static int produce(void *rk, void *topic, int32_t partition, const void *key, size_t key_size, const void *value,
                    size_t value_size, int64_t timestamp) {
-    const rd_argument record[] = {
-        {RD_TOPIC_HANDLE, {.pointer = topic}},       {RD_PARTITION, {.partition = partition}},
-        {RD_KEY, {.bytes = {key, key_size}}},        {RD_VALUE, {.bytes = {value, value_size}}},
-        {RD_TIMESTAMP, {.timestamp = timestamp}},    {RD_FLAGS, {.flags = RD_COPY}},
-    };
+    rd_argument record[6]; /* not set to 0 as a whole: that is half a kilobyte for each record */
+    record[0].kind = RD_TOPIC_HANDLE;
+    record[0].as.pointer = topic;
+    record[1].kind = RD_PARTITION;
+    record[1].as.partition = partition;
+    record[2].kind = RD_KEY;
+    record[2].as.bytes.data = key;
+    record[2].as.bytes.size = key_size;
+    record[3].kind = RD_VALUE;
+    record[3].as.bytes.data = value;
+    record[3].as.bytes.size = value_size;
+    record[4].kind = RD_TIMESTAMP;
+    record[4].as.timestamp = timestamp;
+    record[5].kind = RD_FLAGS;
+    record[5].as.flags = RD_COPY;
     producing = 1;
     void *error = rd_produceva(rk, record, sizeof(record) / sizeof(record[0]));
     producing = 0;

@@ -11,7 +11,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 
-from penstock.kernel.messages cimport Message
+from penstock.kernel.messages cimport Message, Origin, read_key
 
 import confluent_kafka
 from confluent_kafka import KafkaError
@@ -88,13 +88,13 @@ cdef class Fetcher:
     cdef void *queue
     cdef rd_message **batch
     cdef Py_ssize_t room
-    cdef dict topics  # names by librdkafka's topic
+    cdef dict origins  # by librdkafka's topic and partition
 
     def __cinit__(self, consumer, uintptr_t handle):
         self.consumer = consumer
         self.handle = <void *>handle
         self.queue = rd_queue_new(self.handle)
-        self.topics = {}
+        self.origins = {}
 
     def __dealloc__(self):
         free(self.batch)
@@ -107,7 +107,7 @@ cdef class Fetcher:
         if source is not NULL:
             rd_queue_forward(source, self.queue)
             rd_queue_destroy(source)
-        self.topics.clear()
+        self.origins.clear()
 
     def fetch(self, Py_ssize_t limit, int timeout_ms):
         """Return up to limit records as {(topic, partition): [message, ...]}, and the events; waits for the first."""
@@ -137,28 +137,25 @@ cdef class Fetcher:
         cdef list events = [], run = None
         cdef rd_message *record
         cdef Message message
+        cdef Origin origin = None
         cdef void *rkt = NULL
-        cdef int32_t partition = -1
-        cdef str topic = None
         cdef Py_ssize_t index
         try:
             for index in range(size):
                 record = self.batch[index]
                 message = Message.__new__(Message)
-                message._partition = record.partition
                 message._offset = record.offset
                 if record.err:
-                    message._topic = self.topic_of(record.rkt)
+                    message._origin = self.origin_of(record)
                     message._error = KafkaError(record.err, rd_message_errstr(record).decode("utf-8", "replace"))
                     events.append(message)
                     continue
-                if run is None or record.rkt is not rkt or record.partition != partition:
-                    rkt, partition = record.rkt, record.partition
-                    topic = self.topic_of(rkt)
-                    run = records.setdefault((topic, partition), [])
-                message._topic = topic
+                if run is None or record.rkt is not rkt or record.partition != origin.partition:
+                    rkt, origin = record.rkt, self.origin_of(record)
+                    run = records.setdefault((origin.topic, origin.partition), [])
+                message._origin = origin
                 message._timestamp = rd_message_timestamp(record, &message._timestamp_type)
-                message._key = _bytes(record.key, record.key_len)
+                message._key = read_key(<const char *>record.key, record.key_len, origin)
                 message._value = _bytes(record.payload, record.len)
                 message._headers = _headers_of(record)
                 run.append(message)
@@ -167,12 +164,13 @@ cdef class Fetcher:
                 rd_message_destroy(self.batch[index])
         return records, events
 
-    cdef str topic_of(self, void *rkt):
-        if rkt is NULL:
-            return None
-        known = self.topics.get(<uintptr_t>rkt)
+    cdef Origin origin_of(self, const rd_message *record):
+        cdef tuple key = (<uintptr_t>record.rkt, record.partition)
+        cdef Origin known = self.origins.get(key)
         if known is None:
-            known = self.topics[<uintptr_t>rkt] = rd_topic_name(rkt).decode()
+            known = self.origins[key] = Origin.__new__(Origin)
+            known.topic = None if record.rkt is NULL else rd_topic_name(record.rkt).decode()
+            known.partition = record.partition
         return known
 
     cdef int check_open(self) except -1:

@@ -1,9 +1,17 @@
 from libc.stdint cimport int32_t, int64_t
 
 
+cdef class Origin:
+    cdef str topic
+    cdef int32_t partition
+    cdef bint has_texts
+
+
 cdef class Message:
-    cdef str _topic
+    cdef Origin _origin
     cdef object _key, _value, _headers, _error
     cdef int64_t _offset, _timestamp
-    cdef int32_t _partition
     cdef int _timestamp_type
+
+
+cdef object read_key(const char *data, Py_ssize_t size, Origin origin)

@@ -1,8 +1,16 @@
 """Consumed records as the kernel takes them from librdkafka (fetch.pyx); a loop's way through a batch of any kind."""
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.string cimport memcpy
+
+cdef extern from "Python.h":
+    str PyUnicode_New(Py_ssize_t, int)
+    void *PyUnicode_1BYTE_DATA(object)
+
+cdef enum:
+    ASCII = 127
 
 
 cpdef str decode_text(bytes data):
@@ -12,17 +20,47 @@ cpdef str decode_text(bytes data):
 
 @cython.final
 @cython.no_gc
+cdef class Origin:
+    """The partition that messages come from. has_texts: whoever takes them reads their keys as texts."""
+
+
+cdef object read_key(const char *data, Py_ssize_t size, Origin origin):
+    """Return a serialized key as a Message has it: at once as the text that it will be asked for, if that is ASCII."""
+    cdef Py_ssize_t index
+    cdef unsigned char seen = 0
+    if data is NULL:
+        return None
+    if origin.has_texts:
+        for index in range(size):
+            seen |= <unsigned char>data[index]
+        if seen <= ASCII:
+            text = PyUnicode_New(size, ASCII)
+            memcpy(PyUnicode_1BYTE_DATA(text), data, size)
+            return text
+    return PyBytes_FromStringAndSize(data, size)
+
+
+cdef object serialized(key):
+    """Return a Message's key serialized."""
+    return (<str>key).encode() if type(key) is str else key
+
+
+@cython.final
+@cython.no_gc
 @cython.freelist(4096)
 cdef class Message:
-    """A consumed record, or an event of its partition; its methods are confluent_kafka.Message's."""
+    """A consumed record, or an event of its partition; its methods are confluent_kafka.Message's.
+
+    _key: serialized, or as text (read_key).
+    """
 
     def topic(self):
         """Return the topic."""
-        return self._topic
+        return self._origin.topic
 
     def partition(self):
         """Return the partition."""
-        return self._partition
+        return self._origin.partition
 
     def offset(self):
         """Return the offset."""
@@ -30,7 +68,7 @@ cdef class Message:
 
     def key(self):
         """Return the serialized key."""
-        return self._key
+        return serialized(self._key)
 
     def value(self):
         """Return the serialized value."""
@@ -58,18 +96,23 @@ def timestamps(messages):
 
 @cython.final
 cdef class Unpacked:
-    """Iterates over messages as (message, key, value, timestamp, headers), key and value serialized.
+    """Iterates over messages as (message, key, value, timestamp, stream time, headers), key and value serialized.
 
-    reads_keys: keys are texts, and read here. message: the one that was looked at last, whose key may be no text.
+    reads_keys: keys are texts, and read here. stream_time: in ms, before the first message; each one advances it, unless
+    its timestamp is negative, which comes as None. message: the one that was looked at last, whose key may be no text.
     """
 
     cdef object messages
     cdef bint reads_keys
     cdef readonly object message
+    cdef object stream_time, time_before
+    cdef int64_t newest
 
-    def __init__(self, messages, bint reads_keys=False):
+    def __init__(self, messages, bint reads_keys=False, stream_time=-1):
         self.messages = iter(messages)
         self.reads_keys = reads_keys
+        self.stream_time = self.time_before = stream_time
+        self.newest = stream_time
 
     def __iter__(self):
         return self
@@ -78,10 +121,34 @@ cdef class Unpacked:
         message = next(self.messages)
         cdef Message ours
         self.message = message
-        if type(message) is not Message:
-            return (message, self.read(message.key()), message.value(), message.timestamp()[1], message.headers())
-        ours = <Message>message
-        return (message, self.read(ours._key), ours._value, ours._timestamp, ours._headers)
+        self.time_before = self.stream_time
+        if type(message) is Message:
+            ours = <Message>message
+            key = self.key_of(ours)
+            return (message, key, ours._value, self.timestamp(ours._timestamp), self.stream_time, ours._headers)
+        key = message.key()
+        if self.reads_keys and key is not None:
+            key = decode_text(key)
+        at = self.timestamp(message.timestamp()[1])
+        return (message, key, message.value(), at, self.stream_time, message.headers())
 
-    cdef object read(self, key):
-        return decode_text(key) if self.reads_keys and key is not None else key
+    def without_last(self):
+        """Return the stream time without the last message, which does not count: it is dropped."""
+        self.newest = self.stream_time = self.time_before
+        return self.stream_time
+
+    cdef object timestamp(self, int64_t timestamp):
+        if timestamp > self.newest:
+            self.newest = timestamp
+            self.stream_time = timestamp
+        elif timestamp < 0:
+            return None
+        return self.stream_time if timestamp == self.newest else timestamp
+
+    cdef object key_of(self, Message message):
+        if not self.reads_keys:
+            return serialized(message._key)
+        if type(message._key) is not bytes:
+            return message._key
+        message._origin.has_texts = True
+        return decode_text(<bytes>message._key)

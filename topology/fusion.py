@@ -269,8 +269,8 @@ class SourceCode(LoopCode):
         else:
             reads_keys = to_key.names.get("decode") is compiled.decode_text
             self.emit("message = headers = None")
-            self.emit(f"remaining = {self.bind(compiled.Unpacked, 'unpacked')}(messages, {reads_keys})")
-            record = "message, key, value, at, headers"
+            self.emit(f"remaining = {self.bind(compiled.Unpacked, 'unpacked')}(messages, {reads_keys}, stream_time)")
+            record = "message, key, value, at, stream_time, headers"
             to_key = ITSELF if reads_keys else to_key
         with self.block("while True:"):
             with self.block("try:"):
@@ -279,11 +279,13 @@ class SourceCode(LoopCode):
                 self.emit("task.stream_time_ms = stream_time")
                 self.emit("return")
             with self.block("except Exception as error:"):
-                self.emit("task.stream_time_ms = stream_time")
                 if compiled is not None:
                     with self.block("if message is not remaining.message:"):  # its key cannot be read
                         self.emit("message = remaining.message")
                         self.emit("timestamp = None")
+                    with self.block("if timestamp is None:"):
+                        self.emit("stream_time = remaining.without_last()")
+                self.emit("task.stream_time_ms = stream_time")
                 self.emit("failed(message, key, timestamp, headers, error)")
 
     def _write_record(self, children: tuple[str, ...], to_key: Inline, to_value: Inline) -> None:
@@ -299,12 +301,17 @@ class SourceCode(LoopCode):
                 self.emit(f"{name} = message.{name}()")
             with self.block(f"if {name} is not None:"):
                 self.emit(f"{name} = {self.use(code, name)}")
-        self.emit("timestamp = at" if unpacked else "timestamp = message.timestamp()[1]")
-        with self.block("if timestamp > stream_time:"):
-            self.emit("stream_time = timestamp")
-        with self.block("elif timestamp < 0:"):
-            self.emit("invalid_timestamp(message, key, value, -1)")
-        if not unpacked:
+        if unpacked:
+            self.emit("timestamp = at")
+            with self.block("if timestamp is None:"):
+                self.emit("timestamp = message.timestamp()[1]")
+                self.emit("invalid_timestamp(message, key, value, -1)")
+        else:
+            self.emit("timestamp = message.timestamp()[1]")
+            with self.block("if timestamp > stream_time:"):
+                self.emit("stream_time = timestamp")
+            with self.block("elif timestamp < 0:"):
+                self.emit("invalid_timestamp(message, key, value, -1)")
             self.emit("headers = message.headers()")
         self._write_children(children, Names("key", "value"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import confluent_kafka
@@ -112,6 +113,35 @@ def test_records_and_events_have_what_confluent_kafkas_have(
 
 
 @pytest.mark.broker
+def test_keys_that_are_asked_for_as_texts_stay_what_they_are(
+    consumer: Consumer, bootstrap_servers: str, make_topic: Callable[..., str]
+) -> None:
+    """They come as texts from the second fetch on, if they are ASCII: key() then makes bytes anew in each call."""
+    keys = [b"first", b"key", b"", None, "ключ".encode(), b"\x7f", b"\xff\xfe", b"k\x80", b"key-" * 100, b"a\0b", b"x"]
+    topic = make_topic("texts", 1)
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+    found: list[Any] = []
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    with closing(kernel.fetch.fetcher_for(consumer)) as fetcher:
+        fetcher.take(topic, 0)
+        producer = Producer({"bootstrap.servers": bootstrap_servers})
+        for key in keys:
+            producer.produce(topic, b"value", key)
+        assert producer.flush(DEADLINE_SECONDS) == 0
+        while len(found) < len(keys):
+            assert time.monotonic() < deadline
+            for run in fetcher.fetch(1, 50)[0].values():
+                texts = [key for _, key, *_ in kernel.messages.Unpacked(run, True)]
+                assert texts == [Serdes.string().deserialize(topic, message.key()) for message in run]
+                found += run
+    assert [message.key() for message in found] == keys
+    assert [key for _, key, *_ in kernel.messages.Unpacked(found)] == keys
+    assert [message.key() is message.key() for message in found if len(message.key() or b"") > 1] == [
+        key is keys[0] or not key.isascii() for key in keys if key is not None and len(key) > 1
+    ]
+
+
+@pytest.mark.broker
 def test_an_offset_that_is_not_there_is_an_event(consumer: Consumer, topic: str) -> None:
     _, events = fetched(consumer, topic, 0, offset=1_000)
     assert {event.error().code() for event in events} == {KafkaError._AUTO_OFFSET_RESET}
@@ -179,7 +209,20 @@ def test_messages_of_any_kind_tell_their_timestamps() -> None:
 
 def test_messages_of_any_kind_are_unpacked() -> None:
     record = RawRecord("t", 0, 5, 77, b"k", None, [("h", b"v")])
-    assert list(kernel.messages.Unpacked([record])) == [(record, b"k", None, 77, [("h", b"v")])]
+    assert list(kernel.messages.Unpacked([record])) == [(record, b"k", None, 77, 77, [("h", b"v")])]
+
+
+def test_stream_time_goes_along_and_a_negative_timestamp_is_none() -> None:
+    records = [RawRecord("t", 0, n, at, b"k", b"v") for n, at in enumerate([4, 7, 7, 3, -2, 1 << 62])]
+    times = [(at, stream_time) for _, _, _, at, stream_time, _ in kernel.messages.Unpacked(records, False, 5)]
+    assert times == [(4, 5), (7, 7), (7, 7), (3, 7), (None, 7), (1 << 62, 1 << 62)]
+
+
+def test_the_last_message_can_be_left_out_of_stream_time() -> None:
+    unpacked = kernel.messages.Unpacked([RawRecord("t", 0, n, at, b"k", b"v") for n, at in enumerate([9, 8, 12])])
+    assert unpacked.without_last() == -1
+    assert [next(unpacked)[4], unpacked.without_last(), next(unpacked)[4], next(unpacked)[4]] == [9, -1, 8, 12]
+    assert unpacked.without_last() == 8
 
 
 def test_keys_are_read_on_the_way_and_the_message_of_a_key_that_is_no_text_is_known() -> None:

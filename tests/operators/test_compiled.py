@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Serdes, StreamsError
+from penstock import Processor, Record, Serdes, StreamsError
 from penstock.topology.compiled import call_all, compile_topology
 from penstock.topology.murmur3 import hash128
 from penstock.topology.records import RawRecord
@@ -54,6 +54,45 @@ def test_a_batch_goes_on_after_a_record_that_is_skipped(compiled: Any, numbers: 
     assert seen == [7, 7]
     assert task.stream_time_ms == 4
     assert sum(task.dropped.values()) == 2
+
+
+@pytest.mark.parametrize("with_kernel", [True, False])
+def test_a_record_that_cannot_be_read_leaves_stream_time_as_it_was(
+    compiled: Any, numbers: Options, with_kernel: bool, request: pytest.FixtureRequest
+) -> None:
+    if not with_kernel:
+        request.getfixturevalue("without_kernel")
+    seen: list[Any] = []
+
+    class See(Processor[Any, Any, Any, Any]):
+        """Notes values and stream times."""
+
+        def process(self, record: Record[Any, Any]) -> None:
+            seen.append((record.value, self.context.current_stream_time_ms()))
+
+    config = {"deserialization.exception.handler": "continue"}
+    task = compiled(lambda builder: builder.stream("in", **numbers).process(See), config)
+    process, good = task.compiled.sources["in"].process_batch, Serdes.int64().serialize("", 7)
+    process([record(b"x", 90), record(good, 5), record(b"y", 91), record(good, 3), record(good, 6), record(b"z", 92)])
+    assert seen == [(7, 5), (7, 5), (7, 6)]
+    assert task.stream_time_ms == 6
+    process([record(b"x", 93)])
+    assert task.stream_time_ms == 6
+    process([record(good, 6), record(good, 8)])
+    assert seen[3:] == [(7, 6), (7, 8)]
+
+
+@pytest.mark.parametrize("with_kernel", [True, False])
+def test_a_batch_with_a_negative_timestamp_fails_there_and_says_which(
+    compiled: Any, text: Options, with_kernel: bool, request: pytest.FixtureRequest
+) -> None:
+    if not with_kernel:
+        request.getfixturevalue("without_kernel")
+    task = compiled(lambda builder: builder.stream("in", **text).to("out", **text))
+    with pytest.raises(StreamsError, match=r"(?s)-9.*negative|negative.*-9"):
+        task.compiled.sources["in"].process_batch([record(b"a", 4, 0), record(b"b", -9, 1), record(b"c", 5, 2)])
+    assert [(r.value, r.timestamp) for r in task.take_produced()] == [(b"a", 4)]
+    assert (task.stream_time_ms, task.timestamp) == (4, -9)
 
 
 def test_a_batch_stops_at_a_record_that_fails(compiled: Any, text: Options) -> None:

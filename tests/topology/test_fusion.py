@@ -100,7 +100,7 @@ def test_siblings_do_not_see_what_one_of_them_made_of_the_record() -> None:
 @pytest.mark.skipif(kernel.cells is None, reason="the compiled kernel is not built here")
 def test_with_the_kernel_a_count_over_a_cache_is_one_call() -> None:
     text = loop_of(lambda builder: builder.stream("in", **TEXT).group_by_key().count(store="counts"))
-    assert "for message, key, value, at, headers in remaining:" in text
+    assert "for message, key, value, at, stream_time, headers in remaining:" in text
     assert "(key, timestamp, headers, None):" in text
     assert " + 1" not in text
 
