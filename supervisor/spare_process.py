@@ -20,9 +20,11 @@ from .exit_codes import WorkerExitCode
 from .worker import Worker
 from .worker_process import PipeControl, Prepare, SpareReady, TakeOver, WorkerSpec, WorkerTarget
 
-#: How long all stream threads must have run before the spare process starts, in ms: it takes its CPU time when nobody
-#: is in a hurry, and an application that soon ends never has one.
+#: How long all stream threads must have run, and have kept up with their input, before the spare process starts, in ms:
+#: it takes its CPU time when nobody is in a hurry, and an application that soon ends never has one.
 QUIET_MS = 5_000
+#: How long it waits at most for stream threads that run to catch up, in ms.
+BEHIND_MS = 60_000
 #: How long to do without if a spare process was killed, in ms: whoever is short of memory should not be pressed.
 KILLED_MS = 60_000
 #: Its number while it has no stream thread.
@@ -69,19 +71,28 @@ class SpareProcess:
         self._target = SpareTarget(prepare, target) if prepare is not None else None
         self._log = log
         self._worker: Worker | None = None
-        self._due_at: int | None = None
+        self._running_since: int | None = None
+        self._quiet_since: int | None = None
         self._not_before: int | None = None
 
-    def look(self, quiet: bool, spec: WorkerSpec) -> None:
-        """Start the process if it is time. quiet: all stream threads run; spec: of NO_SLOT."""
+    def look(self, running: bool, behind: bool, spec: WorkerSpec) -> None:
+        """Start the process if it is time. running: all stream threads do; behind: one has work; spec: of NO_SLOT."""
         if self._target is None or self._worker is not None:
             return
         now = self._now()
-        if not quiet:
-            self._due_at = None
-        elif self._due_at is None:
-            self._due_at = max(now + QUIET_MS, self._not_before or 0)
-        elif now >= self._due_at:
+        if not running:
+            self._running_since = self._quiet_since = None
+            return
+        if self._running_since is None:
+            self._running_since = now
+        if behind:
+            self._quiet_since = None
+        elif self._quiet_since is None:
+            self._quiet_since = now
+        due_at = self._running_since + BEHIND_MS
+        if self._quiet_since is not None:
+            due_at = min(due_at, self._quiet_since + QUIET_MS)
+        if now >= max(due_at, self._not_before or 0):
             self._start(spec, self._target, now)
 
     def _start(self, spec: WorkerSpec, target: SpareTarget, now: int) -> None:
@@ -122,7 +133,7 @@ class SpareProcess:
                 worker.cause_of_death(),
                 KILLED_MS // 1000,
             )
-            self._due_at, self._not_before = None, self._now() + KILLED_MS
+            self._not_before = self._now() + KILLED_MS
         worker.close()
 
     def _do_without(self, why: str) -> None:
@@ -135,7 +146,8 @@ class SpareProcess:
 
     def take(self, spec: WorkerSpec) -> Worker | None:
         """Return the spare process as a spec's stream thread, None if there is none. It may still be starting."""
-        worker, self._worker, self._due_at = self._worker, None, None
+        worker, self._worker = self._worker, None
+        self._running_since = self._quiet_since = None
         if worker is None:
             return None
         if not worker.has_ended() and worker.take_over(spec, self._now()):

@@ -248,8 +248,8 @@ class Supervisor:
 
     def _turn(self) -> None:
         self._start_due(self._now())
-        quiet = self.states.state is ApplicationState.RUNNING and not self._stopping
-        self._starter.look(quiet, len(self._slots))
+        running = self.states.state is ApplicationState.RUNNING and not self._stopping
+        self._starter.look(running, self._workers(), len(self._slots))
         sources = dict(self._sources())
         ready = set(connection.wait(list(sources), self._timeout_ms(self._now()) / 1000))
         for source, act in sources.items():

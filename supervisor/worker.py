@@ -32,6 +32,8 @@ from .exit_codes import WorkerExitCode
 from .worker_output import Note, WorkerOutput, ignore
 from .worker_process import ProcessEnds, ProcessStarted, SpareReady, TakeOver, WorkerSpec, WorkerTarget
 
+#: With so many records to be processed or fewer a stream thread is not behind.
+FEW_RECORDS = 1_000
 #: For how long the figures of a process's memory and CPU are good, in ms.
 USAGE_MS = 1_000
 #: Stands for an exit code that cannot be found out; no process can end with it.
@@ -140,6 +142,11 @@ class Worker:
         """The process's id."""
         assert self._process.pid is not None
         return self._process.pid
+
+    @property
+    def is_behind(self) -> bool:
+        """True if there is work for more than a second."""
+        return self.status.lag > max(FEW_RECORDS, self.records_per_second)
 
     @property
     def sentinel(self) -> int:

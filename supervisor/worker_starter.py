@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from penstock.workers.log_context import PrefixedLogger
@@ -54,6 +54,7 @@ class WorkerStarter:
         # A forked librdkafka handle hangs, so nothing is forked.
         return Worker.spawn(multiprocessing.get_context("spawn"), spec, target, now, self._note)
 
-    def look(self, quiet: bool, num_threads: int) -> None:
+    def look(self, running: bool, workers: Iterable[Worker], num_threads: int) -> None:
         """Have the spare process start when it is due; see SpareProcess.look."""
-        self.spare.look(quiet, replace(self._spec, num_threads=num_threads))
+        behind = any(worker.is_behind for worker in workers)
+        self.spare.look(running, behind, replace(self._spec, num_threads=num_threads))

@@ -13,11 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 from spare_targets import DOOR, prepare_quietly, prepare_with_leave, refuse_to_prepare
-from stage import PATIENCE, Application, Conductor, LogLines, MakeApplication, ManualClock, until
+from stage import PATIENCE, Application, Conductor, LogLines, MakeApplication, ManualClock, WorkerOnStage, until
 
 from penstock.supervisor.application_state import ApplicationState as State
 from penstock.supervisor.exit_codes import ExitCode
-from penstock.supervisor.spare_process import KILLED_MS, QUIET_MS
+from penstock.supervisor.spare_process import BEHIND_MS, KILLED_MS, QUIET_MS
 from penstock.supervisor.topology_source import TopologyLoadError, TopologySource
 
 READY = "is ready to take the place of a stream thread"
@@ -44,8 +44,9 @@ def test_the_spare_process_becomes_the_stream_thread_that_died(
     app = application(2, clock=clock, prepare=prepare_quietly)
     first, second = conductor.running(2)
     app.wait_for(State.RUNNING)
+    without = psutil.Process().children()
     turn(app, clock, QUIET_MS - 1)
-    assert conductor.nobody_waits()
+    assert psutil.Process().children() == without
     turn(app, clock, 1)
     log.wait_for(READY)
     (spare,) = spare_pids(log)
@@ -78,6 +79,44 @@ def test_a_stream_thread_that_dies_while_the_spare_process_prepares_gets_it_all_
         log.wait_for(f"as process {pid}, which was ready")
         go.close()
         assert conductor.next().pid == pid
+
+
+def test_the_spare_process_waits_until_input_that_has_piled_up_is_processed(
+    application: MakeApplication, conductor: Conductor, log: LogLines
+) -> None:
+    clock = ManualClock()
+    app = application(1, clock=clock, prepare=prepare_quietly)
+    (first,) = conductor.running(1)
+    lag(app, first, 1_001)
+    app.wait_for(State.RUNNING)
+    without = psutil.Process().children()
+    turn(app, clock, 2 * QUIET_MS)
+    lag(app, first, 1_000)
+    turn(app, clock, QUIET_MS - 1)
+    assert psutil.Process().children() == without
+    turn(app, clock, 1)
+    log.wait_for(READY)
+
+
+def test_the_spare_process_does_not_wait_for_ever(
+    application: MakeApplication, conductor: Conductor, log: LogLines
+) -> None:
+    clock = ManualClock()
+    app = application(1, clock=clock, prepare=prepare_quietly)
+    (first,) = conductor.running(1)
+    lag(app, first, 1_001)
+    app.wait_for(State.RUNNING)
+    without = psutil.Process().children()
+    turn(app, clock, BEHIND_MS - 1)
+    assert psutil.Process().children() == without
+    turn(app, clock, 1)
+    log.wait_for(READY)
+
+
+def lag(app: Application, worker: WorkerOnStage, records: int) -> None:
+    """Have a stream thread say that it has so many records to process."""
+    worker.order("lag", records=records)
+    until(lambda: app.supervisor.thread_status()[0].lag == records)
 
 
 def test_a_spare_process_that_fails_is_done_without(

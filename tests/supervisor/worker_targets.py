@@ -47,6 +47,7 @@ class Puppet:
         self.line = orders
         self.state = "CREATED"
         self.records = 0
+        self.lag = 7
         self.deaf = False
         self.hoard = bytearray()
 
@@ -62,7 +63,9 @@ class Puppet:
         self.go("STARTING")
         while self.state != "DEAD":
             tasks = (TaskStatus(f"0_{self.spec.slot}", "active", "RUNNING", 1, 2),)
-            self.control.report(Status(self.state, tasks, records_processed=self.records, lag=7, metrics={"m": 1.0}))
+            self.control.report(
+                Status(self.state, tasks, records_processed=self.records, lag=self.lag, metrics={"m": 1.0})
+            )
             if select.select((self.line,), (), (), BEAT_SECONDS)[0]:
                 for order in self.line.recv(65536).splitlines() or [b'{"do": "return"}']:  # nothing: the test is over
                     self.obey(json.loads(order))
@@ -116,6 +119,8 @@ class Puppet:
                 self.tell(deaf=True)
             case "process":
                 self.records += order["records"]
+            case "lag":
+                self.lag = order["records"]
             case "hoard":
                 self.hoard = bytearray(os.urandom(1024) * (order["bytes"] // 1024))
                 self.tell(hoards=len(self.hoard))
