@@ -54,10 +54,12 @@ cdef class Message:
     _key: serialized, or as text (read_key).
     """
 
+    @cython.nonecheck(True)  # somebody may have made one by hand
     def topic(self):
         """Return the topic."""
         return self._origin.topic
 
+    @cython.nonecheck(True)
     def partition(self):
         """Return the partition."""
         return self._origin.partition
