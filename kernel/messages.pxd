@@ -12,6 +12,3 @@ cdef class Message:
     cdef object _key, _value, _headers, _error
     cdef int64_t _offset, _timestamp
     cdef int _timestamp_type
-
-
-cdef object read_key(const char *data, Py_ssize_t size, Origin origin)

@@ -1,17 +1,8 @@
 """Consumed records as the kernel takes them from librdkafka (fetch.pyx); a loop's way through a batch of any kind."""
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.string cimport memcpy
-
-cdef extern from "Python.h":
-    str PyUnicode_New(Py_ssize_t, int)
-    void *PyUnicode_1BYTE_DATA(object)
-
-cdef enum:
-    ASCII = 127
-
 
 cpdef str decode_text(bytes data):
     """Return a text as Java reads it; see topology/serdes.py, which knows the error handler."""
@@ -22,22 +13,6 @@ cpdef str decode_text(bytes data):
 @cython.no_gc
 cdef class Origin:
     """The partition that messages come from. has_texts: whoever takes them reads their keys as texts."""
-
-
-cdef object read_key(const char *data, Py_ssize_t size, Origin origin):
-    """Return a serialized key as a Message has it: at once as the text that it will be asked for, if that is ASCII."""
-    cdef Py_ssize_t index
-    cdef unsigned char seen = 0
-    if data is NULL:
-        return None
-    if origin.has_texts:
-        for index in range(size):
-            seen |= <unsigned char>data[index]
-        if seen <= ASCII:
-            text = PyUnicode_New(size, ASCII)
-            memcpy(PyUnicode_1BYTE_DATA(text), data, size)
-            return text
-    return PyBytes_FromStringAndSize(data, size)
 
 
 cdef object serialized(key):
@@ -51,7 +26,7 @@ cdef object serialized(key):
 cdef class Message:
     """A consumed record, or an event of its partition; its methods are confluent_kafka.Message's.
 
-    _key: serialized, or as text (read_key).
+    _key: serialized, or a text that is ASCII (fetch.pyx).
     """
 
     @cython.nonecheck(True)  # somebody may have made one by hand
@@ -145,6 +120,7 @@ cdef class Unpacked:
             self.stream_time = timestamp
         elif timestamp < 0:
             return None
+        # The timestamp of most records is that of the one before: the same number need not be made again.
         return self.stream_time if timestamp == self.newest else timestamp
 
     cdef object key_of(self, Message message):

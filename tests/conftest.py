@@ -49,6 +49,13 @@ def without_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fusion, "compiled", None)
 
 
+@pytest.fixture(params=["kernel", "python"])
+def with_and_without_kernel(request: pytest.FixtureRequest) -> None:
+    """Run a test as it is, then once more without_kernel."""
+    if request.param == "python":
+        request.getfixturevalue("without_kernel")
+
+
 @pytest.fixture(scope="session")
 def bootstrap_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The broker that the run shares: $KAFKA_BOOTSTRAP_SERVERS, else one that is started now and stopped at the end."""

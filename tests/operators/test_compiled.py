@@ -56,12 +56,8 @@ def test_a_batch_goes_on_after_a_record_that_is_skipped(compiled: Any, numbers: 
     assert sum(task.dropped.values()) == 2
 
 
-@pytest.mark.parametrize("with_kernel", [True, False])
-def test_a_record_that_cannot_be_read_leaves_stream_time_as_it_was(
-    compiled: Any, numbers: Options, with_kernel: bool, request: pytest.FixtureRequest
-) -> None:
-    if not with_kernel:
-        request.getfixturevalue("without_kernel")
+@pytest.mark.usefixtures("with_and_without_kernel")
+def test_a_record_that_cannot_be_read_leaves_stream_time_as_it_was(compiled: Any, numbers: Options) -> None:
     seen: list[Any] = []
 
     class See(Processor[Any, Any, Any, Any]):
@@ -82,12 +78,8 @@ def test_a_record_that_cannot_be_read_leaves_stream_time_as_it_was(
     assert seen[3:] == [(7, 6), (7, 8)]
 
 
-@pytest.mark.parametrize("with_kernel", [True, False])
-def test_a_batch_with_a_negative_timestamp_fails_there_and_says_which(
-    compiled: Any, text: Options, with_kernel: bool, request: pytest.FixtureRequest
-) -> None:
-    if not with_kernel:
-        request.getfixturevalue("without_kernel")
+@pytest.mark.usefixtures("with_and_without_kernel")
+def test_a_batch_with_a_negative_timestamp_fails_there_and_says_which(compiled: Any, text: Options) -> None:
     task = compiled(lambda builder: builder.stream("in", **text).to("out", **text))
     with pytest.raises(StreamsError, match=r"(?s)-9.*negative|negative.*-9"):
         task.compiled.sources["in"].process_batch([record(b"a", 4, 0), record(b"b", -9, 1), record(b"c", 5, 2)])

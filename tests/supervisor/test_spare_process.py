@@ -44,9 +44,8 @@ def test_the_spare_process_becomes_the_stream_thread_that_died(
     app = application(2, clock=clock, prepare=prepare_quietly)
     first, second = conductor.running(2)
     app.wait_for(State.RUNNING)
-    without = psutil.Process().children()
-    turn(app, clock, QUIET_MS - 1)
-    assert psutil.Process().children() == without
+    turn_for_nothing(app, clock, QUIET_MS - 1)
+    assert conductor.nobody_waits()
     turn(app, clock, 1)
     log.wait_for(READY)
     (spare,) = spare_pids(log)
@@ -89,11 +88,9 @@ def test_the_spare_process_waits_until_input_that_has_piled_up_is_processed(
     (first,) = conductor.running(1)
     lag(app, first, 1_001)
     app.wait_for(State.RUNNING)
-    without = psutil.Process().children()
-    turn(app, clock, 2 * QUIET_MS)
+    turn_for_nothing(app, clock, 2 * QUIET_MS)
     lag(app, first, 1_000)
-    turn(app, clock, QUIET_MS - 1)
-    assert psutil.Process().children() == without
+    turn_for_nothing(app, clock, QUIET_MS - 1)
     turn(app, clock, 1)
     log.wait_for(READY)
 
@@ -103,14 +100,18 @@ def test_the_spare_process_does_not_wait_for_ever(
 ) -> None:
     clock = ManualClock()
     app = application(1, clock=clock, prepare=prepare_quietly)
-    (first,) = conductor.running(1)
-    lag(app, first, 1_001)
+    lag(app, conductor.running(1)[0], 1_001)
     app.wait_for(State.RUNNING)
-    without = psutil.Process().children()
-    turn(app, clock, BEHIND_MS - 1)
-    assert psutil.Process().children() == without
+    turn_for_nothing(app, clock, BEHIND_MS - 1)
     turn(app, clock, 1)
     log.wait_for(READY)
+
+
+def turn_for_nothing(app: Application, clock: ManualClock, ms: int) -> None:
+    """Let time pass in which no process may start."""
+    before = psutil.Process().children()
+    turn(app, clock, ms)
+    assert psutil.Process().children() == before
 
 
 def lag(app: Application, worker: WorkerOnStage, records: int) -> None:
