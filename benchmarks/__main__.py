@@ -126,10 +126,6 @@ def _work_directory() -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
-def _can(system: System, scenario: Scenario) -> bool:
-    return system.scenarios is None or scenario.name in system.scenarios
-
-
 class Bench:
     """Runs scenarios in rounds, the systems in turn."""
 
@@ -142,14 +138,16 @@ class Bench:
 
     def run(self, scenarios: list[Scenario], rounds: int) -> Results:
         """Run everything; raises BenchmarkError at the first run that failed or answered wrong."""
-        results: Results = {s: {system.name: [] for system in self._systems if _can(system, s)} for s in scenarios}
-        for workload in {self._workload(s, system) for s in scenarios for system in self._systems if _can(system, s)}:
+        results: Results = {s: {system.name: [] for system in self._systems if system.can(s.name)} for s in scenarios}
+        for workload in {
+            self._workload(s, system) for s in scenarios for system in self._systems if system.can(s.name)
+        }:
             workload.load(self._bootstrap_servers)
         for number in range(rounds):
             # Who is first changes from round to round: what the broker still does for the one before is shared out.
             order = self._systems if number % 2 == 0 else self._systems[::-1]
             for scenario in scenarios:
-                for system in (system for system in order if _can(system, scenario)):
+                for system in (system for system in order if system.can(scenario.name)):
                     result = self._run_one(scenario, system, number)
                     results[scenario][system.name].append(result)
                     console.print(f"round {number + 1}: {scenario.name}, {system.name}: {result.rate / 1000:,.0f} k/s")

@@ -210,11 +210,13 @@ class RecoveryBench:
 
     def run(self, scenarios: list[RecoveryScenario], rounds: int) -> RecoveryResults:
         """Run everything; raises BenchmarkError at the first run that failed or answered wrong."""
-        results: RecoveryResults = {s: {system.name: [] for system in self._systems} for s in scenarios}
+        results: RecoveryResults = {
+            s: {system.name: [] for system in self._systems if system.can(s.name)} for s in scenarios
+        }
         for number in range(rounds):
             order = self._systems if number % 2 == 0 else self._systems[::-1]
             for scenario in scenarios:
-                for system in order:
+                for system in (system for system in order if system.can(scenario.name)):
                     found = self._run_one(scenario, system)
                     results[scenario][system.name].append(found)
                     console.print(

@@ -46,8 +46,8 @@ TASKS = (1, 4, 16, 64, 256)
 #: How long any start may take, in seconds.
 START_LIMIT_SECONDS = 10.0
 SEED = 11
-#: So many times the records for processes and tasks: their work is to take several commits.
-ON_A_BROKER_TIMES = 8
+#: So many times the records for processes and tasks: several commits, as CPU time is counted from commit to commit.
+ON_A_BROKER_TIMES = 20
 console = Console(stderr=True)
 
 

@@ -11,6 +11,8 @@ import faust
 
 topology, properties, number = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
 config = dict(line.split("=", 1) for line in properties.read_text("utf-8").splitlines())
+WINDOW_SECONDS = 10
+GUARANTEES = {"at_least_once": "at_least_once", "exactly_once_v2": "exactly_once"}
 
 app = faust.App(
     config["application.id"],
@@ -23,6 +25,7 @@ app = faust.App(
     producer_compression_type="lz4",
     topic_partitions=4,
     topic_replication_factor=1,
+    processing_guarantee=GUARANTEES[config.get("processing.guarantee", "at_least_once")],
     web_enabled=False,
 )
 purchases, results = os.environ["BENCHMARK_INPUT"], os.environ["BENCHMARK_OUTPUT"]
@@ -37,6 +40,21 @@ if topology == "count":
         async for key, _ in stream.items():
             table[key] += 1
             await counts.send(key=key, value=table[key].to_bytes(8, "big"))
+
+elif topology == "windowed_count":
+    counts = app.topic(results, key_type=bytes, value_type=bytes, value_serializer="raw")
+    windows = app.Table("counts", default=int, partitions=4).tumbling(WINDOW_SECONDS)
+    by_time = windows.relative_to_stream()
+
+    @app.agent(app.topic(purchases, key_type=bytes, value_type=bytes, value_serializer="raw"))
+    async def windowed_count(stream: faust.StreamT[bytes]) -> None:
+        """Count by user and window; the key of a count ends with its window's start."""
+        async for event in stream.events():
+            user = event.key.decode()  # its tables write keys of windows as JSON
+            by_time[user] += 1
+            start = int(event.message.timestamp) // WINDOW_SECONDS * WINDOW_SECONDS * 1000
+            total = by_time[user].value()
+            await counts.send(key=event.key + start.to_bytes(8, "big"), value=total.to_bytes(8, "big"))
 
 else:
     doubled = app.topic(results, key_type=bytes, value_serializer="json")

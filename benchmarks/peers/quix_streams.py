@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from quixstreams import Application, State
+from quixstreams.models import Serializer
+
+WINDOW = timedelta(seconds=10)
+#: How long a join remembers rows: all are a moment older than the purchases.
+REMEMBERED = timedelta(days=14)
 
 
 def count(application: Application) -> None:
@@ -23,6 +29,25 @@ def count(application: Application) -> None:
     application.dataframe(purchases).apply(counted, stateful=True).to_topic(counts)
 
 
+class WindowCount(Serializer):
+    """Writes what a window gives as Kafka's LongSerializer writes its count."""
+
+    def __call__(self, value: dict[str, Any], ctx: object) -> bytes:
+        return int(value["value"]).to_bytes(8, "big")
+
+
+def windowed_count(application: Application) -> None:
+    """Count the purchases of each user in each ten seconds; the key of a count ends with its window's start."""
+
+    def with_key(window: dict[str, Any], key: bytes, _timestamp: int, _headers: object) -> dict[str, Any]:
+        return {**window, "key": key + window["start"].to_bytes(8, "big")}
+
+    purchases = application.topic(os.environ["BENCHMARK_INPUT"], key_deserializer="bytes", value_deserializer="bytes")
+    counts = application.topic(os.environ["BENCHMARK_OUTPUT"], key_serializer="bytes", value_serializer=WindowCount())
+    windows = application.dataframe(purchases).tumbling_window(WINDOW).count().current()
+    windows.apply(with_key, metadata=True).to_topic(counts, key=lambda window: window["key"])
+
+
 def map_filter(application: Application) -> None:
     """Keep the purchases of an odd amount and add its double."""
 
@@ -35,6 +60,29 @@ def map_filter(application: Application) -> None:
     odd.apply(with_double).to_topic(doubled)
 
 
+def table_join(application: Application) -> None:
+    """Add to each purchase the city of its user."""
+
+    def with_city(purchase: dict[str, Any], user: dict[str, Any]) -> dict[str, Any]:
+        return {**purchase, "city": user["city"]}
+
+    purchases = application.topic(os.environ["BENCHMARK_INPUT"], key_deserializer="bytes", value_deserializer="json")
+    users = application.topic(os.environ["BENCHMARK_TABLE"], key_deserializer="bytes", value_deserializer="json")
+    located = application.topic(os.environ["BENCHMARK_OUTPUT"], key_serializer="bytes", value_serializer="json")
+    rows = application.dataframe(users)
+    joined = application.dataframe(purchases).join_asof(rows, on_merge=with_city, grace_ms=REMEMBERED)
+    joined.to_topic(located)
+
+
+TOPOLOGIES = {
+    "count": count,
+    "windowed_count": windowed_count,
+    "map_filter": map_filter,
+    "table_join": table_join,
+}
+GUARANTEES = {"at_least_once": "at-least-once", "exactly_once_v2": "exactly-once"}
+
+
 def main(topology: str, properties: Path, number: str) -> None:
     """Run until SIGTERM, with Quix Streams' defaults but for what all systems are given."""
     config = dict(line.split("=", 1) for line in properties.read_text("utf-8").splitlines())
@@ -45,9 +93,10 @@ def main(topology: str, properties: Path, number: str) -> None:
         commit_interval=int(config["commit.interval.ms"]) / 1000,
         state_dir=f"{config['state.dir']}-{number}",
         producer_extra_config={"linger.ms": 50, "compression.type": "lz4", "batch.size": 262_144},
+        processing_guarantee=GUARANTEES[config.get("processing.guarantee", "at_least_once")],
         loglevel="WARNING",
     )
-    {"count": count, "map_filter": map_filter}[topology](application)
+    TOPOLOGIES[topology](application)
     application.run()
 
 

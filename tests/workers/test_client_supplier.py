@@ -109,9 +109,9 @@ def test_the_producer_is_idempotent_with_javas_partitions(settings_of: Callable[
     assert "transactional.id" not in settings
 
 
-@pytest.mark.parametrize(("idempotent", "linger_ms"), [(True, 1), (False, 0)])
+@pytest.mark.parametrize(("idempotent", "linger_ms"), [(True, 0.5), (False, 0)])
 def test_an_idempotent_producer_lingers_so_that_its_thread_sleeps(
-    settings_of: Callable[..., dict[str, Any]], idempotent: bool, linger_ms: int
+    settings_of: Callable[..., dict[str, Any]], idempotent: bool, linger_ms: float
 ) -> None:
     settings = settings_of("get_producer", linger__ms=0, enable__idempotence=idempotent)
     assert settings["linger.ms"] == linger_ms
