@@ -15,12 +15,12 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 from .log_context import PrefixedLogger
 
 POLICY = "cleanup.policy"
-#: How long the brokers may take, in seconds; without an answer nothing is said.
+#: How long the brokers may take, in seconds; without an answer nothing is said until the next check.
 REQUEST_SECONDS = 10.0
 
 
 class CleanupPolicies:
-    """Checks each topic once. servers: ``bootstrap.servers``, for the command that mends it."""
+    """Checks each topic until the brokers have answered once. servers: for the command that mends it."""
 
     def __init__(self, admin: Any, servers: str, log: PrefixedLogger) -> None:
         self._admin = admin
@@ -33,15 +33,15 @@ class CleanupPolicies:
         new = [name for name in needed if name not in self._checked]
         if not new:
             return
-        self._checked.update(new)
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in new]
         futures = self._admin.describe_configs(resources, request_timeout=REQUEST_SECONDS)
         for resource, future in futures.items():
             try:
                 actual = future.result(REQUEST_SECONDS)[POLICY].value
-            except (KafkaException, TimeoutError) as error:  # not allowed, or no answer
+            except (KafkaException, TimeoutError) as error:  # not allowed, no answer, or not known there yet
                 self._log.debug("The cleanup policy of %s could not be read: %s", resource.name, error)
                 continue
+            self._checked.add(resource.name)
             self._judge(resource.name, actual, needed[resource.name])
 
     def _judge(self, name: str, actual: str, needed: str) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
-from memory_kafka import Cluster, ManualClock, MemoryAdmin
+from memory_kafka import Cluster, ManualClock, MemoryAdmin, failed
 from thread_stage import Application
 
 from penstock.topology.errors import HandedOverError, MissingSourceTopicError, StreamsError
@@ -22,6 +24,7 @@ from penstock.workers.cleanup_policies import CleanupPolicies
 from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.membership.membership import OffsetAndMetadata
 from penstock.workers.topic_partition_metadata import SPARK_MARK, TopicPartitionMetadata
+from tests.waiting import eventually
 
 MakeApplication = Callable[..., Application]
 TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
@@ -118,6 +121,29 @@ def test_a_cleanup_policy_that_loses_something_is_told_with_the_command_that_men
         assert line.endswith(f"{command} --add-config cleanup.policy=[{needed}]")
 
 
+class LateAdmin(MemoryAdmin):
+    """The broker that it asks knows no topic yet; from the second time on it does."""
+
+    knows = False
+
+    def describe_configs(self, resources: list[Any], request_timeout: float = 0) -> dict[Any, Future[Any]]:
+        if self.knows:
+            return super().describe_configs(resources, request_timeout)
+        self.knows = True
+        unknown = KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+        return {resource: failed(unknown) for resource in resources}
+
+
+def test_a_cleanup_policy_that_could_not_be_read_is_asked_for_again(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.cleanup_policies["app-x"] = "delete"
+    policies = CleanupPolicies(LateAdmin(cluster), "broker:9092", PrefixedLogger("penstock.test", ""))
+    for told in (0, 1, 1):
+        policies.check({"app-x": "compact"})
+        assert caplog.text.count("Internal topic app-x has cleanup.policy=delete") == told
+
+
 def test_what_the_application_makes_itself_is_as_it_should_be(
     cluster: Cluster, counter: Application, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -135,7 +161,12 @@ def test_a_broker_tells_the_cleanup_policy(
     good = make_topic("good", config={"cleanup.policy": "compact"})
     bad = make_topic("bad", config={"cleanup.policy": "delete"})
     policies = CleanupPolicies(admin, "broker:9092", PrefixedLogger("penstock.test", ""))
-    policies.check({good: "compact", bad: "compact", "no-such-topic": "compact"})
+
+    def is_told() -> bool:
+        policies.check({good: "compact", bad: "compact", "no-such-topic": "compact"})
+        return bool(caplog.records)
+
+    eventually(is_told, "a broker that has just been given the topics knows them")
     (record,) = caplog.records
     assert bad in record.getMessage()
 
