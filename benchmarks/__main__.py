@@ -26,7 +26,7 @@ from benchmarks.recovery import RecoveryScenario
 from benchmarks.report import Results, environment_line, print_recovery_table, print_table, write_json
 from benchmarks.scenarios import SCENARIOS, Scenario
 from benchmarks.spark import SPARK_SCENARIOS, SparkBench, SparkScenario, print_spark_table, spark_version
-from benchmarks.systems import COMMON_CONFIG, KafkaStreams, Penstock, System, broker, peers
+from benchmarks.systems import COMMON_CONFIG, KafkaStreams, Penstock, System, broker, in_turn, peers
 from penstock.topology.errors import PenstockError
 
 DEFAULT_RECORDS = 6_000_000
@@ -138,19 +138,14 @@ class Bench:
 
     def run(self, scenarios: list[Scenario], rounds: int) -> Results:
         """Run everything; raises BenchmarkError at the first run that failed or answered wrong."""
-        results: Results = {s: {system.name: [] for system in self._systems if system.can(s.name)} for s in scenarios}
-        for workload in {
-            self._workload(s, system) for s in scenarios for system in self._systems if system.can(s.name)
-        }:
+        runs = list(in_turn(self._systems, scenarios, rounds))
+        for workload in {self._workload(scenario, system) for _, scenario, system in runs}:
             workload.load(self._bootstrap_servers)
-        for number in range(rounds):
-            # Who is first changes from round to round: what the broker still does for the one before is shared out.
-            order = self._systems if number % 2 == 0 else self._systems[::-1]
-            for scenario in scenarios:
-                for system in (system for system in order if system.can(scenario.name)):
-                    result = self._run_one(scenario, system, number)
-                    results[scenario][system.name].append(result)
-                    console.print(f"round {number + 1}: {scenario.name}, {system.name}: {result.rate / 1000:,.0f} k/s")
+        results: Results = {scenario: {} for scenario in scenarios}
+        for number, scenario, system in runs:
+            result = self._run_one(scenario, system, number)
+            results[scenario].setdefault(system.name, []).append(result)
+            console.print(f"round {number + 1}: {scenario.name}, {system.name}: {result.rate / 1000:,.0f} k/s")
         return results
 
     def _workload(self, scenario: Scenario, system: System) -> Workload:

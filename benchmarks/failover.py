@@ -27,7 +27,7 @@ from benchmarks.recovery import (
     running,
 )
 from benchmarks.steady import SteadyWriter, following
-from benchmarks.systems import THREADS, System
+from benchmarks.systems import THREADS, System, in_turn
 
 #: Records of each task that must be answered before the SIGKILL, twice: to begin with, and at the feeder's pace. And
 #: after it, on top of those that were written until then: more than those of a commit interval, which count twice.
@@ -210,18 +210,11 @@ class RecoveryBench:
 
     def run(self, scenarios: list[RecoveryScenario], rounds: int) -> RecoveryResults:
         """Run everything; raises BenchmarkError at the first run that failed or answered wrong."""
-        results: RecoveryResults = {
-            s: {system.name: [] for system in self._systems if system.can(s.name)} for s in scenarios
-        }
-        for number in range(rounds):
-            order = self._systems if number % 2 == 0 else self._systems[::-1]
-            for scenario in scenarios:
-                for system in (system for system in order if system.can(scenario.name)):
-                    found = self._run_one(scenario, system)
-                    results[scenario][system.name].append(found)
-                    console.print(
-                        f"round {number + 1}: {scenario.name}, {system.name}: {found.value:,.2f} {scenario.unit}"
-                    )
+        results: RecoveryResults = {scenario: {} for scenario in scenarios}
+        for number, scenario, system in in_turn(self._systems, scenarios, rounds):
+            found = self._run_one(scenario, system)
+            results[scenario].setdefault(system.name, []).append(found)
+            console.print(f"round {number + 1}: {scenario.name}, {system.name}: {found.value:,.2f} {scenario.unit}")
         return results
 
     def _run_one(self, scenario: RecoveryScenario, system: System) -> Recovered:

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import penstock
 from benchmarks.measure import BenchmarkError
@@ -56,10 +57,6 @@ class System(ABC):
     scenarios: tuple[str, ...] | None = None
     share_of_records = 1.0
 
-    def can(self, scenario: str) -> bool:
-        """Return whether it can do the scenario of this name."""
-        return self.scenarios is None or scenario in self.scenarios
-
     @abstractmethod
     def command(self, topology: str, properties: Path) -> list[str]:
         """Return the command that runs a topology with the settings in a properties file, until SIGTERM."""
@@ -73,6 +70,28 @@ class System(ABC):
     @abstractmethod
     def version(self) -> str:
         """Name and version."""
+
+
+class Named(Protocol):
+    """A scenario of any kind."""
+
+    @property
+    def name(self) -> str:
+        """As in System.scenarios."""
+
+
+S = TypeVar("S", bound=Named)
+
+
+def in_turn(systems: list[System], scenarios: list[S], rounds: int) -> Iterator[tuple[int, S, System]]:
+    """Yield number of the round, scenario and system of each run, without what a system cannot do."""
+    for number in range(rounds):
+        # Who is first changes from round to round: what the broker still does for the one before is shared out.
+        order = systems if number % 2 == 0 else systems[::-1]
+        for scenario in scenarios:
+            for system in order:
+                if system.scenarios is None or scenario.name in system.scenarios:
+                    yield number, scenario, system
 
 
 class Penstock(System):

@@ -4,6 +4,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 
+
 cpdef str decode_text(bytes data):
     """Return a text as Java reads it; see topology/serdes.py, which knows the error handler."""
     return PyUnicode_DecodeUTF8(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), "penstock.java")

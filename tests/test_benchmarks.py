@@ -12,6 +12,7 @@ from benchmarks.__main__ import main
 from benchmarks.checks import Check, CountsCheck, RowsCheck, sum_of_rows
 from benchmarks.data import WINDOW_MS, Workload
 from benchmarks.scenarios import SCENARIOS, Scenario
+from benchmarks.systems import System, in_turn
 from penstock import Serdes
 from penstock.testing import TopologyTestDriver
 
@@ -87,3 +88,25 @@ def test_an_unknown_scenario_is_named() -> None:
     result = CliRunner().invoke(main, ["--only", "count,cuont"])
     assert result.exit_code == 2
     assert "cuont: choose from count, count-uncached" in result.output
+
+
+class Able(System):
+    """A system that is told what it can do."""
+
+    version = command = None  # type: ignore[assignment]
+
+    def __init__(self, name: str, scenarios: tuple[str, ...] | None) -> None:
+        self.name, self.scenarios = name, scenarios
+
+
+def test_systems_take_turns_and_what_one_cannot_do_is_left_out() -> None:
+    chosen = [scenario for scenario in SCENARIOS if scenario.name in {"count", "table-join"}]
+    runs = in_turn([Able("one", None), Able("two", ("count",))], chosen, 2)
+    assert [(number, scenario.name, system.name) for number, scenario, system in runs] == [
+        (0, "count", "one"),
+        (0, "count", "two"),
+        (0, "table-join", "one"),
+        (1, "count", "two"),
+        (1, "count", "one"),
+        (1, "table-join", "one"),
+    ]

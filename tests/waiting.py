@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from confluent_kafka.admin import AdminClient, TopicMetadata
+
 PATIENCE_SECONDS = 60.0
 LOOK_SECONDS = 0.05
 
@@ -21,3 +23,12 @@ def eventually(
         )
         pace.wait(LOOK_SECONDS)
     return time.monotonic() - begin
+
+
+def wait_for_partitions(admin: AdminClient, topic: str, count: int) -> None:
+    """Wait until the broker, which learns of it with a delay, shows a change of a topic."""
+
+    def is_shown() -> bool:
+        return len(admin.list_topics(timeout=10).topics.get(topic, TopicMetadata()).partitions or ()) == count
+
+    eventually(is_shown, f"{topic} has {count} partitions", patience_seconds=10)

@@ -12,7 +12,6 @@ import faust
 topology, properties, number = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
 config = dict(line.split("=", 1) for line in properties.read_text("utf-8").splitlines())
 WINDOW_SECONDS = 10
-GUARANTEES = {"at_least_once": "at_least_once", "exactly_once_v2": "exactly_once"}
 
 app = faust.App(
     config["application.id"],
@@ -25,7 +24,6 @@ app = faust.App(
     producer_compression_type="lz4",
     topic_partitions=4,
     topic_replication_factor=1,
-    processing_guarantee=GUARANTEES[config.get("processing.guarantee", "at_least_once")],
     web_enabled=False,
 )
 purchases, results = os.environ["BENCHMARK_INPUT"], os.environ["BENCHMARK_OUTPUT"]

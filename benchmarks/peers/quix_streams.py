@@ -12,8 +12,6 @@ from quixstreams import Application, State
 from quixstreams.models import Serializer
 
 WINDOW = timedelta(seconds=10)
-#: How long a join remembers rows: all are a moment older than the purchases.
-REMEMBERED = timedelta(days=14)
 
 
 def count(application: Application) -> None:
@@ -70,8 +68,7 @@ def table_join(application: Application) -> None:
     users = application.topic(os.environ["BENCHMARK_TABLE"], key_deserializer="bytes", value_deserializer="json")
     located = application.topic(os.environ["BENCHMARK_OUTPUT"], key_serializer="bytes", value_serializer="json")
     rows = application.dataframe(users)
-    joined = application.dataframe(purchases).join_asof(rows, on_merge=with_city, grace_ms=REMEMBERED)
-    joined.to_topic(located)
+    application.dataframe(purchases).join_asof(rows, on_merge=with_city).to_topic(located)
 
 
 TOPOLOGIES = {

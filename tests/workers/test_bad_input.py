@@ -24,7 +24,7 @@ from penstock.workers.cleanup_policies import CleanupPolicies
 from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.membership.membership import OffsetAndMetadata
 from penstock.workers.topic_partition_metadata import SPARK_MARK, TopicPartitionMetadata
-from tests.waiting import eventually
+from tests.waiting import wait_for_partitions
 
 MakeApplication = Callable[..., Application]
 TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
@@ -161,12 +161,9 @@ def test_a_broker_tells_the_cleanup_policy(
     good = make_topic("good", config={"cleanup.policy": "compact"})
     bad = make_topic("bad", config={"cleanup.policy": "delete"})
     policies = CleanupPolicies(admin, "broker:9092", PrefixedLogger("penstock.test", ""))
-
-    def is_told() -> bool:
-        policies.check({good: "compact", bad: "compact", "no-such-topic": "compact"})
-        return bool(caplog.records)
-
-    eventually(is_told, "a broker that has just been given the topics knows them")
+    for topic in (good, bad):
+        wait_for_partitions(admin, topic, 1)
+    policies.check({good: "compact", bad: "compact", "no-such-topic": "compact"})
     (record,) = caplog.records
     assert bad in record.getMessage()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
-from confluent_kafka.admin._metadata import TopicMetadata
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewPartitions
 
@@ -32,6 +30,7 @@ from penstock.workers.internal_topic_manager import (
     repartition_topic_config,
 )
 from penstock.workers.log_context import PrefixedLogger
+from tests.waiting import wait_for_partitions
 
 MakeTopic = Callable[..., str]
 
@@ -226,14 +225,6 @@ def application(application_id: str, make_topic: MakeTopic, admin: AdminClient) 
     for name, count in zip(names, (3, 2), strict=True):
         wait_for_partitions(admin, name, count)
     return Application(application_id, *names, admin)
-
-
-def wait_for_partitions(admin: AdminClient, name: str, count: int) -> None:
-    """Wait until the broker, which learns of it with a delay, shows a change."""
-    deadline = time.monotonic() + 10
-    while len(admin.list_topics(timeout=10).topics.get(name, TopicMetadata()).partitions or ()) != count:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.broker
