@@ -1,9 +1,10 @@
 """How the work of a thread's tasks becomes permanent; the one place where the order of the steps is written down.
 
 Flush the stores (caches send on, changelogs and outputs are produced) -> every record acknowledged -> where do the
-changelogs end? -> consumed offsets, through the group or, with exactly-once (v2), in the records' transaction -> stores
-to disk with those ends. A crash before the offsets are committed repeats work (exactly-once: it was never seen) and
-leaves the stores as they were; a crash after it leaves them behind their changelogs, from which they catch up.
+changelogs end, if it is time to ask? -> consumed offsets, through the group or, with exactly-once (v2), in the records'
+transaction -> stores to disk with those ends. A crash before the offsets are committed repeats work (exactly-once: it
+was never seen) and leaves the stores as they were; a crash after it leaves them behind their changelogs, from which
+they catch up.
 
 Records are acknowledged first also with exactly-once: else a process that sleeps between its offsets and its records
 could commit what whoever has taken its tasks over, and restored them, has not seen.
@@ -18,6 +19,10 @@ came from, because no offset of it was committed; it writes the keys again behin
 under at-least-once. With exactly-once they belong to a transaction that the broker aborts. Kafka Streams' checkpoint,
 the last own offset, skips them in the same way. And an end read too early is harmless: restoring puts the same values
 again.
+
+The ends are asked for as Kafka Streams writes its checkpoints: when stores are about to be given up, and else every few
+seconds, because the question takes as long as the rest of a commit. In between, the rows are ahead of the offset that
+lies beside them: what is restored from there puts the same values again.
 """
 
 from __future__ import annotations
@@ -39,16 +44,23 @@ EndOffsets = Callable[[Collection[TopicPartition]], dict[TopicPartition, int]]
 class Commit(ABC):
     """One commit in the making: add tasks, then finish."""
 
-    def __init__(self, producer: StreamsProducer, membership: GroupMembership, end_offsets: EndOffsets) -> None:
+    def __init__(
+        self,
+        producer: StreamsProducer,
+        membership: GroupMembership,
+        end_offsets: EndOffsets,
+        enforce_checkpoint: bool,
+    ) -> None:
         self.producer = producer
         self.membership = membership
         self.tasks: list[StreamTask] = []
         self.offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         self._end_offsets = end_offsets
+        self._enforce_checkpoint = enforce_checkpoint
 
     def add(self, task: StreamTask) -> None:
         """Flush a task's stores and take its offsets in, if it has anything to commit."""
-        if task.commit_needed:
+        if task.commit_needed or task.checkpoint_needed(self._enforce_checkpoint):
             self.offsets |= task.prepare_commit()
             self.tasks.append(task)
 
@@ -69,11 +81,14 @@ class Commit(ABC):
         """Write records, stores and offsets in the right order."""
 
     def changelog_ends(self) -> dict[TopicPartition, int]:
-        """Wait until every record is acknowledged; return where the tasks' changelogs end then."""
+        """Wait until every record is acknowledged; return where the tasks' changelogs end then, {} if it is not time.
+
+        If it is for one task, it is for all: that is one request.
+        """
         self.producer.flush()
-        written = {p for t in self.tasks for p in t.changelog_partitions - t.state_manager.source_changelogs}
-        if not self.offsets:
+        if not self.offsets or not (self._enforce_checkpoint or any(task.checkpoint_due for task in self.tasks)):
             return {}
+        written = {partition for task in self.tasks for partition in task.state_manager.written_changelogs}
         try:
             return self._end_offsets(written)
         except BrokerUnavailableError:
@@ -116,6 +131,7 @@ class Committer:
         #: Whether a commit has to take in all tasks, because they share a transaction.
         self.all_together = producer.transactional
 
-    def begin(self) -> Commit:
-        """Return a new commit."""
-        return ExactlyOnceCommit(*self._arguments) if self.all_together else AtLeastOnceCommit(*self._arguments)
+    def begin(self, enforce_checkpoint: bool = False) -> Commit:
+        """Return a new commit. enforce_checkpoint: the tasks' stores are about to be given up."""
+        commit = ExactlyOnceCommit if self.all_together else AtLeastOnceCommit
+        return commit(*self._arguments, enforce_checkpoint)

@@ -26,6 +26,8 @@ from .topic_names import TopicNames
 #: memtables alone would hold back up to 16 MB of each store.
 PERSIST_RECORDS = 10_000
 PERSIST_INTERVAL_MS = 10_000
+#: Stores learn where their changelogs end as often as they are persisted: more often would be of no use.
+CHECKPOINT_INTERVAL_MS = PERSIST_INTERVAL_MS
 
 #: Makes a store of its StoreBuilder and the task's directory; of a store that is taken over if there is one.
 Build = Callable[[Any, Any, Any], Any]
@@ -69,6 +71,7 @@ class ProcessorStateManager:
         }
         #: Changelogs that are an input topic at the same time: nothing is written to them.
         self.source_changelogs = frozenset(p for p in self.changelogs if changelogs[p][1])
+        self.written_changelogs = self.changelogs.keys() - self.source_changelogs
         self._task_id = task_id
         self._topology = topology
         self._state_directory = state_directory
@@ -80,6 +83,9 @@ class ProcessorStateManager:
         self._committed: dict[TopicPartition, int] = {}
         self._unpersisted = 0
         self._last_persist_ms: int | None = None
+        #: Whether there are commits without offsets of changelogs, and when there was one with them last.
+        self._owes_checkpoint = False
+        self._last_checkpoint_ms: int | None = None
         self._log = log
 
     def recycle(self) -> RecycledStores:
@@ -186,14 +192,29 @@ class ProcessorStateManager:
         if first is not None:
             raise_failure(*first)
 
-    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit all stores, each with the offset of its changelog; a store that is not logged has none."""
+    def checkpoint_due(self, now_ms: int) -> bool:
+        """Whether the next commit should come with the offsets of the changelogs."""
+        last_ms = self._last_checkpoint_ms
+        return bool(self.written_changelogs) and (last_ms is None or now_ms - last_ms >= CHECKPOINT_INTERVAL_MS)
+
+    def checkpoint_needed(self, now_ms: int, enforced: bool) -> bool:
+        """Whether a commit is needed though nothing was done: there were some without offsets, and it is time.
+
+        enforced: it is, because the stores are about to be given up. Kafka Streams: StateManagerUtil.checkpointNeeded.
+        """
+        return self._owes_checkpoint and (enforced or self.checkpoint_due(now_ms))
+
+    def commit(self, offsets: Mapping[TopicPartition, int], now_ms: int) -> None:
+        """Commit all stores, each with the offset of its changelog as far as it is known."""
         by_store = {self.changelogs[partition]: offset for partition, offset in offsets.items()}
         for name, store in self.stores.items():
             store.commit(by_store.get(name))
         for partition, offset in offsets.items():
             self._unpersisted += offset - self._committed.get(partition, offset)
             self._note_offset(partition, self.stores[self.changelogs[partition]], offset)
+        self._owes_checkpoint = not offsets.keys() >= self.written_changelogs
+        if not self._owes_checkpoint:
+            self._last_checkpoint_ms = now_ms
 
     def _note_offset(self, partition: TopicPartition, store: Any, offset: int) -> None:
         (self._committed if store.persistent else self._offsets_in_memory)[partition] = offset

@@ -56,11 +56,8 @@ class StreamTask(Task):
         super().__init__(task_id, input_partitions, topology, environment)
         self._clients = clients
         self._repartition_topics = {environment.topics.full(name) for name in topology.repartition_topics}
-        written = {
-            store: partition
-            for partition, store in self.state_manager.changelogs.items()
-            if partition not in self.state_manager.source_changelogs
-        }
+        changelogs = self.state_manager.changelogs
+        written = {changelogs[partition]: partition for partition in self.state_manager.written_changelogs}
         # Instance attributes take the place of the methods: they run for each record.
         self.send = make_send(clients.producer, task_id)
         self.log_change = make_log_change(clients.producer, written, task_id)  # type: ignore[method-assign]
@@ -284,11 +281,20 @@ class StreamTask(Task):
     @property
     def commit_needed(self) -> bool:
         """Whether something was done, or skipped (a transaction's marker), since the last commit."""
-        if self._commit_needed:
+        if self._commit_needed or self.checkpoint_needed(enforced=False):
             return True
         return self.state is TaskState.RUNNING and any(
             offset != self._committed.get(partition) for partition, offset in self._next_offsets().items()
         )
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether the next commit should store the offsets of the changelogs too."""
+        return self.state_manager.checkpoint_due(self.environment.time.now_ms)
+
+    def checkpoint_needed(self, enforced: bool) -> bool:
+        """See ProcessorStateManager.checkpoint_needed."""
+        return self.state_manager.checkpoint_needed(self.environment.time.now_ms, enforced)
 
     def prepare_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Flush the stores, so that everything that follows from the input so far is with the producer.
@@ -308,8 +314,8 @@ class StreamTask(Task):
         }
 
     def commit_stores(self, changelog_offsets: Mapping[TopicPartition, int]) -> None:
-        """Write what the stores hold to disk, with the offsets of their changelogs."""
-        self.state_manager.commit(changelog_offsets)
+        """Write what the stores hold to disk, with the offsets of their changelogs as far as they are known."""
+        self.state_manager.commit(changelog_offsets, self.environment.time.now_ms)
 
     def post_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Note that these offsets are committed."""

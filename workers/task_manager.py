@@ -182,7 +182,7 @@ class TaskManager:
     def _commit_before_suspending(self, active: Collection[TaskId], first: FirstError) -> None:
         running = [task for task_id, task in self.active.running.items() if task_id in active]
         try:
-            self._commit(running)
+            self._commit(running, enforce_checkpoint=True)
         except (RetriableCommitError, BrokerUnavailableError) as error:
             self._log.warning(
                 "Tasks %s could not be committed before they leave; their last records will be processed again: %s",
@@ -219,7 +219,7 @@ class TaskManager:
 
         Without a commit, in the middle of a rebalance, what was done since the last one is done again.
         """
-        if self.commit_all() == NOT_COMMITTED:
+        if self.commit_all(enforce_checkpoint=True) == NOT_COMMITTED:
             self._open_uncommitted(task_ids)
         else:
             self._start_anew(self.active, self._task_creator, set(task_ids), ())
@@ -332,11 +332,14 @@ class TaskManager:
         """Whether this member waits for an assignment, or for word whether it still is one: nothing is committed."""
         return self._membership.join_pending or self._membership.in_doubt
 
-    def commit_all(self) -> int:
-        """Commit all active tasks that need it. Returns how many, or NOT_COMMITTED in the middle of a rebalance."""
+    def commit_all(self, enforce_checkpoint: bool = False) -> int:
+        """Commit all active tasks that need it. Returns how many, or NOT_COMMITTED in the middle of a rebalance.
+
+        enforce_checkpoint: the tasks are about to be closed.
+        """
         if self.rebalance_in_progress:
             return NOT_COMMITTED
-        commit = self._committer.begin()
+        commit = self._committer.begin(enforce_checkpoint)
         self.active.apply_to_running_tasks(commit.add)
         try:
             return self._finish(commit)
@@ -365,13 +368,13 @@ class TaskManager:
         self._timeouts.succeeded(task_ids)
         return committed
 
-    def _commit(self, tasks: Collection[StreamTask]) -> int:
+    def _commit(self, tasks: Collection[StreamTask], enforce_checkpoint: bool = False) -> int:
         if self._membership.in_doubt:
             raise RetriableCommitError(
                 "This process stood still for longer than session.timeout.ms; the group has not said yet whether its "
                 "tasks are still its own. Commit again later."
             )
-        commit = self._committer.begin()
+        commit = self._committer.begin(enforce_checkpoint)
         for task in self.active.running.values() if self._committer.all_together and tasks else tasks:
             commit.add(task)
         return self._finish(commit)
@@ -441,7 +444,7 @@ class TaskManager:
         )
         if clean:
             try:
-                self.commit_all()
+                self.commit_all(enforce_checkpoint=True)
             except Exception as error:  # noqa: BLE001  raised below
                 first.note(error)
                 clean = False

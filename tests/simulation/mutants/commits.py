@@ -147,11 +147,11 @@ def kept_after_unclean_close(original: Any) -> Any:
 TICK_AIMS = ("flush producer", "commit transaction")
 COMMIT_MUTANTS = (
     Mutant("commit before flush", StreamTask, "prepare_commit", commit_before_flush, 1),
-    Mutant("offset ahead of data", AtLeastOnceCommit, "make_permanent", offset_ahead_of_data, 275, ("list offsets",)),
+    Mutant("offset ahead of data", AtLeastOnceCommit, "make_permanent", offset_ahead_of_data, 490, ("list offsets",)),
     Mutant("changelog offset stored without data", StateStore, "commit", offset_without_data, 1),
     Mutant("offsets before records", StreamsProducer, "flush", offsets_before_records, 7171, ("send offsets",)),
     Mutant("records not waited for", StreamsProducer, "flush", no_flush, 119),
-    Mutant("missing fence", protocol_member, "encode_group_metadata", missing_fence, 8),
+    Mutant("missing fence", protocol_member, "encode_group_metadata", missing_fence, 449),
     Mutant("output outside of the transaction", record_collector, "_in_transaction", outside_of_the_transaction, 1),
     Mutant("stores before the transaction", ExactlyOnceCommit, "make_permanent", stores_before_the_transaction, 49),
     Mutant(

@@ -163,7 +163,7 @@ def suspended_without_commit(_: Any) -> Any:
         for task_id in active:
             task = manager.active.running.get(task_id)
             if task is not None:
-                task.state_manager.commit({})
+                task.commit_stores({})
 
     return commit_before_suspending
 
@@ -190,15 +190,15 @@ OWNERSHIP_MUTANTS = (
         90,
     ),
     Mutant("zombie commits", TaskManager, "handle_lost_all", zombie_commits, 1),
-    Mutant("transaction outlives its tasks", TaskManager, "handle_lost_all", transaction_outlives_its_tasks, 8),
-    Mutant("abort that aborts nothing", StreamsProducer, "abort_transaction", abort_forgets_to_abort, 8),
+    Mutant("transaction outlives its tasks", TaskManager, "handle_lost_all", transaction_outlives_its_tasks, 17),
+    Mutant("abort that aborts nothing", StreamsProducer, "abort_transaction", abort_forgets_to_abort, 17),
     Mutant("restore ends one record early", Changelog, "begin", one_record_early, 15),
-    Mutant("restore ends at the last stable offset", ChangelogBounds, "poll", to_the_last_stable_offset, 440),
+    Mutant("restore ends at the last stable offset", ChangelogBounds, "poll", to_the_last_stable_offset, 1462),
     Mutant("unanswered end taken for the end", changelog_bounds, "listed_offset", unanswered_end_is_an_end, 83),
     Mutant("global table in memory not read anew", StateStore, "persistent", all_global_tables_noted, 4003),
     Mutant("cached entries dropped at revoke", TaskManager, "suspend_tasks_and_state", cache_dropped_at_revoke, 164),
     Mutant("suspended without a commit", TaskManager, "_commit_before_suspending", suspended_without_commit, 41),
-    Mutant("reads on where it was before", PartitionConsumer, "unassign", resumes_where_it_was, 8),
+    Mutant("reads on where it was before", PartitionConsumer, "unassign", resumes_where_it_was, 17),
     Mutant("pause outlives its assignment", PartitionConsumer, "unassign", pause_outlives_its_assignment, 5897),
     Mutant(
         "state of new tasks is not told of", TaskManager, "task_offset_sums", tasks_that_are_not_open_yet_untold, 20419

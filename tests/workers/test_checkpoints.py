@@ -1,0 +1,132 @@
+"""When stores learn where their changelogs end: as Kafka Streams writes its checkpoints, not at each commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from counting import CHANGELOG, IN, OUT, counting, counts, feed
+from memory_kafka import Cluster, ManualClock, MemoryAdmin
+from thread_stage import Application, Thread
+
+from penstock.topology.records import TaskId, TopicPartition
+from penstock.workers.processor_state_manager import CHECKPOINT_INTERVAL_MS
+
+TASK = TaskId(0, 0)
+NEVER = 10**9
+
+
+class Asked:
+    """Counts the requests for ends of changelogs."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.times = 0
+        original = MemoryAdmin.list_offsets
+
+        def list_offsets(admin: MemoryAdmin, partitions: object, request_timeout: float) -> object:
+            self.times += 1
+            return original(admin, partitions, request_timeout)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(MemoryAdmin, "list_offsets", list_offsets)
+
+
+@pytest.fixture(params=["at_least_once", "exactly_once_v2"])
+def counter(cluster: Cluster, application: Callable[..., Application], request: pytest.FixtureRequest) -> Application:
+    for topic in (IN, OUT, CHANGELOG):
+        cluster.create_topic(topic, 1)
+    return application(counting(), commit_interval_ms=NEVER, processing_guarantee=request.param)
+
+
+@pytest.fixture
+def thread(counter: Application, cluster: Cluster) -> Thread:
+    """A thread that has counted two records and committed: a first commit stores the changelog's offset."""
+    feed(cluster, "ab")
+    counted = counter.thread().until_idle()
+    counted.commit()
+    assert stored_offset(counted) == end(cluster)
+    return counted
+
+
+@pytest.fixture
+def asked(thread: Thread, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    return Asked(monkeypatch)
+
+
+def end(cluster: Cluster) -> int:
+    """Return the offset behind the changelog's last record: a transaction's marker, None, comes later."""
+    records = cluster.logs[TopicPartition(CHANGELOG, 0)].records
+    return 1 + max(offset for offset, record in enumerate(records) if record is not None)
+
+
+def stored_offset(thread: Thread) -> int:
+    offset: int = thread.task_manager.active.running[TASK].state_manager.stores["counts"].committed_offset()
+    return offset
+
+
+def restored(thread: Thread) -> int:
+    records: int = thread.thread._changelog_reader.total_restored
+    return records
+
+
+def count_more(thread: Thread, cluster: Cluster, keys: str) -> None:
+    feed(cluster, keys)
+    thread.step(3)
+
+
+def test_a_commit_shortly_after_another_asks_for_no_ends_and_keeps_the_rows(
+    thread: Thread, cluster: Cluster, asked: Asked
+) -> None:
+    before = stored_offset(thread)
+    count_more(thread, cluster, "aa")
+    assert thread.commit() == 1
+    assert asked.times == 0
+    assert stored_offset(thread) == before
+    store = thread.task_manager.active.running[TASK].state_manager.stores["counts"]
+    assert not store.rows.has_uncommitted()
+    assert store.get("a").value == counts(cluster, CHANGELOG)["a"] == 3
+
+
+def test_later_one_brings_the_offset_even_if_nothing_was_done(
+    thread: Thread, cluster: Cluster, clock: ManualClock, asked: Asked
+) -> None:
+    count_more(thread, cluster, "aa")
+    assert thread.commit() == 1
+    assert thread.commit() == 0
+    clock.advance(CHECKPOINT_INTERVAL_MS)
+    thread.step()
+    assert thread.commit() == 1
+    assert stored_offset(thread) >= end(cluster)
+    assert thread.commit() == 0
+    assert asked.times == 1
+
+
+def test_a_task_that_leaves_has_its_offset(thread: Thread, cluster: Cluster, asked: Asked) -> None:
+    """Whoever takes its stores over has nothing to restore, although nothing was done since the last commit."""
+    count_more(thread, cluster, "aa")
+    thread.commit()
+    manager = thread.task_manager
+    manager.suspend_tasks_and_state({TASK}, set())
+    store = manager.active.suspended[TASK].state_manager.stores["counts"]
+    assert store.committed_offset() >= end(cluster)
+    assert asked.times == 1
+
+
+def test_after_a_stop_in_good_order_nothing_is_restored(thread: Thread, cluster: Cluster, counter: Application) -> None:
+    count_more(thread, cluster, "aa")
+    thread.commit()
+    thread.close()
+    again = counter.thread().until_running()
+    assert restored(again) == 0
+
+
+def test_after_a_death_what_follows_the_last_offset_is_restored_again(
+    thread: Thread, cluster: Cluster, counter: Application
+) -> None:
+    count_more(thread, cluster, "aa")
+    thread.commit()
+    thread.crash()
+    again = counter.thread().until_running()
+    assert restored(again) == 1
+    count_more(again, cluster, "a")
+    again.commit()
+    assert counts(cluster, CHANGELOG) == {"a": 4, "b": 1}
