@@ -65,7 +65,7 @@ def main(
     """Measure Penstock against Kafka Streams: k records/s, memory and CPU, with the ratio between the two.
 
     $KAFKA_BOOTSTRAP_SERVERS names the broker; else a dev broker is started for the run. Output of wrong content ends it
-    with exit code 1 and without a table.
+    with exit code 1 and without a table; a peer's, only the reports of this peer in this scenario.
     """
     scenarios, recoveries, on_spark = _chosen(only or (QUICK_SCENARIOS if quick else None))
     if quick:
@@ -77,14 +77,15 @@ def main(
             measured += peers(directory) if with_peers else []
             versions = [system.version for system in measured] + ([spark_version()] if on_spark else [])
             rounds = 1 if quick else rounds
-            results = Bench(address, workload.records, directory, measured).run(scenarios, rounds) if scenarios else {}
+            bench = Bench(address, workload.records, directory, measured)
+            results = bench.run(scenarios, rounds) if scenarios else {}
             recovered = RecoveryBench(address, workload, directory, measured).run(recoveries, rounds)
             spark = SparkBench(address, workload, directory, console).run(on_spark, rounds)
     except (BenchmarkError, PenstockError) as error:
         raise click.ClickException(str(error)) from error
     environment = environment_line(workload.records, versions, scenarios)
     if results:
-        print_table(results, environment)
+        print_table(results, environment, bench.refused)
         if plot_file:
             write_plot(results, environment, plot_file)
     if recovered:
@@ -135,15 +136,27 @@ class Bench:
         self._records = records
         self._directory = directory
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
+        #: What is wrong with a system's run of a scenario: none of its runs is reported then.
+        self.refused: dict[tuple[Scenario, str], str] = {}
 
     def run(self, scenarios: list[Scenario], rounds: int) -> Results:
-        """Run everything; raises BenchmarkError at the first run that failed or answered wrong."""
+        """Run everything; raises BenchmarkError at the first run that failed or answered wrong, if it is no peer's."""
         runs = list(in_turn(self._systems, scenarios, rounds))
         for workload in {self._workload(scenario, system) for _, scenario, system in runs}:
             workload.load(self._bootstrap_servers)
         results: Results = {scenario: {} for scenario in scenarios}
         for number, scenario, system in runs:
-            result = self._run_one(scenario, system, number)
+            if (scenario, system.name) in self.refused:
+                continue
+            try:
+                result = self._run_one(scenario, system, number)
+            except BenchmarkError as error:
+                if not system.dispensable:
+                    raise
+                self.refused[scenario, system.name] = str(error)
+                results[scenario].pop(system.name, None)
+                console.print(f"round {number + 1}: REFUSED, and left out from here on: {error}")
+                continue
             results[scenario].setdefault(system.name, []).append(result)
             console.print(f"round {number + 1}: {scenario.name}, {system.name}: {result.rate / 1000:,.0f} k/s")
         return results

@@ -45,8 +45,8 @@ def environment_line(records: int, versions: list[str], scenarios: Iterable[Scen
     return f"{datetime.now(UTC):%Y-%m-%d}; {machine}; {read}; {', '.join(versions)}"
 
 
-def print_table(results: Results, environment: str) -> None:
-    """Print a table to standard output."""
+def print_table(results: Results, environment: str, refused: Mapping[tuple[Scenario, str], str]) -> None:
+    """Print a table to standard output. refused: what is wrong with runs that are not in it."""
     console = Console()
     if not console.is_terminal:
         console.width = PAGE_WIDTH
@@ -67,7 +67,7 @@ def print_table(results: Results, environment: str) -> None:
                 f"{_median(runs, lambda run: run.rss_bytes) / 1e6:,.0f}",
                 f"{_median(runs, lambda run: run.cpu_seconds_per_million):.2f}",
             )
-    console.print(environment, table, CAPTION, sep="\n")
+    console.print(environment, table, CAPTION, *(f"Not reported: {problem}" for problem in refused.values()), sep="\n")
 
 
 def print_recovery_table(results: RecoveryResults, environment: str) -> None:

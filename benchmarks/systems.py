@@ -56,6 +56,8 @@ class System(ABC):
     #: The scenarios that it can do, None for all; and which share of the records it gets, so that all take as long.
     scenarios: tuple[str, ...] | None = None
     share_of_records = 1.0
+    #: Whether the others are measured without it where it fails or answers wrong.
+    dispensable = False
 
     @abstractmethod
     def command(self, topology: str, properties: Path) -> list[str]:
@@ -152,6 +154,7 @@ class Peer(System):
     package: str
     program: str
     pins: str
+    dispensable = True
 
     def __init__(self, work_directory: Path) -> None:
         requirements = HERE / "peers" / self.pins

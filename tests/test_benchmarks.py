@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from benchmarks import topologies
-from benchmarks.__main__ import main
+from benchmarks.__main__ import Bench, main
 from benchmarks.checks import Check, CountsCheck, RowsCheck, sum_of_rows
 from benchmarks.data import WINDOW_MS, Workload
+from benchmarks.measure import BenchmarkError, Measurement
+from benchmarks.report import print_table
 from benchmarks.scenarios import SCENARIOS, Scenario
 from benchmarks.systems import System, in_turn
 from penstock import Serdes
@@ -97,6 +100,30 @@ class Able(System):
 
     def __init__(self, name: str, scenarios: tuple[str, ...] | None) -> None:
         self.name, self.scenarios = name, scenarios
+
+
+class FailingBench(Bench):
+    """Runs nothing: what is called "wrong" answers wrong in the second round."""
+
+    def _run_one(self, scenario: Scenario, system: System, number: int) -> Measurement:
+        if system.name == "wrong" and number == 1:
+            raise BenchmarkError(f"{scenario.name}, wrong: wrong output")
+        return Measurement(1.0, 1.0, 1, 1.0)
+
+
+def test_a_peer_that_answers_wrong_is_left_out_and_the_others_go_on(
+    bootstrap_servers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    count = [scenario for scenario in SCENARIOS if scenario.name == "count"]
+    good, wrong = Able("good", None), Able("wrong", None)
+    bench = FailingBench(bootstrap_servers, 300, tmp_path, [good, wrong])
+    with pytest.raises(BenchmarkError, match="wrong output"):
+        bench.run(count, 3)
+    wrong.dispensable = True
+    results = bench.run(count, 3)
+    assert {system: len(runs) for system, runs in results[count[0]].items()} == {"good": 3}
+    print_table(results, "", bench.refused)
+    assert "Not reported: count, wrong: wrong output" in capsys.readouterr().out
 
 
 def test_systems_take_turns_and_what_one_cannot_do_is_left_out() -> None:
