@@ -92,7 +92,7 @@ class Commit(ABC):
         try:
             return self._end_offsets(written)
         except BrokerUnavailableError:
-            self.producer.check_changelogs(written)  # a topic that is not there will not answer later either
+            self.producer.check_changelogs()  # a topic that is not there will not answer later either
             raise
 
     def commit_stores(self, ends: Mapping[TopicPartition, int]) -> None:

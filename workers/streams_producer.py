@@ -328,6 +328,8 @@ class StreamsProducer:
             self.check()
             if error.code() in PERMANENT:
                 raise StreamsError(f"Failed to {what}: {error}") from exception
+            if error.code() in MISSING_TOPIC:  # of a record of the transaction; the error does not say which
+                self.check_changelogs()
             can_abort = error.txn_requires_abort() or error.code() in MEMBER_FENCED
             self._unusable = self._unusable or error.fatal() or not can_abort
             reason = "the producer is fenced" if error.code() in FENCED else "the transaction is given up"
@@ -402,17 +404,17 @@ class StreamsProducer:
                 advice = f". The changelog was deleted. {CHANGELOG_DELETED.rstrip('.')}"
         return f"Error encountered sending record to topic {where}{tasks} due to: {error}{advice}"
 
-    def check_changelogs(self, partitions: Collection[TopicPartition]) -> None:
-        """Raise StreamsError if one of these changelogs is gone; return too if the broker does not answer."""
+    def check_changelogs(self) -> None:
+        """Raise StreamsError if a changelog of the tasks here is gone; return too if the broker does not answer."""
         try:
             existing = self._producer.list_topics(timeout=METADATA_SECONDS).topics
         except KafkaException:
             return
-        for topic, partition in sorted(partitions):
-            if topic not in existing:
-                tasks = listed(sorted(self._writers.get(topic, set())))
+        for topic, tasks in sorted(self._writers.items()):
+            if topic.endswith(CHANGELOG_SUFFIX) and topic not in existing:
+                partition = min(tasks).partition
                 raise StreamsError(
-                    f"The end of topic {topic} partition {partition}, written by {tasks}, cannot be read. "
+                    f"There is no topic {topic} partition {partition} any more, written by {listed(sorted(tasks))}. "
                     f"The changelog was deleted. {CHANGELOG_DELETED}"
                 )
 

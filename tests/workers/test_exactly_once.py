@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 from counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
 from memory_kafka import Cluster, MemoryAdmin, MemoryMember
 from thread_stage import Application
 
-from penstock.topology.errors import BrokerUnavailableError
+from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import RawRecord, TaskId, TopicPartition
 
 MakeApplication = Callable[..., Application]
@@ -92,6 +92,24 @@ def test_a_fenced_producer_gives_its_tasks_up(
     thread.until(lambda: len(thread.task_manager.active.running) == 2).step(3).commit()
     assert counts(cluster) == {"a": 2, "b": 1}
     assert len(cluster.records(OUT)) == 2  # what the aborted transaction held never comes
+
+
+def test_a_transaction_that_fails_for_a_deleted_changelog_is_no_migration(
+    cluster: Cluster, counter: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Started again, the tasks would find the changelog made anew, and count from nothing."""
+    thread = counter.thread().until_idle()
+    feed(cluster, "aab")
+    thread.step(2)
+
+    def send_offsets(*_: object) -> None:
+        for partition in cluster.partitions(CHANGELOG):
+            del cluster.logs[partition]
+        raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "add partitions", txn_requires_abort=True))
+
+    monkeypatch.setattr(thread.producer, "send_offsets_to_transaction", send_offsets)
+    with pytest.raises(StreamsError, match=f"topic {CHANGELOG} partition 0 .* The changelog was deleted. A restart"):
+        thread.commit()
 
 
 def test_a_fence_that_is_learned_of_later_gives_the_tasks_up_too(cluster: Cluster, counter: Application) -> None:
