@@ -193,7 +193,10 @@ class ProcessorStateManager:
             raise_failure(*first)
 
     def checkpoint_due(self, now_ms: int) -> bool:
-        """Whether the next commit should come with the offsets of the changelogs."""
+        """Whether the next commit should come with the offsets of the changelogs.
+
+        The first one should: a new store has none, and without one it would be restored from the beginning.
+        """
         last_ms = self._last_checkpoint_ms
         return bool(self.written_changelogs) and (last_ms is None or now_ms - last_ms >= CHECKPOINT_INTERVAL_MS)
 

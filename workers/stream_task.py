@@ -280,7 +280,7 @@ class StreamTask(Task):
 
     @property
     def commit_needed(self) -> bool:
-        """Whether something was done, or skipped (a transaction's marker), since the last commit."""
+        """Whether something was done, or skipped (a transaction's marker), since a commit, or offsets are due."""
         if self._commit_needed or self.checkpoint_needed(enforced=False):
             return True
         return self.state is TaskState.RUNNING and any(

@@ -405,7 +405,7 @@ class StreamsProducer:
         return f"Error encountered sending record to topic {where}{tasks} due to: {error}{advice}"
 
     def check_changelogs(self) -> None:
-        """Raise StreamsError if a changelog of the tasks here is gone; return too if the broker does not answer."""
+        """Raise StreamsError if a changelog that a task writes to is gone; return if the broker does not answer."""
         try:
             existing = self._producer.list_topics(timeout=METADATA_SECONDS).topics
         except KafkaException:
