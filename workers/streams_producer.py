@@ -149,6 +149,8 @@ class StreamsProducer:
         self.check()
         if error.code() in UNUSABLE:
             self._unusable = True
+            if self.transactional and error.code() not in FENCED:  # its transaction has failed, it does not say why
+                self.check_changelogs()
             raise TaskMigratedError(f"The producer takes no records any more ({error}).") from exception
         if self._may_go_on(record, error, task_id):
             self._leave_out(self._failure(error, record, task_id))

@@ -112,6 +112,24 @@ def test_a_transaction_that_fails_for_a_deleted_changelog_is_no_migration(
         thread.commit()
 
 
+def test_a_record_refused_after_its_changelog_was_deleted_is_no_migration(
+    cluster: Cluster, counter: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same, when the transaction has failed already while records are still being sent."""
+    thread = counter.thread()
+
+    def produce(*_: object) -> None:
+        for partition in cluster.partitions(CHANGELOG):
+            del cluster.logs[partition]
+        raise KafkaException(KafkaError(KafkaError._STATE, "the transaction has to be aborted"))
+
+    monkeypatch.setattr(thread.producer, "produce", produce)
+    thread.until_idle()
+    feed(cluster, "aab")
+    with pytest.raises(StreamsError, match=f"topic {CHANGELOG} partition 0 .* The changelog was deleted. A restart"):
+        thread.step(2).commit()
+
+
 def test_a_fence_that_is_learned_of_later_gives_the_tasks_up_too(cluster: Cluster, counter: Application) -> None:
     thread = counter.thread().until_idle()
     fenced = KafkaError(KafkaError.INVALID_PRODUCER_EPOCH)
