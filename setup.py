@@ -12,11 +12,11 @@ else:
             Extension(
                 f"penstock.kernel.{name}",
                 [f"kernel/{name}.pyx"],
-                depends=["kernel/librdkafka.h", "kernel/delivery.h"],
+                depends=["kernel/buffers.h", "kernel/librdkafka.h", "kernel/delivery.h"],
                 extra_compile_args=["-O3"],
                 optional=True,
             )
-            for name in ("cells", "messages", "fetch", "produce")
+            for name in ("buffers", "cells", "messages", "fetch", "produce")
         ],
         language_level=3,
     )

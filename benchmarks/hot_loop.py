@@ -30,6 +30,7 @@ from benchmarks import topologies
 from benchmarks.data import Workload, delete_topics, recreate_topic
 from benchmarks.scenarios import SCENARIOS
 from benchmarks.systems import COMMON_CONFIG, broker
+from penstock.kernel import buffers as compiled
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.control import Command, Failed, Report, Shutdown, Status
 from penstock.workers.stream_thread import StreamThread
@@ -167,6 +168,8 @@ def profile(
     given = {"application.id": name, "bootstrap.servers": address, "state.dir": str(directory / "state")}
     spec = ThreadSpec(StreamsConfig({**COMMON_CONFIG, **config, **given}))
     watch, samples = Watch(workload.records), Samples()
+    if compiled is not None:
+        compiled.keep_buffers()  # as in a process of the supervisor's
     thread = StreamThread.create(getattr(topologies, topology)(), spec, watch)
     with samples.taken():
         thread.run()

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
+from penstock.kernel import buffers as compiled
 from penstock.topology.errors import ConfigError, HandedOverError, PenstockError
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.control import Command, Failed, Report, Shutdown, ThreadControl
@@ -177,6 +178,8 @@ def main(target: WorkerTarget, spec_bytes: bytes, ends: ProcessEnds, supervisor_
     os.dup2(ends.stderr.fileno(), sys.stderr.fileno())
     faulthandler.enable(file=sys.stderr, all_threads=True)  # SIGABRT from the supervisor leaves all stacks
     _die_with(supervisor_pid)
+    if compiled is not None:
+        compiled.keep_buffers()  # before there are other threads
     channel = Channel(ends.control, blocking=True)
     channel.send(ProcessStarted())
     control = PipeControl(channel)

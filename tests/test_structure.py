@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "topology": {"kernel"},
     "statestore": {"kernel", "topology"},
     "workers": {"kernel", "topology", "statestore"},
-    "supervisor": {"topology", "statestore", "workers"},
+    "supervisor": {"kernel", "topology", "statestore", "workers"},
     "pipeline": {"topology", "statestore"},
     "penstock": set(ROOMS),
 }
