@@ -159,11 +159,12 @@ class Peer(System):
     def __init__(self, work_directory: Path) -> None:
         requirements = HERE / "peers" / self.pins
         environment = work_directory / self.package
-        venv.create(environment, with_pip=True)
         self._python = environment / "bin" / "python"
-        install = [str(self._python), "-m", "pip", "install", "--quiet", "--no-deps", "-r", str(requirements)]
-        if subprocess.run(install, check=False).returncode:
-            raise BenchmarkError(f"{self.name} cannot be installed: see above")
+        if not environment.exists():  # two systems may be of one package
+            venv.create(environment, with_pip=True)
+            install = [str(self._python), "-m", "pip", "install", "--quiet", "--no-deps", "-r", str(requirements)]
+            if subprocess.run(install, check=False).returncode:
+                raise BenchmarkError(f"{self.name} cannot be installed: see above")
         found = re.search(rf"^{self.package}==(.*)$", requirements.read_text("utf-8"), re.MULTILINE)
         assert found is not None
         self._version = f"{self.name} {found[1]}"
@@ -184,8 +185,26 @@ class QuixStreams(Peer):
 
     name = "Quix Streams"
     package, program, pins = "quixstreams", "quix_streams.py", "quix_streams.txt"
-    scenarios = ("count", "count-uncached", "exactly-once", "windowed-count", "map-filter", "table-join")
+    scenarios: tuple[str, ...] | None = (
+        "count",
+        "count-uncached",
+        "exactly-once",
+        "windowed-count",
+        "map-filter",
+        "table-join",
+    )
     share_of_records = 0.05
+
+
+class QuixColumns(QuixStreams):
+    """Quix Streams, with columns where QuixStreams has functions."""
+
+    name = "Quix Streams in columns"
+    scenarios = ("map-filter",)
+
+    def command(self, topology: str, properties: Path) -> list[str]:
+        """See System.command."""
+        return super().command(f"{topology}_columns", properties)
 
 
 class Faust(Peer):
@@ -202,7 +221,7 @@ class Faust(Peer):
 
 def peers(work_directory: Path) -> list[System]:
     """Return the other Python libraries; raises BenchmarkError if one cannot be installed."""
-    return [QuixStreams(work_directory), Faust(work_directory)]
+    return [QuixStreams(work_directory), QuixColumns(work_directory), Faust(work_directory)]
 
 
 def compile_python(package: Path) -> None:
