@@ -13,6 +13,7 @@ import pytest
 from stage import Conductor, LogLines, MakeApplication, ManualClock, until
 from worker_targets import loads_its_topology
 
+from penstock import kernel
 from penstock.supervisor.application_state import ApplicationState as State
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.systemd import SystemdNotifier
@@ -313,6 +314,17 @@ def test_stream_threads_are_added_and_removed(application: MakeApplication, cond
     assert app.supervisor.remove_thread() == "app-id-StreamThread-2"
     assert two.hear() == {"command": "shutdown", "leave_group": True}
     assert [thread.slot for thread in app.supervisor.thread_status()] == [1]
+
+
+@pytest.mark.skipif(kernel.buffers is None, reason="the compiled kernel is not built here")
+def test_the_process_of_a_stream_thread_keeps_blocks_for_the_next_request(
+    application: MakeApplication, conductor: Conductor
+) -> None:
+    """How: tests/kernel/test_buffers.py."""
+    application(1)
+    (one,) = conductor.running(1)
+    one.order("reuse")
+    assert one.hear() == {"reused": True, "beside": 3_000}
 
 
 def test_signals_add_and_remove_stream_threads(

@@ -124,6 +124,12 @@ class Puppet:
             case "hoard":
                 self.hoard = bytearray(os.urandom(1024) * (order["bytes"] // 1024))
                 self.tell(hoards=len(self.hoard))
+            case "reuse":  # what was freed, although something smaller was asked for in between
+                block = bytearray(4_500)
+                address = ctypes.addressof(ctypes.c_char.from_buffer(block))
+                del block
+                smaller, block = bytearray(3_000), bytearray(4_500)
+                self.tell(reused=ctypes.addressof(ctypes.c_char.from_buffer(block)) == address, beside=len(smaller))
             case "print":
                 print(order["stdout"])
                 os.write(2, order["stderr"].encode())
