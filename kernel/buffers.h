@@ -15,6 +15,8 @@
 #ifdef __GLIBC__
 #include <malloc.h>
 
+enum { BUFFERS_USABLE = 1 };
+/* Bytes. LEAST: smaller ones glibc keeps itself. MOST: what orjson asks for to read a text of 5 KB. */
 enum { LEAST = 1033, MOST = 65536, SLOTS = 16 };
 
 typedef struct {
@@ -23,8 +25,8 @@ typedef struct {
 } slot;
 
 static PyMemAllocatorEx beneath;
-static __thread slot *slots = NULL; /* NULL: not for this thread */
-static slot slots_of_the_loop[SLOTS];
+static slot slots[SLOTS];
+static __thread int is_the_loop = 0; /* whether blocks are kept for this thread */
 
 /* What fits into a block that malloc gives for this size. */
 static inline size_t usable(size_t size) {
@@ -37,7 +39,7 @@ static inline slot *slot_for(size_t usable_size) {
 }
 
 static void *kept_malloc(void *context, size_t size) {
-    if (size >= LEAST && size <= MOST && slots) {
+    if (size >= LEAST && size <= MOST && is_the_loop) {
         slot *kept = slot_for(usable(size));
         if (kept->block && kept->size == usable(size)) {
             void *block = kept->block;
@@ -49,7 +51,7 @@ static void *kept_malloc(void *context, size_t size) {
 }
 
 static void kept_free(void *context, void *block) {
-    if (block && slots) {
+    if (block && is_the_loop) {
         size_t size = malloc_usable_size(block);
         if (size >= LEAST && size <= MOST) {
             slot *kept = slot_for(size);
@@ -70,18 +72,20 @@ static void *kept_realloc(void *context, void *block, size_t size) {
     return beneath.realloc(beneath.ctx, block, size);
 }
 
-/* Keep blocks for the calling thread, from now on until the process ends; 0: somebody else's allocator is in use. */
+/* Keep blocks for the calling thread, from now on until the process ends; 0: they are kept for another one. */
 static int buffers_keep(void) {
+    static int installed = 0;
     PyMemAllocatorEx ours = {NULL, kept_malloc, kept_calloc, kept_realloc, kept_free};
-    if (slots || slots_of_the_loop[0].size) return slots != NULL;
-    PyMem_GetAllocator(PYMEM_DOMAIN_RAW, &beneath);
-    slots_of_the_loop[0].size = 1; /* taken */
-    slots = slots_of_the_loop;
-    PyMem_SetAllocator(PYMEM_DOMAIN_RAW, &ours);
-    return 1;
+    if (!installed) {
+        PyMem_GetAllocator(PYMEM_DOMAIN_RAW, &beneath);
+        PyMem_SetAllocator(PYMEM_DOMAIN_RAW, &ours);
+        installed = is_the_loop = 1;
+    }
+    return is_the_loop;
 }
 
 #else
+enum { BUFFERS_USABLE = 0 };
 static int buffers_keep(void) {
     return 0;
 }

@@ -316,7 +316,7 @@ def test_stream_threads_are_added_and_removed(application: MakeApplication, cond
     assert [thread.slot for thread in app.supervisor.thread_status()] == [1]
 
 
-@pytest.mark.skipif(kernel.buffers is None, reason="the compiled kernel is not built here")
+@pytest.mark.skipif(kernel.buffers is None or not kernel.buffers.USABLE, reason="the compiled kernel is not built here")
 def test_the_process_of_a_stream_thread_keeps_blocks_for_the_next_request(
     application: MakeApplication, conductor: Conductor
 ) -> None:
