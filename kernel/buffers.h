@@ -26,7 +26,8 @@ typedef struct {
 
 static PyMemAllocatorEx beneath;
 static slot slots[SLOTS];
-static __thread int is_the_loop = 0; /* whether blocks are kept for this thread */
+/* Whether blocks are kept for this thread. The model: no call for each look at it, as a library would need else. */
+static __thread int is_the_loop __attribute__((tls_model("initial-exec"))) = 0;
 
 /* What fits into a block that malloc gives for this size. */
 static inline size_t usable(size_t size) {

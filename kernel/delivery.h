@@ -36,7 +36,7 @@ typedef struct losses_s {
 static pthread_mutex_t losses_lock = PTHREAD_MUTEX_INITIALIZER;
 static losses *all_losses = NULL;
 /* Within produce: librdkafka reports what it refuses there both by the result and here. */
-static __thread int producing = 0;
+static __thread int producing __attribute__((tls_model("initial-exec"))) = 0;
 
 static size_t lost_copy(char *to, const void *from, ptrdiff_t size) {
     if (size > 0) memcpy(to, from, (size_t)size);

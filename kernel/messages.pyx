@@ -2,7 +2,32 @@
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.ref cimport PyObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
+
+cdef extern from *:
+    """
+    static inline void row_put(PyObject *row, Py_ssize_t index, PyObject *item) {
+        PyObject *before = PyTuple_GET_ITEM(row, index);
+        Py_INCREF(item);
+        PyTuple_SET_ITEM(row, index, item);
+        Py_DECREF(before);
+    }
+
+    /* Put six objects into a tuple that nobody but its owner has; return whether that was so. */
+    static inline int row_fill(PyObject *row, PyObject *a, PyObject *b, PyObject *c, PyObject *d, PyObject *e,
+                               PyObject *f) {
+        if (Py_REFCNT(row) > 1) return 0;
+        row_put(row, 0, a);
+        row_put(row, 1, b);
+        row_put(row, 2, c);
+        row_put(row, 3, d);
+        row_put(row, 4, e);
+        row_put(row, 5, f);
+        return 1;
+    }
+    """
+    bint row_fill(PyObject *, object, object, object, object, object, object)
 
 
 cpdef str decode_text(bytes data):
@@ -76,21 +101,26 @@ def timestamps(messages):
 cdef class Unpacked:
     """Iterates over messages as (message, key, value, timestamp, stream time, headers), key and value serialized.
 
-    reads_keys: keys are texts, and read here. stream_time: in ms, before the first message; each one advances it, unless
-    its timestamp is negative, which comes as None. message: the one that was looked at last, whose key may be no text.
+    reads_keys: keys are texts, and read here. read_value: what values that are not None are read with, a function that
+    is compiled itself. stream_time: in ms, before the first message; each one advances it, unless its timestamp is
+    negative, which comes as None. message: the one that was looked at last, whose key or value may be unreadable.
     """
 
     cdef object messages
     cdef bint reads_keys
+    cdef object read_value
     cdef readonly object message
     cdef object stream_time, time_before
     cdef int64_t newest
+    cdef tuple row
 
-    def __init__(self, messages, bint reads_keys=False, stream_time=-1):
+    def __init__(self, messages, bint reads_keys=False, stream_time=-1, read_value=None):
         self.messages = iter(messages)
         self.reads_keys = reads_keys
+        self.read_value = read_value
         self.stream_time = self.time_before = stream_time
         self.newest = stream_time
+        self.row = (None,) * 6
 
     def __iter__(self):
         return self
@@ -103,12 +133,20 @@ cdef class Unpacked:
         if type(message) is Message:
             ours = <Message>message
             key = self.key_of(ours)
-            return (message, key, ours._value, self.timestamp(ours._timestamp), self.stream_time, ours._headers)
-        key = message.key()
-        if self.reads_keys and key is not None:
-            key = decode_text(key)
-        at = self.timestamp(message.timestamp()[1])
-        return (message, key, message.value(), at, self.stream_time, message.headers())
+            value = self.value_of(ours._value)
+            at = self.timestamp(ours._timestamp)
+            headers = ours._headers
+        else:
+            key = message.key()
+            if self.reads_keys and key is not None:
+                key = decode_text(key)
+            value = self.value_of(message.value())
+            at = self.timestamp(message.timestamp()[1])
+            headers = message.headers()
+        # Whoever had the row before has taken it apart, as loops do: it is used again, as zip() does with its own.
+        if not row_fill(<PyObject *>self.row, message, key, value, at, self.stream_time, headers):
+            self.row = (message, key, value, at, self.stream_time, headers)
+        return self.row
 
     def without_last(self):
         """Return the stream time without the last message, which does not count: it is dropped."""
@@ -123,6 +161,9 @@ cdef class Unpacked:
             return None
         # The timestamp of most records is that of the one before: the same number need not be made again.
         return self.stream_time if timestamp == self.newest else timestamp
+
+    cdef object value_of(self, value):
+        return value if value is None or self.read_value is None else self.read_value(value)
 
     cdef object key_of(self, Message message):
         if not self.reads_keys:

@@ -15,6 +15,11 @@ from confluent_kafka import KafkaError
 
 from penstock.kernel.librdkafka import PATH, address_of_handle, handle_of
 
+cdef extern from "Python.h":
+    bint PyUnicode_IS_ASCII(str)
+    void *PyUnicode_1BYTE_DATA(str)
+    Py_ssize_t PyUnicode_GET_LENGTH(str)
+
 cdef extern from "librdkafka.h":
     int RD_PRODUCER
     bint rd_load(const char *)
@@ -45,6 +50,10 @@ cdef enum:
 USABLE = PATH is not None and rd_load(PATH.encode())
 #: What a Producer must be configured with to have a RecordProducer.
 SETTINGS = {"plugin.library.paths": __file__} if USABLE else {}
+
+
+cdef bint is_ascii(key):
+    return type(key) is str and PyUnicode_IS_ASCII(<str>key)
 
 
 @cython.final
@@ -88,6 +97,8 @@ cdef class RecordProducer:
         cdef int64_t at = NOW if timestamp is None else (timestamp or EARLIEST)
         if type(key) is bytes:
             key_data, key_size = PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
+        elif is_ascii(key):  # as it lies there, it is its own bytes
+            key_data, key_size = <const char *>PyUnicode_1BYTE_DATA(<str>key), PyUnicode_GET_LENGTH(<str>key)
         elif key is not None:
             return False
         if type(value) is bytes:
@@ -170,6 +181,48 @@ cdef class RecordWriter:
             if self.records.produce(topic, partition, key, value, timestamp):
                 return
         self.plain(store_name, key, value, timestamp, headers)
+
+
+@cython.final
+cdef class RecordSink:
+    """A sink's way from objects to librdkafka. to_key, to_value: what serializes them, unless they are None.
+
+    Keys that are texts are not made bytes first where they are ASCII.
+    """
+
+    cdef RecordWriter writer
+    cdef str topic
+    cdef object to_key, to_value
+    cdef bint has_texts
+
+    def __init__(self, RecordWriter writer not None, str topic not None, to_key, to_value):
+        self.writer = writer
+        self.topic = topic
+        self.to_key = to_key
+        self.to_value = to_value
+        self.has_texts = to_key is str.encode
+
+    def send(self, key, value, timestamp, headers):
+        """Send a record and return None, or return why it cannot be serialized: an Exception."""
+        try:
+            if key is not None and not (self.has_texts and is_ascii(key)):
+                key = self.to_key(key)
+            if value is not None:
+                value = self.to_value(value)
+        except Exception as error:
+            return error
+        cdef RecordWriter writer = self.writer
+        if not writer.is_usual(headers) or not writer.records.produce(
+            self.topic, PARTITIONER_DECIDES, key, value, timestamp
+        ):
+            writer.plain(self.topic, key.encode() if is_ascii(key) else key, value, timestamp, headers)
+        return None
+
+
+def sink_for(send, str topic, to_key, to_value):
+    """Return the send of a RecordSink in place of a task's, None if that is no RecordWriter's."""
+    writer = getattr(send, "__self__", None)
+    return RecordSink(writer, topic, to_key, to_value).send if type(writer) is RecordWriter else None
 
 
 def record_producer_for(producer):

@@ -14,7 +14,7 @@ LIMITS = {"count": 5.9, "count-uncached": 13.2, "windowed-count": 7.9, "map-filt
 
 
 #: The same with the compiled kernel, whose own instructions do not count.
-COMPILED_LIMITS = {"count": 4.1, "count-uncached": 12.8, "windowed-count": 6.1, "map-filter": 2.5, "table-join": 4.3}
+COMPILED_LIMITS = {"count": 3.6, "count-uncached": 12.3, "windowed-count": 5.7, "map-filter": 1.9, "table-join": 3.1}
 
 
 @pytest.mark.usefixtures("without_kernel")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from penstock.kernel import produce
+
 from .error_handling import ErrorHandling
 from .errors import StreamsError
 from .exception_handlers import ProducerRecord
@@ -12,7 +14,7 @@ from .operators.record_context import record_metadata
 from .partitioners import WindowedHashes, WindowedStreamPartitioner
 from .processor_topology import SinkNode
 from .records import Headers, RecordMetadata
-from .serdes import Serde, inline, resolve_serde, serializer_for
+from .serdes import Inline, Serde, inline, resolve_serde, serializer_for
 from .task_context import Process, TaskContext
 
 if TYPE_CHECKING:
@@ -61,24 +63,42 @@ def fuse_sink(
     windowed = node.partitioner if isinstance(node.partitioner, WindowedStreamPartitioner) else None
     if node.partitioner is not None and (windowed is None or not windowed.serde.cacheable_keys):
         return False
-    parts = []
-    for variable, serde, is_key in ((names.key, node.key_serde, True), (names.value, node.value_serde, False)):
-        to_bytes = inline(serializer_for(resolve_serde(serde, task.config, is_key, f"sink {node.name}"), topic))
-        text = code.use(to_bytes, variable)
-        parts.append(text if to_bytes.takes_none else f"None if {variable} is None else {text}")
-    key, value, record = code.fresh("key"), code.fresh("value"), code.bind(ProducerRecord, "producer_record")
-    send, failed, full = code.bind(task.send, "send"), code.bind(errors.failed_serialization, "unsent"), repr(topic)
+    where, full = f"sink {node.name}", repr(topic)
+    to_key = inline(serializer_for(resolve_serde(node.key_serde, task.config, True, where), topic))
+    to_value = inline(serializer_for(resolve_serde(node.value_serde, task.config, False, where), topic))
+    record = f"{code.bind(ProducerRecord, 'producer_record')}({full}, {names.key}, {names.value}, timestamp, headers)"
+    unsent = f"{code.bind(errors.failed_serialization, 'unsent')}({node.name!r}, {record}, {{}})"
+    compiled_send = None if windowed is not None else _compiled_send(task, topic, to_key, to_value)
+    if compiled_send is not None:
+        error, send = code.fresh("error"), code.bind(compiled_send, "send")
+        code.emit(f"{error} = {send}({names.key}, {names.value}, timestamp, headers)")
+        with code.block(f"if {error} is not None:"):
+            code.say_record()
+            code.emit(unsent.format(error))
+        return True
+    key, value = code.fresh("key"), code.fresh("value")
     partition = "" if windowed is None else _write_windowed_partition(code, windowed, topic, task, names)
     with code.block("try:"):  # costs nothing unless it fails
-        code.emit(f"{key} = {parts[0]}")
-        code.emit(f"{value} = {parts[1]}")
+        for variable, to_bytes, given in ((key, to_key, names.key), (value, to_value, names.value)):
+            text = code.use(to_bytes, given)
+            code.emit(f"{variable} = {text if to_bytes.takes_none else f'None if {given} is None else {text}'}")
     with code.block("except Exception as error:"):
         code.say_record()
-        unsent = f"{record}({full}, {names.key}, {names.value}, timestamp, headers)"
-        code.emit(f"{failed}({node.name!r}, {unsent}, error)")
+        code.emit(unsent.format("error"))
     with code.block("else:"):
-        code.emit(f"{send}({full}, {key}, {value}, timestamp, headers{partition})")
+        code.emit(f"{code.bind(task.send, 'send')}({full}, {key}, {value}, timestamp, headers{partition})")
     return True
+
+
+def _compiled_send(
+    task: TaskContext, topic: str, to_key: Inline, to_value: Inline
+) -> Callable[[Any, Any, int, Headers], Exception | None] | None:
+    """Return what serializes a record and sends it in one call, None where the task or the serdes are not compiled."""
+    key, value = to_key.compiled, to_value.compiled
+    if produce is None or key is None or value is None:
+        return None
+    send: Callable[[Any, Any, int, Headers], Exception | None] | None = produce.sink_for(task.send, topic, key, value)
+    return send
 
 
 def _write_windowed_partition(

@@ -268,19 +268,26 @@ class SourceCode(LoopCode):
             record = "message"
         else:
             reads_keys = to_key.names.get("decode") is compiled.decode_text
-            self.emit("message = headers = None")
-            self.emit(f"remaining = {self.bind(compiled.Unpacked, 'unpacked')}(messages, {reads_keys}, stream_time)")
-            record = "message, key, value, at, stream_time, headers"
             to_key = ITSELF if reads_keys else to_key
+            read_value = to_value.compiled
+            to_value = to_value if read_value is None else ITSELF
+            self.emit("message = timestamp = headers = None")
+            given = f"messages, {reads_keys}, stream_time, {self.bind(read_value, 'read_value')}"
+            self.emit(f"remaining = {self.bind(compiled.Unpacked, 'unpacked')}({given})")
+            record = f"message, key, value, {self._timestamp(to_key, to_value)}, stream_time, headers"
         with self.block("while True:"):
             with self.block("try:"):
                 with self.block(f"for {record} in remaining:"):
-                    self._write_record(children, to_key, to_value)
+                    if compiled is None:
+                        self._write_message(to_key, to_value)
+                    else:
+                        self._write_unpacked(to_key, to_value)
+                    self._write_children(children, Names("key", "value"))
                 self.emit("task.stream_time_ms = stream_time")
                 self.emit("return")
             with self.block("except Exception as error:"):
                 if compiled is not None:
-                    with self.block("if message is not remaining.message:"):  # its key cannot be read
+                    with self.block("if message is not remaining.message:"):  # its key or value cannot be read
                         self.emit("message = remaining.message")
                         self.emit("timestamp = None")
                     with self.block("if timestamp is None:"):
@@ -288,32 +295,43 @@ class SourceCode(LoopCode):
                 self.emit("task.stream_time_ms = stream_time")
                 self.emit("failed(message, key, timestamp, headers, error)")
 
-    def _write_record(self, children: tuple[str, ...], to_key: Inline, to_value: Inline) -> None:
-        unpacked = compiled is not None
-        self.emit("timestamp = None" if unpacked else "timestamp = headers = None")  # until the record is deserialized
+    @staticmethod
+    def _timestamp(to_key: Inline, to_value: Inline) -> str:
+        """Return the variable that a record's timestamp is unpacked to: another one if it can still be unreadable."""
+        return "timestamp" if to_key == to_value == ITSELF else "at"
+
+    def _write_unpacked(self, to_key: Inline, to_value: Inline) -> None:
+        """Write what the kernel has left to do before the operators."""
+        if self._timestamp(to_key, to_value) == "at":
+            self.emit("timestamp = None")  # until the record is deserialized
+            self._write_deserialized("key", to_key)
+            self._write_deserialized("value", to_value)
+            self.emit("timestamp = at")
+        with self.block("if timestamp is None:"):
+            self.emit("timestamp = message.timestamp()[1]")
+            self.emit("invalid_timestamp(message, key, value, -1)")
+
+    def _write_message(self, to_key: Inline, to_value: Inline) -> None:
+        """Write what takes a message apart."""
+        self.emit("timestamp = headers = None")  # until the record is deserialized
         for name, code in (("key", to_key), ("value", to_value)):
-            if code.takes_none:
-                read = name if unpacked else f"message.{name}()"
-                if not unpacked or code.template != "{}":
-                    self.emit(f"{name} = {self.use(code, read)}")
-                continue
-            if not unpacked:
-                self.emit(f"{name} = message.{name}()")
+            self.emit(f"{name} = message.{name}()")
+            self._write_deserialized(name, code)
+        self.emit("timestamp = message.timestamp()[1]")
+        with self.block("if timestamp > stream_time:"):
+            self.emit("stream_time = timestamp")
+        with self.block("elif timestamp < 0:"):
+            self.emit("invalid_timestamp(message, key, value, -1)")
+        self.emit("headers = message.headers()")
+
+    def _write_deserialized(self, name: str, code: Inline) -> None:
+        if code == ITSELF:
+            return
+        if code.takes_none:
+            self.emit(f"{name} = {self.use(code, name)}")
+        else:
             with self.block(f"if {name} is not None:"):
                 self.emit(f"{name} = {self.use(code, name)}")
-        if unpacked:
-            self.emit("timestamp = at")
-            with self.block("if timestamp is None:"):
-                self.emit("timestamp = message.timestamp()[1]")
-                self.emit("invalid_timestamp(message, key, value, -1)")
-        else:
-            self.emit("timestamp = message.timestamp()[1]")
-            with self.block("if timestamp > stream_time:"):
-                self.emit("stream_time = timestamp")
-            with self.block("elif timestamp < 0:"):
-                self.emit("invalid_timestamp(message, key, value, -1)")
-            self.emit("headers = message.headers()")
-        self._write_children(children, Names("key", "value"))
 
 
 class FlushCode(LoopCode):

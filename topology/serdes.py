@@ -12,6 +12,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import FunctionType
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
 from uuid import UUID
 
@@ -188,6 +189,12 @@ class Inline(NamedTuple):
     names: Mapping[str, Any]
     takes_none: bool = False
 
+    @property
+    def compiled(self) -> Callable[[Any], Any] | None:
+        """The function that this calls, if it does nothing else and that is compiled: the kernel may call it then."""
+        called = [function for name, function in self.names.items() if self.template == f"{{{name}}}({{}})"]
+        return called[0] if called and not self.takes_none and not isinstance(called[0], FunctionType) else None
+
 
 #: Leaves its argument as it is.
 ITSELF = Inline("{}", {}, takes_none=True)
@@ -299,7 +306,7 @@ _INLINE |= {
     _decode_string: Inline('{decode}({}, "utf-8", "penstock.java")', {"decode": bytes.decode})
     if compiled is None
     else Inline("{decode}({})", {"decode": compiled.decode_text}),
-    _same: Inline("{}", {}, takes_none=True),
+    _same: ITSELF,
     _encode_json: Inline("{dumps}({})", {"dumps": orjson.dumps}),
     _decode_json: Inline("{loads}({})", {"loads": orjson.loads}),
 }

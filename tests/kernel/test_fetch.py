@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import Any
 
 import confluent_kafka
+import orjson
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 
@@ -210,6 +211,27 @@ def test_messages_of_any_kind_tell_their_timestamps() -> None:
 def test_messages_of_any_kind_are_unpacked() -> None:
     record = RawRecord("t", 0, 5, 77, b"k", None, [("h", b"v")])
     assert list(kernel.messages.Unpacked([record])) == [(record, b"k", None, 77, 77, [("h", b"v")])]
+
+
+def test_values_are_read_on_the_way_and_the_message_of_one_that_cannot_be_is_known() -> None:
+    values = [b"[1]", None, b"[", b"2"]
+    records = [RawRecord("t", 0, n, 10 + n, b"k", value) for n, value in enumerate(values)]
+    unpacked = kernel.messages.Unpacked(records, False, -1, orjson.loads)
+    assert [next(unpacked)[2], next(unpacked)[2]] == [[1], None]
+    with pytest.raises(orjson.JSONDecodeError):
+        next(unpacked)
+    assert unpacked.message is records[2]
+    assert unpacked.without_last() == 11
+    assert next(unpacked)[1:5] == (b"k", 2, 13, 13)
+
+
+def test_what_somebody_keeps_of_an_unpacked_message_stays_as_it_was() -> None:
+    records = [RawRecord("t", 0, n, n, b"k%d" % n, b"v") for n in range(4)]
+    unpacked = kernel.messages.Unpacked(records)
+    first = next(unpacked)
+    second = list(next(unpacked))
+    others = list(unpacked)
+    assert [row[1] for row in (first, second, *others)] == [b"k0", b"k1", b"k2", b"k3"]
 
 
 def test_stream_time_goes_along_and_a_negative_timestamp_is_none() -> None:

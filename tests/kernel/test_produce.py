@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import orjson
 import pytest
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from penstock import kernel
 
@@ -54,7 +55,8 @@ def writer(client: Producer, plain: Any, errors: list[Any] | None = None, **prod
         (True, (TOPIC, None, None, None, ())),
         (True, (TOPIC, b"", b"", 0, [], 2)),
         (False, (TOPIC, b"k", b"v", 1, [("name", b"x")])),
-        (False, (TOPIC, "k", b"v", 1, None)),
+        (True, (TOPIC, "k", b"v", 1, None)),  # a text that is ASCII is its own bytes
+        (False, (TOPIC, "ключ", b"v", 1, None)),
         (False, (TOPIC, b"k", bytearray(b"v"), 1, None)),
         (False, (TOPIC, b"k", b"x" * 2_000, 1, None)),  # librdkafka does not take it
     ],
@@ -91,6 +93,62 @@ def test_a_lost_record_is_known_once_with_all_that_it_was(client: Producer, repo
     assert lost == [(purged, TOPIC, 3, b"key", b"value"), (purged, TOPIC, 3, None, None)]
     assert not records.take_lost()
     assert [message.value() for _, message in reports] == [b"with a callback"], "confluent-kafka's own"
+
+
+def sink(client: Producer, plain: Any, to_key: Any, to_value: Any, **more: Any) -> Any:
+    return kernel.produce.sink_for(writer(client, plain, **more).send, TOPIC, to_key, to_value)
+
+
+def produced(client: Producer) -> list[Any]:
+    """Return (key, value) of what was handed to librdkafka; it is lost by that."""
+    client.purge()
+    client.flush(WAIT_SECONDS)
+    return [tuple(record[2:]) for _, record in kernel.produce.record_producer_for(client).take_lost()]
+
+
+def test_a_sink_serializes_and_sends(client: Producer) -> None:
+    send = sink(client, pytest.fail, str.encode, orjson.dumps)
+    given = [("k", [1]), ("ключ", {"a": 2}), (None, 3), ("", None)]
+    assert [send(key, value, 5, None) for key, value in given] == [None] * 4
+    assert sorted(produced(client), key=repr) == sorted(
+        [(b"k", b"[1]"), ("ключ".encode(), b'{"a":2}'), (None, b"3"), (b"", None)], key=repr
+    )
+
+
+def test_only_keys_whose_bytes_are_the_texts_are_sent_as_texts(client: Producer) -> None:
+    sink(client, pytest.fail, orjson.dumps, orjson.dumps)("k", 1, 5, None)
+    assert produced(client) == [(b'"k"', b"1")]
+
+
+@pytest.mark.parametrize(("key", "value"), [(5, 1), ("\ud800", 1), ("k", {1, 2})])
+def test_a_sink_returns_why_it_cannot_serialize(client: Producer, key: Any, value: Any) -> None:
+    error = sink(client, pytest.fail, str.encode, orjson.dumps)(key, value, 5, None)
+    assert isinstance(error, TypeError | UnicodeEncodeError)
+    assert not len(client)
+
+
+def test_a_sink_leaves_to_python_what_is_not_usual_serialized(client: Producer) -> None:
+    left: list[Any] = []
+    plain = lambda *record: left.append(record)  # noqa: E731
+    sink(client, plain, str.encode, orjson.dumps)("k", 1, 5, [("name", b"x")])
+    sink(client, plain, str.encode, orjson.dumps, transactional=True)("ключ", 2, 6, None)
+    assert left == [
+        (TOPIC, b"k", b"1", 5, [("name", b"x")]),
+        (TOPIC, "ключ".encode(), b"2", 6, None),
+    ]
+    assert not len(client)
+
+
+def test_what_sending_raises_is_raised_by_the_sink(client: Producer) -> None:
+    def plain(*record: Any) -> None:
+        raise KafkaException(KafkaError.MSG_SIZE_TOO_LARGE)
+
+    with pytest.raises(KafkaException):
+        sink(client, plain, str.encode, orjson.dumps)("k", "x" * 2_000, 5, None)
+
+
+def test_a_task_that_sends_otherwise_has_no_compiled_sink() -> None:
+    assert kernel.produce.sink_for(pytest.fail, TOPIC, str.encode, orjson.dumps) is None
 
 
 def test_only_a_producer_with_the_plugin_has_one(client: Producer) -> None:

@@ -100,9 +100,30 @@ def test_siblings_do_not_see_what_one_of_them_made_of_the_record() -> None:
 @pytest.mark.skipif(kernel.cells is None, reason="the compiled kernel is not built here")
 def test_with_the_kernel_a_count_over_a_cache_is_one_call() -> None:
     text = loop_of(lambda builder: builder.stream("in", **TEXT).group_by_key().count(store="counts"))
-    assert "for message, key, value, at, stream_time, headers in remaining:" in text
+    assert "for message, key, value, timestamp, stream_time, headers in remaining:" in text
     assert "(key, timestamp, headers, None):" in text
     assert " + 1" not in text
+
+
+@pytest.mark.skipif(kernel.messages is None, reason="the compiled kernel is not built here")
+def test_with_the_kernel_what_is_compiled_reads_values_before_the_loop_has_them() -> None:
+    class Upper:
+        def serialize(self, topic: str, value: Any) -> bytes | None:
+            return None if value is None else value.encode()
+
+        def deserialize(self, topic: str, data: bytes | None) -> Any:
+            return None if data is None else data.decode().upper()
+
+    def loop(value_serde: Any) -> str:
+        return loop_of(lambda b: b.stream("in", key_serde=Serdes.string(), value_serde=value_serde).to("out"))
+
+    def reads_itself(text: str) -> bool:
+        return "\n                value = " in text or "\n                    value = " in text
+
+    assert not reads_itself(loop(Serdes.json()))
+    assert not reads_itself(loop(Serdes.string()))
+    assert reads_itself(loop(Serdes.long()))  # by more than a call
+    assert reads_itself(loop(Upper()))
 
 
 @pytest.mark.usefixtures("without_kernel")
