@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from penstock.topology.records import Message
-from penstock.topology.store_interfaces import StoreBuilder
+from penstock.topology.serdes import inline
+from penstock.topology.store_interfaces import StoreBuilder, TimestampedRows
 from penstock.topology.task_context import TaskContext
 
 from .bytes_store import BytesStore, RawRow, Row, after
@@ -120,6 +121,16 @@ class KeyValueStore(StateStore):
     def _decoded(self, rows: Iterator[Row]) -> Iterator[tuple[Any, Any]]:
         decode_key, decode = self.serdes.decode_key, self._decode
         return ((decode_key(key), decode(data)) for key, data in rows)
+
+    def timestamped_rows(self) -> TimestampedRows | None:
+        """See StateStore.timestamped_rows."""
+        if type(self) is not KeyValueStore or not self.rows.persistent or not self.values.logs_value_and_timestamp:
+            return None
+        serdes = self.serdes
+        key, encode, decode = inline(serdes.key_to_bytes), inline(serdes.encode_value), inline(serdes.decode_value)
+        if key.takes_none or encode.takes_none or decode.takes_none:  # nothing is known about them
+            return None
+        return TimestampedRows(key, encode, decode, self.rows.get, self.rows.put)
 
     def restored_rows(self, messages: Sequence[Message]) -> Iterable[RawRow]:
         """See StateStore.restored_rows."""

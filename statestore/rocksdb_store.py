@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
-from itertools import dropwhile, islice, takewhile
+from itertools import dropwhile, takewhile
 from pathlib import Path
 from typing import cast
 from weakref import WeakSet
@@ -37,6 +37,7 @@ from rocksdict import (
 from penstock.topology.errors import LockError, ProcessorStateError, TaskCorruptedError
 
 from .bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row, merge
+from .recent_rows import BUFFERED_ROW_OVERHEAD_BYTES, MISSING, RecentRows, bytes_of_a_row
 from .sorted_keys import SortedKeys
 
 log = logging.getLogger(__name__)
@@ -50,10 +51,6 @@ BACKGROUND_ERRORS = "rocksdb.background-errors"
 #: Room for the offsets of several thousand commits; when it is full, both column families are flushed.
 OFFSETS_WRITE_BUFFER_BYTES = 256 << 10
 _number = struct.Struct(">q")
-#: What a row of the write buffer costs beside its bytes: two bytes objects and a slot of a dict.
-BUFFERED_ROW_OVERHEAD_BYTES = 180
-#: A read of one row that is not in the write buffer.
-_MISSING: bytes = b"missing from the write buffer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +66,8 @@ class RocksDBConfig:
     write_buffer_bytes: int = 16 << 20  # one memtable: Kafka Streams' size
     #: KIP-892: a store that holds more uncommitted bytes asks for a commit.
     uncommitted_max_bytes: int = 64 << 20
+    #: Committed rows that are kept as Python has them, for reading: shared equally by all stores.
+    recent_bytes: int = 32 << 20
 
 
 class RocksDBResources:
@@ -78,6 +77,12 @@ class RocksDBResources:
         self.config = config
         self._cache = Cache(config.block_cache_bytes)
         self._write_buffers = WriteBufferManager(config.write_buffer_total_bytes, False)
+        self.open_stores = 0
+
+    @property
+    def recent_bytes(self) -> int:
+        """How much of what it has committed one store may keep in memory."""
+        return self.config.recent_bytes // max(1, self.open_stores)
 
     def options(self) -> Options:
         """Return the options of one database: Kafka Streams' (universal compaction, 4 KB blocks, bloom filter)."""
@@ -173,7 +178,9 @@ class RocksDBStore(BytesStore):
         self._scans: WeakSet[Generator[Row, None, None]] = WeakSet()
         self._first_check = max(1, resources_rows(self._resources.config))
         self._check_at = self._first_check
+        self._recent = RecentRows()
         self._closed = False
+        self._resources.open_stores += 1
 
     def _open(self, read_only: bool, configure: Callable[[Options], None] | None) -> Rdict:
         access = AccessType.read_only() if read_only else AccessType.read_write()
@@ -194,8 +201,10 @@ class RocksDBStore(BytesStore):
 
     def get(self, key: bytes) -> bytes | None:
         """See BytesStore.get."""
-        value = self._buffer.get(key, _MISSING)
-        return self._db_get(key) if value is _MISSING else value
+        value = self._buffer.get(key, MISSING)
+        if value is MISSING:
+            value = self._recent.get(key)
+        return self._db_get(key) if value is MISSING else value
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """See BytesStore.put."""
@@ -208,9 +217,7 @@ class RocksDBStore(BytesStore):
 
     def _check_size(self) -> None:
         """Ask for a commit if the write buffer is too large, judged by its newest rows; else say when to look again."""
-        count = len(self._buffer)
-        sample = [len(key) + len(value or b"") for key, value in islice(reversed(self._buffer.items()), 100)]
-        row_bytes = sum(sample) / len(sample) + BUFFERED_ROW_OVERHEAD_BYTES
+        count, row_bytes = len(self._buffer), bytes_of_a_row(self._buffer)
         limit = self._resources.config.uncommitted_max_bytes
         if count * row_bytes < limit:
             self._check_at = count + max(1, int((limit / row_bytes - count) / 2))
@@ -319,11 +326,16 @@ class RocksDBStore(BytesStore):
     def commit(self, changelog_offset: int | None, marks: Marks = NO_MARKS) -> None:
         """See BytesStore.commit. Raises ProcessorStateError if the disk is full or fails."""
         self._write(self._buffer.items(), changelog_offset, marks)
+        if self._deleted_ranges:
+            self._recent.clear()
+        self._recent.take(self._buffer, self._resources.recent_bytes)
+        self._buffer = {}
         self._forget_uncommitted()
 
     def restore(self, rows: Iterable[RawRow], next_offset: int | None, marks: Marks = NO_MARKS) -> None:
         """See BytesStore.restore. Raises ProcessorStateError if the disk is full or fails."""
         self._write(dict(rows).items(), next_offset, marks)  # of several records of a key the last one counts
+        self._recent.clear()
         self._forget_uncommitted()
 
     def _write(self, rows: Iterable[RawRow], offset: int | None, marks: Marks) -> None:
@@ -410,7 +422,9 @@ class RocksDBStore(BytesStore):
         if self._closed:
             return
         self._closed = True
+        self._resources.open_stores -= 1
         self._forget_uncommitted()
+        self._recent.clear()
         self._cursor = None
         for scan in list(self._scans):  # an open iterator would keep the database, and its lock, open
             scan.close()

@@ -9,7 +9,7 @@ from typing import Any
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import Message
 from penstock.topology.serdes import as_serde, deserializer_for, serializer_for
-from penstock.topology.store_interfaces import Cells, StoreBuilder
+from penstock.topology.store_interfaces import Cells, StoreBuilder, TimestampedRows
 from penstock.topology.task_context import TaskContext
 
 from .bytes_store import NO_MARKS, BytesStore, Marks, RawRow
@@ -47,6 +47,10 @@ class StateStore:
 
     def cells(self) -> Cells | None:
         """Return the cells of the store's cache for a fused source; None if it has none of that kind."""
+        return None
+
+    def timestamped_rows(self) -> TimestampedRows | None:
+        """Return the store's rows for a fused source; None if there is more to do for an update than to log and put."""
         return None
 
     def set_downstream(self, send: Callable[[Iterable[Any], Iterable[Any]], None]) -> None:
@@ -106,7 +110,15 @@ class StateStore:
 class StoreSerdes:
     """The four functions between objects and bytes of one store, and what is known about its objects."""
 
-    __slots__ = ("cacheable_keys", "copy_value", "decode_key", "decode_value", "encode_key", "encode_value")
+    __slots__ = (
+        "cacheable_keys",
+        "copy_value",
+        "decode_key",
+        "decode_value",
+        "encode_key",
+        "encode_value",
+        "key_to_bytes",
+    )
 
     def __init__(self, builder: StoreBuilder, topic: str) -> None:
         key_serde, value_serde = as_serde(builder.key_serde), as_serde(builder.value_serde)
@@ -121,6 +133,7 @@ class StoreSerdes:
                 raise null_key(name)
             return data
 
+        self.key_to_bytes = to_bytes
         self.encode_key: Callable[[Any], bytes] = encode_key
         self.decode_key = deserializer_for(key_serde, topic)
         self.encode_value = serializer_for(value_serde, topic)

@@ -67,14 +67,14 @@ def fuse_sink(
     to_key = inline(serializer_for(resolve_serde(node.key_serde, task.config, True, where), topic))
     to_value = inline(serializer_for(resolve_serde(node.value_serde, task.config, False, where), topic))
     record = f"{code.bind(ProducerRecord, 'producer_record')}({full}, {names.key}, {names.value}, timestamp, headers)"
-    unsent = f"{code.bind(errors.failed_serialization, 'unsent')}({node.name!r}, {record}, {{}})"
+    unsent = f"{code.bind(errors.failed_serialization, 'unsent')}({node.name!r}, {record}, "
     compiled_send = None if windowed is not None else _compiled_send(task, topic, to_key, to_value)
     if compiled_send is not None:
         error, send = code.fresh("error"), code.bind(compiled_send, "send")
         code.emit(f"{error} = {send}({names.key}, {names.value}, timestamp, headers)")
         with code.block(f"if {error} is not None:"):
             code.say_record()
-            code.emit(unsent.format(error))
+            code.emit(f"{unsent}{error})")
         return True
     key, value = code.fresh("key"), code.fresh("value")
     partition = "" if windowed is None else _write_windowed_partition(code, windowed, topic, task, names)
@@ -84,7 +84,7 @@ def fuse_sink(
             code.emit(f"{variable} = {text if to_bytes.takes_none else f'None if {given} is None else {text}'}")
     with code.block("except Exception as error:"):
         code.say_record()
-        code.emit(unsent.format("error"))
+        code.emit(f"{unsent}error)")
     with code.block("else:"):
         code.emit(f"{code.bind(task.send, 'send')}({full}, {key}, {value}, timestamp, headers{partition})")
     return True

@@ -130,6 +130,7 @@ class LoopCode(ABC):
         self._variables = count(1)
         self._node: str | None = None
         self._flags: list[str] = []
+        self._record_time = "timestamp"
 
     @property
     def context(self) -> NodeContext:
@@ -195,6 +196,34 @@ class LoopCode(ABC):
         assert self._node is not None
         self._write_children(self._children(self._fusion.topology.nodes[self._node]), names)
 
+    @contextmanager
+    def at(self, timestamp: str) -> Iterator[None]:
+        """Let what is written meanwhile go on with a timestamp that is not the record's; errors tell the record's."""
+        outer, self._record_time = self._record_time, self.fresh("record_time")
+        self.emit(f"{self._record_time} = timestamp")
+        with self.block("try:"):
+            self.emit(f"timestamp = {timestamp}")
+            yield
+        with self.block("finally:"):
+            self.emit(f"timestamp = {self._record_time}")
+        self._record_time = outer
+
+    def forward_change(self, key: str, new: str, old: str) -> None:
+        """Write what the children of the current node, a table, do with a change of a row: variables."""
+        assert self._node is not None
+        for child in self._children(self._fusion.topology.nodes[self._node]):
+            self._write_change(child, key, new, old)
+
+    def _write_change(self, name: str, key: str, new: str, old: str) -> None:
+        outer, self._node = self._node, name
+        node = self._fusion.topology.nodes[name]
+        operator = node.operator if isinstance(node, ProcessorNode) and name not in self._fusion.shared else None
+        if operator is None or not operator.fuse_change(self, key, new, old):
+            self.say_record()
+            made = f"{self.bind(tuple.__new__, 'new_tuple')}({self.bind(Change, 'change')}, ({new}, {old}, True))"
+            self.emit(f"{self.bind(self._fusion.closures[name], 'process')}({key}, {made}, timestamp, headers)")
+        self._node = outer
+
     @staticmethod
     def _children(node: Node) -> tuple[str, ...]:
         return tuple(getattr(node, "children", ()))
@@ -255,7 +284,7 @@ class SourceCode(LoopCode):
         """See LoopCode.say_record."""
         self.emit("task.stream_time_ms = stream_time")
         self.emit("task.message = message")
-        self.emit("task.timestamp = timestamp")
+        self.emit(f"task.timestamp = {self._record_time}")
         self.emit("task.headers = headers")
 
     def write_source(self, children: tuple[str, ...], to_key: Inline, to_value: Inline) -> None:
@@ -357,17 +386,7 @@ class FlushCode(LoopCode):
                 self.emit("new, timestamp = row")
             with self.block("if old is not None:"):
                 self.emit("old = old[0]")
-            for child in node.children:
-                self._write_change(child)
-
-    def _write_change(self, name: str) -> None:
-        outer, self._node = self._node, name
-        node = self._fusion.topology.nodes[name]
-        operator = node.operator if isinstance(node, ProcessorNode) and name not in self._fusion.shared else None
-        if operator is None or not operator.fuse_change(self, "key", "new", "old"):
-            made = f"{self.bind(tuple.__new__, 'new_tuple')}({self.bind(Change, 'change')}, (new, old, True))"
-            self.emit(f"{self.bind(self._fusion.closures[name], 'process')}(key, {made}, timestamp, headers)")
-        self._node = outer
+            self.forward_change("key", "new", "old")
 
 
 def _failed(source: str, task: TaskContext, errors: ErrorHandling) -> Callable[..., None]:

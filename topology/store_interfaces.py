@@ -117,3 +117,17 @@ class Cells(NamedTuple):
     own_value: Inline
     object_key: Inline
     table: Any = None
+
+
+class TimestampedRows(NamedTuple):
+    """A store's rows, 8 bytes of timestamp and the value, for code that does in line what its get and put do.
+
+    encode_key, encode_value, decode_value: between objects that are not None and bytes. get(row key): the row, None if
+    there is none; put(row key, row or None). Each change has to be told to the changelog first.
+    """
+
+    encode_key: Inline
+    encode_value: Inline
+    decode_value: Inline
+    get: Callable[[bytes], bytes | None]
+    put: Callable[[bytes, bytes | None], None]

@@ -23,9 +23,10 @@ STORES_BYTES_MIN = 16 * MIB
 def stores_config(config: Mapping[str, Any], num_threads: int, host: int) -> RocksDBConfig:
     """Return what the RocksDBs of one of num_threads processes share. host: the host's memory, in bytes.
 
-    With ``penstock.memory.bytes`` all of the share is given out: half to the block cache, a quarter to the memtables;
-    with an eighth a store with uncommitted updates asks for a commit. Without, it is RocksDBConfig's sizes, but no more
-    than fits into half of the host. Raises ConfigError if what is configured is too little.
+    With ``penstock.memory.bytes`` all of the share is given out: half to the block cache, a quarter to the memtables, a
+    sixteenth to the rows that were committed last; with an eighth a store with uncommitted updates asks for a commit.
+    Without, it is RocksDBConfig's sizes, but no more than fits into half of the host. Raises ConfigError if what is
+    configured is too little.
     """
     given: int | None = config["penstock.memory.bytes"]
     threads = max(num_threads, 1)
@@ -45,7 +46,8 @@ def stores_config(config: Mapping[str, Any], num_threads: int, host: int) -> Roc
             budget // MIB,
         )
         left = STORES_BYTES_MIN
-    sized = RocksDBConfig(left // 2, left // 4, min(RocksDBConfig().write_buffer_bytes, left // 16), left // 8)
+    memtable = min(RocksDBConfig().write_buffer_bytes, left // 16)
+    sized = RocksDBConfig(left // 2, left // 4, memtable, left // 8, left // 16)
     return sized if given is not None else _at_most(sized, RocksDBConfig())
 
 
@@ -55,4 +57,5 @@ def _at_most(one: RocksDBConfig, other: RocksDBConfig) -> RocksDBConfig:
         min(one.write_buffer_total_bytes, other.write_buffer_total_bytes),
         min(one.write_buffer_bytes, other.write_buffer_bytes),
         min(one.uncommitted_max_bytes, other.uncommitted_max_bytes),
+        min(one.recent_bytes, other.recent_bytes),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +12,17 @@ from typing import Any
 import pytest
 
 import penstock._driver_task
-from penstock import Processor, Record, Serdes, StreamsBuilder, StreamsError, TimeWindows, kernel
+from penstock import (
+    Materialized,
+    Processor,
+    Record,
+    Serdes,
+    Stores,
+    StreamsBuilder,
+    StreamsError,
+    TimeWindows,
+    kernel,
+)
 from penstock._driver_task import DriverTask
 from penstock.testing import TopologyTestDriver
 from penstock.topology import partitioners
@@ -22,7 +33,18 @@ from tests.goldens.case import files, read
 from tests.goldens.compare import compare_run
 
 CASES = Path(__file__).parents[1] / "goldens" / "cases"
+UNCACHED: dict[str, Any] = {"statestore.cache.max.bytes": 0}
 TEXT: Any = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
+
+
+class Reversed:
+    """A serde of a user's."""
+
+    def serialize(self, topic: str, value: str | None) -> bytes | None:
+        return None if value is None else value[::-1].encode()
+
+    def deserialize(self, topic: str, data: bytes | None) -> str | None:
+        return None if data is None else data.decode()[::-1]
 
 
 @pytest.fixture
@@ -64,12 +86,118 @@ def test_a_count_over_a_cache_calls_nothing_but_the_message_and_the_cache() -> N
     assert " + 1" in text
 
 
-def test_without_a_cache_the_aggregation_is_called() -> None:
+def test_without_a_cache_the_loop_reads_and_writes_the_rows() -> None:
     text = loop_of(
-        lambda builder: builder.stream("in", **TEXT).group_by_key().count(store="counts"),
-        **{"statestore.cache.max.bytes": 0},
+        lambda builder: builder.stream("in", **TEXT).group_by_key().count(store="counts").to_stream(), **UNCACHED
     )
+    assert "process_" not in text.replace("process_batch", "")
+    assert "get_row_" in text
+    assert "put_row_" in text
+
+
+@pytest.mark.parametrize(
+    "aggregate",
+    [
+        lambda stream: stream.group_by_key().count(store=Materialized("counts").with_logging_disabled()),
+        lambda stream: stream.group_by_key().count(store=Stores.in_memory_key_value_store("counts")),
+        lambda stream: stream.group_by_key().count(store=Materialized("counts", key_serde=Reversed())),
+        lambda stream: (
+            stream.group_by_key().count().group_by(lambda k, v: (k, v), **TEXT).count()
+        ),  # asks for old values
+    ],
+    ids=["no changelog", "in memory", "a serde of the user's", "old values"],
+)
+def test_where_an_update_is_more_than_a_row_the_aggregation_is_called(aggregate: Callable[[Any], Any]) -> None:
+    text = loop_of(lambda builder: aggregate(builder.stream("in", **TEXT)), **UNCACHED)
     assert "process_" in text.replace("process_batch", "")
+    assert "put_row_" not in text
+
+
+def uncached_results(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Run aggregations without a cache over records in any order; return all that was written and seen on the way."""
+    seen: list[Any] = []
+
+    def send(_task: Any, topic: str, key: Any, value: Any, at: int, headers: Any, partition: Any = None) -> None:
+        seen.append(("send", topic, key, value, at, headers))
+
+    def log_change(_task: Any, store: str, key: bytes, value: bytes | None, at: int, headers: Any = None) -> None:
+        seen.append(("log", store, key, value, at, headers))
+
+    class Look(Processor[Any, Any, Any, Any]):
+        def init(self, context: Any) -> None:
+            self.context = context
+
+        def process(self, record: Record[Any, Any]) -> None:
+            seen.append(("looked", record, self.context.current_stream_time_ms(), self.context.record_metadata()))
+            self.context.get_state_store("looks").put(record.key, record.value)  # logged with the record's time
+
+    def latest(key: str, value: str, old: list[str]) -> Any:
+        old.append(value)
+        return None if value == "3" else old
+
+    monkeypatch.setattr(DriverTask, "send", send)
+    monkeypatch.setattr(DriverTask, "log_change", log_change)
+    builder = StreamsBuilder()
+    looks = Stores.persistent_key_value_store("looks")
+    builder.add_state_store(Stores.key_value_store_builder(looks, Serdes.string(), Serdes.json()))
+    stream = builder.stream("in", **TEXT)
+    grouped = stream.group_by_key()
+    grouped.count(store="counts").to_stream().to("counts")
+    grouped.aggregate(list, latest, store="lists", value_serde=Serdes.json()).to_stream().process(Look, "looks")
+    grouped.reduce(max, store="largest").filter(lambda k, v: v != "4").to_stream().to("largest")
+    stream.to("same")
+    draw = random.Random(7)
+    with TopologyTestDriver(builder.build(), UNCACHED) as driver:
+        topic = driver.create_input_topic("in", *TEXT.values())
+        for number in range(300):
+            key = None if number % 50 == 9 else f"k{draw.randrange(9)}"
+            topic.pipe_input(key, str(draw.randrange(6)), draw.randrange(100), headers=[("n", b"%d" % number)])
+        for name in ("counts", "lists", "largest"):
+            seen.extend(driver.get_state_store(name).all())
+    return seen
+
+
+def test_without_a_cache_loops_do_what_the_closures_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    fused = uncached_results(monkeypatch)
+    monkeypatch.setattr(penstock._driver_task, "compile_topology", partial(compile_topology, fused=False))
+    assert fused == uncached_results(monkeypatch)
+    assert {row[0] for row in fused} >= {"send", "log", "looked"}
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_the_first_value_of_a_reduction_is_not_the_records_own(monkeypatch: pytest.MonkeyPatch, fused: bool) -> None:
+    monkeypatch.setattr(penstock._driver_task, "compile_topology", partial(compile_topology, fused=fused))
+    builder = StreamsBuilder()
+    stream = builder.stream("in", key_serde=Serdes.string(), value_serde=Serdes.json())
+    largest = stream.group_by_key().reduce(lambda old, new: new, store="newest").to_stream()
+    largest.map_values(lambda value: value.update(seen=True) or value).to("changed")
+    stream.to("same")
+    with TopologyTestDriver(builder.build(), UNCACHED) as driver:
+        for _ in range(2):
+            driver.create_input_topic("in", Serdes.string(), Serdes.json()).pipe_input("k", {"n": 1})
+        assert driver.create_output_topic("changed").read_values_to_list() == [{"n": 1, "seen": True}] * 2
+        assert driver.create_output_topic("same").read_values_to_list() == [{"n": 1}] * 2
+
+
+def test_behind_an_update_that_came_late_all_others_have_its_own_time() -> None:
+    builder = StreamsBuilder()
+    stream = builder.stream("in", **TEXT)
+    counts = stream.group_by_key().count(store="counts").to_stream()
+    counts.to("counts")
+    counts.filter(lambda key, count: 1 // (3 - count) >= 0).to("checked")
+    stream.to("same")
+    with TopologyTestDriver(builder.build(), UNCACHED) as driver:
+        topic = driver.create_input_topic("in", *TEXT.values())
+        topic.pipe_input("k", "v", 20)
+        topic.pipe_input("k", "v", 10)
+        found = {
+            name: [row.timestamp for row in driver.create_output_topic(name).read_records_to_list()]
+            for name in ("counts", "checked", "same")
+        }
+        assert found == {"counts": [20, 20], "checked": [20, 20], "same": [20, 10]}
+        with pytest.raises(StreamsError):
+            topic.pipe_input("k", "v", 15)
+        assert driver._task.timestamp == 15, "the record that failed"
 
 
 def test_a_node_that_two_ways_lead_to_is_called_by_both() -> None:
@@ -107,13 +235,6 @@ def test_with_the_kernel_a_count_over_a_cache_is_one_call() -> None:
 
 @pytest.mark.skipif(kernel.messages is None, reason="the compiled kernel is not built here")
 def test_with_the_kernel_what_is_compiled_reads_values_before_the_loop_has_them() -> None:
-    class Upper:
-        def serialize(self, topic: str, value: Any) -> bytes | None:
-            return None if value is None else value.encode()
-
-        def deserialize(self, topic: str, data: bytes | None) -> Any:
-            return None if data is None else data.decode().upper()
-
     def loop(value_serde: Any) -> str:
         return loop_of(lambda b: b.stream("in", key_serde=Serdes.string(), value_serde=value_serde).to("out"))
 
@@ -123,7 +244,7 @@ def test_with_the_kernel_what_is_compiled_reads_values_before_the_loop_has_them(
     assert not reads_itself(loop(Serdes.json()))
     assert not reads_itself(loop(Serdes.string()))
     assert reads_itself(loop(Serdes.long()))  # by more than a call
-    assert reads_itself(loop(Upper()))
+    assert reads_itself(loop(Reversed()))
 
 
 @pytest.mark.usefixtures("without_kernel")

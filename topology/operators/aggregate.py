@@ -10,6 +10,7 @@ from ..records import Change, Headers, ValueAndTimestamp
 from ..store_interfaces import StoreKind
 from ..task_context import Process
 from .fused_cells import FusedCell, cached_store
+from .fused_rows import FusedRow, written_rows
 from .operator import NodeContext, Operator
 from .table_store import (
     IS_LATEST,
@@ -28,7 +29,7 @@ Initializer = Callable[[], Any]
 Aggregator = Callable[[Any, Any, Any], Any]
 Reducer = Callable[[Any, Any], Any]
 
-#: Makes a row in half the time of ValueAndTimestamp(value, timestamp).
+#: Makes a row in half the time of ValueAndTimestamp(value, timestamp), and so a Change.
 new_row = tuple.__new__
 
 
@@ -52,18 +53,22 @@ class KStreamAggregator(Operator):
         return cached_store(node, self.store_name, StoreKind.TIMESTAMPED_KEY_VALUE)
 
     def fuse(self, code: LoopCode, names: Names) -> bool:
-        """See Operator.fuse: over a cached store."""
+        """See Operator.fuse: over a cached store, or one whose rows a loop can write itself."""
         store = self.flushed_store(code.context)
-        if store is None:
+        rows = written_rows(code.context, self.store_name) if store is None and not self.send_old_values else None
+        if store is None and rows is None:
             return False
         with code.block(f"if {names.key} is None or {names.value} is None:"):
             code.drop("null key or value")
         with code.block("else:"):
-            self.write_update(FusedCell(code, store.cells(), names.key), names)
+            if rows is None:
+                self.write_update(FusedCell(code, store.cells(), names.key), names)
+            else:
+                self.write_update(FusedRow(code, rows, self.store_name, names.key), names)
         return True
 
     @abstractmethod
-    def write_update(self, cell: FusedCell, names: Names) -> None:
+    def write_update(self, cell: FusedCell | FusedRow, names: Names) -> None:
         """Write how a record changes the row of its key."""
 
 
@@ -111,11 +116,11 @@ class KStreamAggregate(KStreamAggregator):
             else:
                 put_row(key, None if new is None else new_row(ValueAndTimestamp, (new, newest)))
             if forwards and code != NOT_PUT:
-                forward(key, Change(new, sent_old, code == IS_LATEST), newest, headers)
+                forward(key, new_row(Change, (new, sent_old, code == IS_LATEST)), newest, headers)
 
         return aggregate
 
-    def write_update(self, cell: FusedCell, names: Names) -> None:
+    def write_update(self, cell: FusedCell | FusedRow, names: Names) -> None:
         """See KStreamAggregator.write_update."""
         cell.aggregate(self.initializer, self.aggregator, names)
 
@@ -160,10 +165,10 @@ class KStreamReduce(KStreamAggregator):
             else:
                 put_row(key, None if new is None else new_row(ValueAndTimestamp, (new, newest)))
             if forwards and code != NOT_PUT:
-                forward(key, Change(new, sent_old, code == IS_LATEST), newest, headers)
+                forward(key, new_row(Change, (new, sent_old, code == IS_LATEST)), newest, headers)
 
         return reduce
 
-    def write_update(self, cell: FusedCell, names: Names) -> None:
+    def write_update(self, cell: FusedCell | FusedRow, names: Names) -> None:
         """See KStreamAggregator.write_update."""
         cell.reduce(self.reducer, names)

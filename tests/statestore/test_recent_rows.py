@@ -1,0 +1,125 @@
+"""Rows that stay in memory after a commit: what reads find there is what is on disk, and there is a limit to them."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from penstock.statestore import recent_rows
+from penstock.statestore.recent_rows import COMMITS_WITHOUT, MISSING, RecentRows, bytes_of_a_row
+from penstock.statestore.rocksdb_store import RocksDBConfig, RocksDBResources, RocksDBStore
+
+PLENTY = 1 << 20
+
+
+def key(number: int) -> bytes:
+    return b"key-%03d" % number
+
+
+def rows(*numbers: int) -> dict[bytes, bytes | None]:
+    return {key(number): b"value" for number in numbers}
+
+
+def kept(recent: RecentRows, numbers: range) -> list[int]:
+    return [number for number in numbers if recent.get(key(number)) is not MISSING]
+
+
+def test_what_was_committed_is_found_without_rocksdb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = RocksDBStore(tmp_path / "db")
+    store.put(b"k", b"1")
+    store.put(b"gone", None)
+    store.commit(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_db_get", pytest.fail)
+        assert store.get(b"k") == b"1"
+        assert store.get(b"gone") is None
+    assert store.get(b"never") is None
+    store.close()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_reads_are_those_of_a_dict_whatever_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    monkeypatch.setattr(recent_rows, "COMMITS_WITHOUT", 0)
+    draw = random.Random(seed)
+    store = RocksDBStore(tmp_path / "db", RocksDBResources(RocksDBConfig(recent_bytes=30 * 200)))
+    committed: dict[bytes, bytes] = {}
+    now: dict[bytes, bytes] = {}
+    for step in range(3_000):
+        chosen = key(draw.randrange(60))
+        action = draw.random()
+        if action < 0.45:
+            assert store.get(chosen) == now.get(chosen)
+        elif action < 0.8:
+            store.put(chosen, b"%d" % step)
+            now[chosen] = b"%d" % step
+        elif action < 0.9:
+            store.put(chosen, None)
+            now.pop(chosen, None)
+        elif action < 0.96:
+            store.commit(step)
+            committed = dict(now)
+        elif action < 0.97:
+            store.rollback()
+            now = dict(committed)
+        elif action < 0.98:
+            store.commit(step)
+            store.restore([(chosen, b"restored"), (key(3), None)], step)
+            now[chosen] = b"restored"
+            now.pop(key(3), None)
+            committed = dict(now)
+        else:
+            start, end = sorted((chosen, key(draw.randrange(60))))
+            store.delete_range(start, end)
+            now = {k: v for k, v in now.items() if not start <= k < end}
+            store.commit(step)
+            committed = dict(now)
+    assert dict(store.scan(None, None)) == now
+    store.close()
+
+
+def test_earlier_rows_stay_as_long_as_there_is_room() -> None:
+    recent = RecentRows()
+    room = 10 * int(bytes_of_a_row(rows(1)) + 1)
+    recent.take(rows(*range(6)), room)
+    assert kept(recent, range(20)) == [0, 1, 2, 3, 4, 5]
+    recent.take(rows(*range(4, 10)), room)
+    assert kept(recent, range(20)) == list(range(10))
+    recent.take(rows(*range(8, 12)), room)
+    assert kept(recent, range(20)) == [8, 9, 10, 11]
+    recent.take(rows(*range(11)), room)
+    assert kept(recent, range(20)) == []
+
+
+def test_rows_that_nobody_reads_are_not_kept_and_tried_again_later() -> None:
+    recent = RecentRows()
+    recent.take(rows(*range(8)), PLENTY)
+    recent.take(rows(*range(8)), PLENTY)
+    for _ in range(COMMITS_WITHOUT):
+        assert kept(recent, range(8)) == []
+        recent.take(rows(*range(8)), PLENTY)
+    assert kept(recent, range(8)) == list(range(8))
+
+
+def test_one_read_of_eight_rows_is_enough() -> None:
+    recent = RecentRows()
+    recent.take(rows(*range(8)), PLENTY)
+    recent.get(key(5))
+    recent.get(key(99))
+    recent.take({}, PLENTY)
+    assert kept(recent, range(8)) == list(range(8))
+    for _ in range(2):
+        recent.take({}, PLENTY)
+    assert kept(recent, range(8)) == [], "reads before the last commit do not count"
+
+
+def test_the_stores_of_a_process_share_the_room(tmp_path: Path) -> None:
+    resources = RocksDBResources(RocksDBConfig(recent_bytes=1_000))
+    stores = [RocksDBStore(tmp_path / str(number), resources) for number in range(4)]
+    assert resources.recent_bytes == 250
+    for store in stores[:3]:
+        store.close()
+    stores[0].close()
+    assert resources.recent_bytes == 1_000
+    stores[3].close()
