@@ -318,10 +318,11 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
         if not self.values.logs_value_and_timestamp:
             super()._write_entries(changes)
             return
-        task, row_key, write, put, name = self.task, self._row_key, self._write_entry, self.rows.put, self.name
-        encode, log_change, pack = self.serdes.encode_value, self.task.log_change, LONG.pack
+        task, write, put, name, serdes = self.task, self._write_entry, self.rows.put, self.name, self.serdes
+        row_key = serdes.key_of if serdes.cacheable_keys else self._row_key
+        encode, log_change, pack = serdes.value_of, self.task.log_change, LONG.pack
         for key, value, timestamp, headers, message in changes:
-            data = None if value is None else encode(value[0])
+            data = None if value is None or value[0] is None else encode(value[0])
             if data is None:
                 task.timestamp, task.headers, task.message = timestamp, headers, message
                 write(key, value)

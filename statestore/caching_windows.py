@@ -196,24 +196,26 @@ class CachingWindowStore(CachingSegments, WindowStore):
         if not self.values.logs_value_and_timestamp or not self._objects:
             super()._write_entries(changes)
             return
-        task, encode_key, write, put, name = (
-            self.task,
-            self._encode_key,
-            self._write_entry,
-            self.segments.put,
-            self.name,
-        )
-        encode, log_change, pack = self.serdes.encode_value, self.task.log_change, LONG.pack
+        task, write, name, segments = self.task, self._write_entry, self.name, self.segments
+        encode_key, encode, log_change = self.serdes.key_of, self.serdes.value_of, self.task.log_change
+        put, put_row, interval, pack = segments.put, segments.rows.put, segments.interval_ms, LONG.pack
+        window = None
         for key, value, timestamp, headers, message in changes:
-            data = None if value is None else encode(value[0])
+            data = None if value is None or value[0] is None else encode(value[0])
             if data is None:
                 task.timestamp, task.headers, task.message = timestamp, headers, message
                 write(key, value)
-            else:
-                start, newest = key[1], value[1]
-                log_key = encode_key(key[0]) + pack(start) + b"\0\0\0\0"
-                log_change(name, log_key, data, newest)
+                continue
+            record_key, start = key
+            if start != window:  # most changes are of the window of the change before
+                window, times, segment = start, pack(start) + b"\0\0\0\0", pack(start // interval)
+            newest = value[1]
+            log_key = encode_key(record_key) + times
+            log_change(name, log_key, data, newest)
+            if segments.indexed or not segments.taken_from <= start <= segments.observed_ms:
                 put(log_key, start, pack(newest) + data)
+            else:  # what put does with a row of the time that is open
+                put_row(segment + log_key, pack(newest) + data)
 
     def _encode(self, value: Any) -> bytes | None:
         return self.values.encode(value)

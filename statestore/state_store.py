@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import Message
-from penstock.topology.serdes import as_serde, deserializer_for, serializer_for
+from penstock.topology.serdes import as_serde, deserializer_for, inline, serializer_for
 from penstock.topology.store_interfaces import Cells, StoreBuilder, TimestampedRows
 from penstock.topology.task_context import TaskContext
 
@@ -108,7 +108,11 @@ class StateStore:
 
 
 class StoreSerdes:
-    """The four functions between objects and bytes of one store, and what is known about its objects."""
+    """The four functions between objects and bytes of one store, and what is known about its objects.
+
+    key_of, value_of: encode_key and encode_value for what is not None, without a call in between where they are
+    compiled.
+    """
 
     __slots__ = (
         "cacheable_keys",
@@ -117,7 +121,9 @@ class StoreSerdes:
         "decode_value",
         "encode_key",
         "encode_value",
+        "key_of",
         "key_to_bytes",
+        "value_of",
     )
 
     def __init__(self, builder: StoreBuilder, topic: str) -> None:
@@ -138,6 +144,8 @@ class StoreSerdes:
         self.decode_key = deserializer_for(key_serde, topic)
         self.encode_value = serializer_for(value_serde, topic)
         self.decode_value = deserializer_for(value_serde, topic)
+        self.key_of = inline(to_bytes).compiled or encode_key
+        self.value_of = inline(self.encode_value).compiled or self.encode_value
         self.cacheable_keys = key_serde.cacheable_keys
         self.copy_value = value_serde.copy
 
