@@ -20,7 +20,7 @@ from penstock.topology.task_context import TaskContext
 from .bytes_store import BytesStore, RawRow, Row, merge
 from .cached_rows import CachedRows, CacheKey
 from .caching_store import CachingStore, Copy, private_value
-from .segments import Segments
+from .segments import NOTHING_OBSERVED, Segments
 from .session_store import SessionStore
 from .state_store import LONG, null_key
 from .thread_cache import Changed, ThreadCache
@@ -187,7 +187,9 @@ class CachingWindowStore(CachingSegments, WindowStore):
         return self._cache.cells(self._load_cell, private_value(self.serdes), object_key)
 
     def _load_cell(self, key: CacheKey) -> Cell:
-        value = None if key in self._deleting else self._read_entry(key)
+        # Most windows are new when they are first asked for: none as late was ever written, so none is sought.
+        is_new = NOTHING_OBSERVED < self.segments.observed_ms < key[1]
+        value = None if is_new or key in self._deleting else self._read_entry(key)
         self._cached.put(key)
         return self._cache.add_clean(key, value)
 

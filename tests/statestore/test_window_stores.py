@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from penstock.topology.records import ValueAndTimestamp, Windowed
 from penstock.topology.serdes import Serdes
-from penstock.topology.store_interfaces import StoreBackend, StoreBuilder, StoreKind
+from penstock.topology.store_interfaces import VALUE, StoreBackend, StoreBuilder, StoreKind
 
 from .support import STATEFUL, OpenStore
 
@@ -368,3 +368,34 @@ def test_when_exactly_a_row_is_hidden_and_when_a_put_is_dropped(backend: StoreBa
     store.put("a", 9, SEGMENT - 1)
     assert len(task.dropped) == (2 if backend is IN_MEMORY else 1)
     assert len(task.changelog) == 9  # what is dropped is logged, as Kafka Streams does
+
+
+def test_windows_later_than_all_that_were_written_are_not_sought(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = window_builder(StoreKind.TIMESTAMPED_WINDOW, caching=True)
+    open_store = OpenStore(builder, tmp_path, 1_000_000)
+    sought: list[int] = []
+
+    def seek(*starts: int) -> list[int]:
+        """Load the cells of some windows, and return which the store has looked for."""
+        sought.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(open_store.store, "_read_entry", lambda key: sought.append(key[1]))
+            for start in starts:
+                assert open_store.store.cells().load(("k", start))[VALUE] is None
+        return sought
+
+    assert seek(10_000) == [10_000], "nothing is known of a store to which nothing was written"
+    open_store.store.put("a", ValueAndTimestamp(1, 1), 20_000)
+    open_store.commit()
+    assert seek(0, 20_000, 30_000) == [0, 20_000]
+    open_store.store.put("a", ValueAndTimestamp(1, 1), 40_000)
+    open_store.store.flush()
+    assert seek(30_001, 40_000, 50_000) == [30_001, 40_000]
+    open_store.abort()
+    assert seek(20_000, 40_000) == [20_000]
+    open_store.store.close()
+    open_store.open()
+    assert seek(20_000, 20_001) == [20_000], "it is known from what was committed"
+    open_store.store.close()
