@@ -165,22 +165,25 @@ cdef class RecordWriter:
         self.transactional = producer.transactional
         self.changelogs = {} if changelogs is None else dict(changelogs)
 
-    cdef bint is_usual(self, headers) except -1:
-        return not headers and not self.errors and (not self.transactional or self.producer.in_transaction)
+    cdef bint write(self, topic, int32_t partition, key, value, timestamp, headers) except -1:
+        """Return False if the record is not usual, or not one for RecordProducer.produce: plain has it."""
+        return (
+            not headers
+            and not self.errors
+            and (not self.transactional or self.producer.in_transaction)
+            and self.records.produce(topic, partition, key, value, timestamp)
+        )
 
     def send(self, topic, key, value, timestamp, headers, partition=None):
         """See record_collector.make_send."""
-        cdef int32_t to = PARTITIONER_DECIDES if partition is None else partition
-        if not self.is_usual(headers) or not self.records.produce(topic, to, key, value, timestamp):
+        if not self.write(topic, PARTITIONER_DECIDES if partition is None else partition, key, value, timestamp, headers):
             self.plain(topic, key, value, timestamp, headers, partition)
 
     def log_change(self, store_name, key, value, timestamp, headers=None):
         """See record_collector.make_log_change."""
-        if self.is_usual(headers):
-            topic, partition = self.changelogs[store_name]
-            if self.records.produce(topic, partition, key, value, timestamp):
-                return
-        self.plain(store_name, key, value, timestamp, headers)
+        topic, partition = self.changelogs[store_name]
+        if not self.write(topic, partition, key, value, timestamp, headers):
+            self.plain(store_name, key, value, timestamp, headers)
 
 
 @cython.final
@@ -211,11 +214,8 @@ cdef class RecordSink:
                 value = self.to_value(value)
         except Exception as error:
             return error
-        cdef RecordWriter writer = self.writer
-        if not writer.is_usual(headers) or not writer.records.produce(
-            self.topic, PARTITIONER_DECIDES, key, value, timestamp
-        ):
-            writer.plain(self.topic, key.encode() if is_ascii(key) else key, value, timestamp, headers)
+        if not self.writer.write(self.topic, PARTITIONER_DECIDES, key, value, timestamp, headers):
+            self.writer.plain(self.topic, key.encode() if is_ascii(key) else key, value, timestamp, headers)
         return None
 
 

@@ -51,8 +51,7 @@ class CachingRowStore(CachingKeyValueStore):
         return row
 
     def _own_value(self) -> Inline:
-        code = inline(self.serdes.decode_value)
-        return Inline(code.template.replace("{}", f"{{}}[{TIMESTAMP_BYTES}:]"), code.names)
+        return inline(self.serdes.decode_value).of(f"{{}}[{TIMESTAMP_BYTES}:]")
 
     def _write_entry(self, key: Any, value: Any) -> None:
         row_key = self._row_key(key)

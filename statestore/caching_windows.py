@@ -200,23 +200,25 @@ class CachingWindowStore(CachingSegments, WindowStore):
             return
         task, write, name, segments = self.task, self._write_entry, self.name, self.segments
         encode_key, encode, log_change = self.serdes.key_of, self.serdes.value_of, self.task.log_change
-        put, put_row, interval, pack = segments.put, segments.rows.put, segments.interval_ms, LONG.pack
-        window = None
+        put, put_row, pack = segments.put, segments.rows.put, LONG.pack
+        window = None  # of the change before: most changes are of the same one
         for key, value, timestamp, headers, message in changes:
             data = None if value is None or value[0] is None else encode(value[0])
             if data is None:
                 task.timestamp, task.headers, task.message = timestamp, headers, message
                 write(key, value)
+                window = None  # stream time may have advanced
                 continue
             record_key, start = key
-            if start != window:  # most changes are of the window of the change before
-                window, times, segment = start, pack(start) + b"\0\0\0\0", pack(start // interval)
+            if start != window:
+                window, times = start, pack(start) + b"\0\0\0\0"
+                segment = None if segments.indexed else segments.segment_for(start)
             newest = value[1]
             log_key = encode_key(record_key) + times
             log_change(name, log_key, data, newest)
-            if segments.indexed or not segments.taken_from <= start <= segments.observed_ms:
+            if segment is None:
                 put(log_key, start, pack(newest) + data)
-            else:  # what put does with a row of the time that is open
+            else:
                 put_row(segment + log_key, pack(newest) + data)
 
     def _encode(self, value: Any) -> bytes | None:

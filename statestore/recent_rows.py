@@ -34,7 +34,7 @@ class RecentRows:
         return value
 
     def take(self, rows: dict[bytes, bytes | None], max_bytes: int) -> None:
-        """Keep committed rows, which are the caller's no more, and the earlier ones if there is room for both."""
+        """Keep committed rows, and the earlier ones if there is room for both."""
         if self._found * USEFUL < len(self._rows):
             self._without = COMMITS_WITHOUT
         self._found = 0
@@ -45,7 +45,7 @@ class RecentRows:
             room = int(max_bytes / bytes_of_a_row(rows))
             self._rows.update(rows)
             if len(self._rows) > room:
-                self._rows = rows if len(rows) <= room else {}
+                self._rows = dict(rows) if len(rows) <= room else {}
 
     def clear(self) -> None:
         """Forget all rows: what is on disk has changed otherwise."""

@@ -329,7 +329,6 @@ class RocksDBStore(BytesStore):
         if self._deleted_ranges:
             self._recent.clear()
         self._recent.take(self._buffer, self._resources.recent_bytes)
-        self._buffer = {}
         self._forget_uncommitted()
 
     def restore(self, rows: Iterable[RawRow], next_offset: int | None, marks: Marks = NO_MARKS) -> None:

@@ -103,14 +103,19 @@ class Segments:
             if self.indexed:
                 self.rows.delete_range(INDEX_PREFIX + _pack(before), INDEX_PREFIX + _pack(self._live_from))
 
-    def put(self, key: bytes, time_ms: int, data: bytes | None) -> None:
-        """Set or delete the row of a changelog key; a row whose time has expired is dropped."""
+    def segment_for(self, time_ms: int) -> bytes | None:
+        """Return what the keys of rows of this time begin with, None if it has expired; stream time advances to it."""
         if time_ms > self.observed_ms:
             self.advance(time_ms)
-        if time_ms < self.taken_from:
+        return None if time_ms < self.taken_from else _pack(time_ms // self.interval_ms)
+
+    def put(self, key: bytes, time_ms: int, data: bytes | None) -> None:
+        """Set or delete the row of a changelog key; a row whose time has expired is dropped."""
+        segment = self.segment_for(time_ms)
+        if segment is None:
             self._on_expired()
             return
-        self.rows.put(_pack(time_ms // self.interval_ms) + key, data)
+        self.rows.put(segment + key, data)
         if self.indexed:
             self.rows.put(INDEX_PREFIX + self.schema.index_key(key), None if data is None else b"")
 

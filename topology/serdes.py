@@ -189,6 +189,10 @@ class Inline(NamedTuple):
     names: Mapping[str, Any]
     takes_none: bool = False
 
+    def of(self, argument: str) -> Inline:
+        """Return the same of an expression, with {} or {0} for the variable in it."""
+        return self._replace(template=self.template.replace("{}", argument))
+
     @property
     def compiled(self) -> Callable[[Any], Any] | None:
         """The function that this calls, if it does nothing else and that is compiled: the kernel may call it then."""
@@ -209,9 +213,8 @@ def inline(function: Callable[..., Any]) -> Inline:
 
 def with_window(inner: Callable[..., Any], times: str, pack: Callable[..., bytes]) -> Inline:
     """Return what serializes a windowed key: the key inside by inner, then pack(times); times: an expression of {0}."""
-    code = inline(inner)
-    key = code.template.replace("{}", "{0}[0]")
-    return Inline(f"(b'' if {{0}}[0] is None else {key}) + {{pack}}({times})", {**code.names, "pack": pack})
+    key = inline(inner).of("{0}[0]")
+    return Inline(f"(b'' if {{0}}[0] is None else {key.template}) + {{pack}}({times})", {**key.names, "pack": pack})
 
 
 def set_inline(function: Callable[..., Any], code: Inline) -> None:

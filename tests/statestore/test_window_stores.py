@@ -399,3 +399,14 @@ def test_windows_later_than_all_that_were_written_are_not_sought(
     open_store.open()
     assert seek(20_000, 20_001) == [20_000], "it is known from what was committed"
     open_store.store.close()
+
+
+def test_what_has_expired_by_a_deletion_in_the_same_flush_is_not_taken_in(tmp_path: Path) -> None:
+    open_store = OpenStore(window_builder(StoreKind.TIMESTAMPED_WINDOW, caching=True), tmp_path, 1_000_000)
+    store = open_store.store
+    for key, start in (("a", 0), ("b", 400_000), ("c", 0)):
+        store.put(key, None if key == "b" else ValueAndTimestamp(1, start), start)
+    open_store.commit()
+    assert list(store.rows.scan(None, None)) == []
+    assert open_store.task.dropped == ["store"]
+    store.close()

@@ -27,6 +27,7 @@ from penstock._driver_task import DriverTask
 from penstock.testing import TopologyTestDriver
 from penstock.topology import partitioners
 from penstock.topology.compiled import compile_topology
+from penstock.topology.exception_handlers import ErrorHandlerContext, Response
 from penstock.topology.partitioners import WindowedHashes, WindowedStreamPartitioner, partition_for_key
 from penstock.topology.windowed_serdes import TimeWindowedSerde
 from tests.goldens.case import files, read
@@ -198,6 +199,27 @@ def test_behind_an_update_that_came_late_all_others_have_its_own_time() -> None:
         with pytest.raises(StreamsError):
             topic.pipe_input("k", "v", 15)
         assert driver._task.timestamp == 15, "the record that failed"
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_an_error_behind_an_update_that_came_late_tells_the_records_time(
+    monkeypatch: pytest.MonkeyPatch, fused: bool
+) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def recording(context: ErrorHandlerContext, record: Any, error: Exception) -> Response:
+        seen.append((context.timestamp, record.timestamp))
+        return Response.resume()
+
+    monkeypatch.setattr(penstock._driver_task, "compile_topology", partial(compile_topology, fused=fused))
+    builder = StreamsBuilder()
+    counts = builder.stream("in", **TEXT).group_by_key().count(store="counts").to_stream()
+    counts.map_values(lambda count: {count}).to("out", value_serde=Serdes.json())
+    with TopologyTestDriver(builder.build(), {**UNCACHED, "production.exception.handler": recording}) as driver:
+        topic = driver.create_input_topic("in", *TEXT.values())
+        topic.pipe_input("k", "v", 20)
+        topic.pipe_input("k", "v", 10)
+    assert seen == [(20, 20), (10, 20)], "the record that is processed, and what it came to"
 
 
 def test_a_node_that_two_ways_lead_to_is_called_by_both() -> None:

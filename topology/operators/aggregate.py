@@ -10,7 +10,8 @@ from ..records import Change, Headers, ValueAndTimestamp
 from ..store_interfaces import StoreKind
 from ..task_context import Process
 from .fused_cells import FusedCell, cached_store
-from .fused_rows import FusedRow, written_rows
+from .fused_rows import FusedRow
+from .fused_update import FusedUpdate
 from .operator import NodeContext, Operator
 from .table_store import (
     IS_LATEST,
@@ -54,21 +55,25 @@ class KStreamAggregator(Operator):
 
     def fuse(self, code: LoopCode, names: Names) -> bool:
         """See Operator.fuse: over a cached store, or one whose rows a loop can write itself."""
-        store = self.flushed_store(code.context)
-        rows = written_rows(code.context, self.store_name) if store is None and not self.send_old_values else None
-        if store is None and rows is None:
+        update = self._update(code, names.key)
+        if update is None:
             return False
         with code.block(f"if {names.key} is None or {names.value} is None:"):
             code.drop("null key or value")
         with code.block("else:"):
-            if rows is None:
-                self.write_update(FusedCell(code, store.cells(), names.key), names)
-            else:
-                self.write_update(FusedRow(code, rows, self.store_name, names.key), names)
+            self.write_update(update, names)
         return True
 
+    def _update(self, code: LoopCode, key: str) -> FusedUpdate | None:
+        """Return what writes an update of the store, None if the closure has to be called."""
+        cached = self.flushed_store(code.context)
+        if cached is not None:
+            return FusedCell(code, cached.cells(), key)
+        rows = None if self.send_old_values else code.context.store(self.store_name).timestamped_rows()
+        return None if rows is None else FusedRow(code, rows, self.store_name, key)
+
     @abstractmethod
-    def write_update(self, cell: FusedCell | FusedRow, names: Names) -> None:
+    def write_update(self, update: FusedUpdate, names: Names) -> None:
         """Write how a record changes the row of its key."""
 
 
@@ -120,9 +125,9 @@ class KStreamAggregate(KStreamAggregator):
 
         return aggregate
 
-    def write_update(self, cell: FusedCell | FusedRow, names: Names) -> None:
+    def write_update(self, update: FusedUpdate, names: Names) -> None:
         """See KStreamAggregator.write_update."""
-        cell.aggregate(self.initializer, self.aggregator, names)
+        update.aggregate(self.initializer, self.aggregator, names)
 
 
 class KStreamReduce(KStreamAggregator):
@@ -169,6 +174,6 @@ class KStreamReduce(KStreamAggregator):
 
         return reduce
 
-    def write_update(self, cell: FusedCell | FusedRow, names: Names) -> None:
+    def write_update(self, update: FusedUpdate, names: Names) -> None:
         """See KStreamAggregator.write_update."""
-        cell.reduce(self.reducer, names)
+        update.reduce(self.reducer, names)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..store_interfaces import HEADERS, MESSAGE, STAMP, TIMESTAMP, USED, VALUE, Cells, StoreKind
-from .counting import count_aggregator, count_initializer
+from .fused_update import FusedUpdate, counts
 from .operator import NodeContext
 from .table_store import private_copy
 from .value_getters import KTableValueGetter
@@ -48,18 +48,16 @@ def write_lookup(code: LoopCode, getter: KTableValueGetter, key: str, row: str, 
         code.emit(f"{value} = None if {row} is None else {code.use(getter.cells.own_value, row)}")
 
 
-class FusedCell:
-    """Writes how a record updates the row (value, timestamp) of one cache key.
+class FusedCell(FusedUpdate):
+    """Writes how a record updates the row of one cache key in its cell.
 
     cells: the store's; key: the variable with the cache key.
     """
 
     def __init__(self, code: LoopCode, cells: Cells, key: str) -> None:
-        self._code = code
+        super().__init__(code)
         self._cells = cells
-        self._key = key
-        self._cell, self._row, self._old = code.fresh("cell"), code.fresh("row"), code.fresh("old")
-        self._new, self._newest = code.fresh("new"), code.fresh("newest")
+        self._key, self._cell = key, code.fresh("cell")
         if cells.table is None:
             self._updates = None
             self._grew = code.flag("grew")
@@ -67,46 +65,24 @@ class FusedCell:
             self._updates = cells.table.updates(cells.load, private_copy)
 
     def aggregate(self, initializer: Callable[[], Any], aggregator: Callable[..., Any], names: Names) -> None:
-        """Write new = aggregator(key, value, old), where old is initializer() for a new key."""
-        code = self._code
-        counts = aggregator is count_aggregator and initializer is count_initializer
-        if self._updates is not None:
-            if counts:
-                self._call(self._updates.count)
-            else:
-                bound = code.bind(initializer, "initializer"), code.bind(aggregator, "aggregator")
-                self._call(self._updates.aggregate, *bound, after_key=(names.key, names.value))
-            return
-        self._find()
-        with code.block(f"if {self._row} is None:"):
-            code.emit(f"{self._old} = {'0' if counts else code.bind(initializer, 'initializer') + '()'}")
-            code.emit(f"{self._newest} = timestamp")
-        with code.block("else:"):
-            self._unpack()
-        if counts:
-            code.emit(f"{self._new} = {self._old} + 1")
-            self._put(f"({self._new}, {self._newest})")
-            return
-        code.emit(f"{self._new} = {code.bind(aggregator, 'aggregator')}({names.key}, {names.value}, {self._old})")
-        self._put_private(names.value)
+        """See FusedUpdate.aggregate."""
+        if self._updates is None:
+            super().aggregate(initializer, aggregator, names)
+        elif counts(initializer, aggregator):
+            self._call(self._updates.count)
+        else:
+            bound = self._code.bind(initializer, "initializer"), self._code.bind(aggregator, "aggregator")
+            self._call(self._updates.aggregate, *bound, after_key=(names.key, names.value))
 
     def reduce(self, reducer: Callable[[Any, Any], Any], names: Names) -> None:
-        """Write new = reducer(old, value), or the value itself for a new key."""
-        code, value = self._code, names.value
-        if self._updates is not None:
-            self._call(self._updates.reduce, code.bind(reducer, "reducer"), after_key=(value,))
-            return
-        self._find()
-        with code.block(f"if {self._row} is None:"):
-            code.emit(f"{self._new} = {value}")
-            code.emit(f"{self._newest} = timestamp")
-        with code.block("else:"):
-            self._unpack()
-            code.emit(f"{self._new} = {code.bind(reducer, 'reducer')}({self._old}, {value})")
-        self._put_private(value)
+        """See FusedUpdate.reduce."""
+        if self._updates is None:
+            super().reduce(reducer, names)
+        else:
+            self._call(self._updates.reduce, self._code.bind(reducer, "reducer"), after_key=(names.value,))
 
     def _call(self, update: Callable[..., bool], *before_key: str, after_key: tuple[str, ...] = ()) -> None:
-        """Write the call of a compiled update, which does all that the lines below do."""
+        """Write the call of a compiled update, which does all that the lines of FusedUpdate do."""
         code = self._code
         message = "message" if code.keeps_messages else "None"
         arguments = ", ".join([*before_key, self._key, *after_key, "timestamp", "headers", message])
@@ -124,21 +100,13 @@ class FusedCell:
 
     def _unpack(self) -> None:
         self._code.emit(f"{self._old}, {self._newest} = {self._row}")
-        with self._code.block(f"if timestamp > {self._newest}:"):
-            self._code.emit(f"{self._newest} = timestamp")
 
-    def _put_private(self, value: str) -> None:
-        """Put the new value, or a copy if it is the record's own, which others have too."""
-        code, new = self._code, self._new
-        with code.block(f"if {new} is {value}:"):
-            code.emit(f"{new} = {code.bind(private_copy, 'private_copy')}({value})")
-        self._put(f"None if {new} is None else ({new}, {self._newest})")
-
-    def _put(self, row: str) -> None:
+    def _put(self, may_delete: bool) -> None:
         code, cell = self._code, self._cell
+        row = f"({self._new}, {self._newest})"
         with code.block(f"if not {cell}[{STAMP}]:"):
             code.emit(f"{code.bind(self._cells.make_dirty, 'make_dirty')}({cell})")
-        code.emit(f"{cell}[{VALUE}] = {row}")
+        code.emit(f"{cell}[{VALUE}] = {f'None if {self._new} is None else {row}' if may_delete else row}")
         code.emit(f"{cell}[{STAMP}] = {code.bind(self._cells.next_stamp, 'next_stamp')}()")
         code.emit(f"{cell}[{TIMESTAMP}] = timestamp")
         code.emit(f"{cell}[{HEADERS}] = headers")

@@ -1,0 +1,77 @@
+"""What aggregations write into a fused loop to update the row of a key, wherever it is: see fusion.py."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .counting import count_aggregator, count_initializer
+from .table_store import private_copy
+
+if TYPE_CHECKING:
+    from ..fusion import LoopCode, Names
+
+
+class FusedUpdate(ABC):
+    """Writes how a record updates the row (value, timestamp) of one key; a subclass knows where the row is."""
+
+    def __init__(self, code: LoopCode) -> None:
+        self._code = code
+        self._row, self._old = code.fresh("row"), code.fresh("old")
+        self._new, self._newest = code.fresh("new"), code.fresh("newest")
+
+    def aggregate(self, initializer: Callable[[], Any], aggregator: Callable[..., Any], names: Names) -> None:
+        """Write new = aggregator(key, value, old), where old is initializer() for a new key."""
+        code, old, new = self._code, self._old, self._new
+        is_count = counts(initializer, aggregator)
+        self._look_up(f"{old} = {'0' if is_count else code.bind(initializer, 'initializer') + '()'}")
+        if is_count:
+            code.emit(f"{new} = {old} + 1")
+            self._put(may_delete=False)
+        else:
+            code.emit(f"{new} = {code.bind(aggregator, 'aggregator')}({names.key}, {names.value}, {old})")
+            self._put_private(names.value)
+
+    def reduce(self, reducer: Callable[[Any, Any], Any], names: Names) -> None:
+        """Write new = reducer(old, value), or the value itself for a new key."""
+        new, value = self._new, names.value
+        self._look_up(f"{new} = {value}", f"{new} = {self._code.bind(reducer, 'reducer')}({self._old}, {value})")
+        self._put_private(value)
+
+    def _look_up(self, for_a_new_key: str, for_a_known_key: str | None = None) -> None:
+        code = self._code
+        self._find()
+        with code.block(f"if {self._row} is None:"):
+            code.emit(for_a_new_key)
+            code.emit(f"{self._newest} = timestamp")
+        with code.block("else:"):
+            self._unpack()
+            with code.block(f"if timestamp > {self._newest}:"):
+                code.emit(f"{self._newest} = timestamp")
+            if for_a_known_key is not None:
+                code.emit(for_a_known_key)
+
+    def _put_private(self, value: str) -> None:
+        """Put the new value, or a copy if it is the record's own, which others have too."""
+        code, new = self._code, self._new
+        with code.block(f"if {new} is {value}:"):
+            code.emit(f"{new} = {code.bind(private_copy, 'private_copy')}({value})")
+        self._put(may_delete=True)
+
+    @abstractmethod
+    def _find(self) -> None:
+        """Write how the row gets into its variable, None if there is none."""
+
+    @abstractmethod
+    def _unpack(self) -> None:
+        """Write how the row becomes the old value and the newest timestamp."""
+
+    @abstractmethod
+    def _put(self, may_delete: bool) -> None:
+        """Write what becomes of the new value and the newest timestamp. may_delete: the value may be None."""
+
+
+def counts(initializer: Callable[[], Any], aggregator: Callable[..., Any]) -> bool:
+    """Return whether an aggregation is count()'s."""
+    return aggregator is count_aggregator and initializer is count_initializer
