@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Generator, Iterable, Iterator
+import time
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from itertools import dropwhile, takewhile
 from pathlib import Path
+from shutil import disk_usage
 from typing import cast
 from weakref import WeakSet
 
@@ -46,8 +48,13 @@ OFFSETS = "offsets"
 OFFSET_KEY = b"changelog-offset"
 #: Properties that say what is in memory only.
 IN_MEMTABLES = ("rocksdb.num-entries-active-mem-table", "rocksdb.num-immutable-mem-table")
-#: Counts flushes and compactions that failed since the database was opened.
-BACKGROUND_ERRORS = "rocksdb.background-errors"
+#: Properties that say whether writes have to wait, and how fast they may be; 0: they need not, at any rate.
+WRITES_STOPPED, DELAYED_WRITE_RATE = "rocksdb.is-write-stopped", "rocksdb.actual-delayed-write-rate"
+#: How many flushes and compactions are making room.
+AT_WORK = ("rocksdb.num-running-flushes", "rocksdb.num-running-compactions")
+ROOM_POLL_SECONDS = 0.001
+#: What RocksDB says to a write that would have to wait, and may not.
+WRITE_STALL = "Write stall"
 #: Room for the offsets of several thousand commits; when it is full, both column families are flushed.
 OFFSETS_WRITE_BUFFER_BYTES = 256 << 10
 _number = struct.Struct(">q")
@@ -337,7 +344,34 @@ class RocksDBStore(BytesStore):
         self._recent.clear()
         self._forget_uncommitted()
 
-    def _write(self, rows: Iterable[RawRow], offset: int | None, marks: Marks) -> None:
+    def _write(self, rows: Collection[RawRow], offset: int | None, marks: Marks) -> None:
+        """Write a batch, and wait here where RocksDB has no room in its memtables.
+
+        A write that waits in RocksDB holds the GIL, and once a flush in the background has failed for want of space it
+        waits for ever: there could be space again some day. Writes that RocksDB only slows down are its own to delay.
+        """
+        while not (batch := self._batch(rows, offset, marks)).is_empty():
+            self._cursor = None
+            stopped, delayed = (self._db.property_int_value(name) for name in (WRITES_STOPPED, DELAYED_WRITE_RATE))
+            try:
+                self._db.write(batch, self._no_wal if delayed and not stopped else self._no_wait)
+                return
+            except Exception as error:  # rocksdict raises nothing more special
+                if WRITE_STALL not in str(error):
+                    raise ProcessorStateError(
+                        f"Cannot write to the store {self.path}: {error}; is the disk full?"
+                    ) from error
+            self._wait_for_room()
+
+    def _wait_for_room(self) -> None:
+        """Wait until writes need not; raises ProcessorStateError if nothing is under way that makes room, or can be."""
+        while self._db.property_int_value(WRITES_STOPPED):
+            if any(self._db.property_int_value(name) for name in AT_WORK):
+                time.sleep(ROOM_POLL_SECONDS)  # RocksDB tells nobody when it is done, but those who wait in it
+            else:
+                self.persist()
+
+    def _batch(self, rows: Collection[RawRow], offset: int | None, marks: Marks) -> WriteBatch:
         batch = WriteBatch(raw_mode=True)
         put, delete = batch.put, batch.delete
         for start, end in self._deleted_ranges:
@@ -351,16 +385,7 @@ class RocksDBStore(BytesStore):
             put(OFFSET_KEY, _number.pack(offset), self._offsets_handle)
         for name, number in marks.items():
             put(name.encode(), _number.pack(number), self._offsets_handle)
-        if batch.is_empty():
-            return
-        self._cursor = None
-        # When a flush in the background has failed, RocksDB goes on until its memtables are full and then lets a write
-        # wait for ever, because there could be space again some day: a write that does not wait says what is wrong.
-        failed = self._db.property_int_value(BACKGROUND_ERRORS)
-        try:
-            self._db.write(batch, self._no_wait if failed else self._no_wal)
-        except Exception as error:  # rocksdict raises nothing more special
-            raise ProcessorStateError(f"Cannot write to the store {self.path}: {error}; is the disk full?") from error
+        return batch
 
     def _forget_uncommitted(self) -> None:
         self._buffer.clear()
@@ -400,7 +425,8 @@ class RocksDBStore(BytesStore):
             self._offsets.compact_range(None, None, options)
             left = [family.property_int_value(name) for family in (self._db, self._offsets) for name in IN_MEMTABLES]
             if any(left):  # compact_range itself does not say that it failed
-                raise OSError(f"memtables were not written (entries and memtables left: {left})")
+                free_mb = disk_usage(self.path).free >> 20
+                raise OSError(f"memtables were not written ({free_mb} MB free, entries and memtables left: {left})")
         except Exception as error:  # rocksdict raises nothing more special
             raise ProcessorStateError(f"Cannot flush the store {self.path}: {error}; is the disk full?") from error
 

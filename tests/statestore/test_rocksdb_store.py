@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from penstock.topology.errors import LockError, ProcessorStateError, TaskCorrupt
 from penstock.topology.records import TaskId
 from penstock.topology.serdes import Serdes
 from penstock.topology.store_interfaces import StoreBuilder, StoreKind
+from tests.small_disk import small_disk
 
 from .support import StoreTask
 
@@ -155,6 +157,62 @@ def test_a_full_disk_is_an_error_that_says_so_and_leaves_the_last_state_on_disk(
     store = RocksDBStore(path)
     assert store.committed_offset() == 1
     assert list(store.scan(None, None)) == [(b"a", b"1")]
+    store.close()
+
+
+#: RocksDB writes memtables in the background while commits go on, until there is no space: the first write that has to
+#: wait for room has begun before a failure is known, or not; several stores, because both happen.
+FULL_IN_THE_BACKGROUND = """
+import sys
+from pathlib import Path
+from shutil import rmtree
+from penstock.statestore.rocksdb_store import RocksDBStore
+from penstock.topology.errors import ProcessorStateError
+
+for number in range(5):
+    path = Path(sys.argv[1]) / str(number)
+    store = RocksDBStore(path, configure=lambda options: options.set_write_buffer_size(1 << 16))
+    try:
+        for offset in range(100_000):
+            store.put(b"%d" % offset, b"%d" % (offset * 7919) * 2_000)
+            store.commit(offset)
+    except ProcessorStateError as error:
+        print(error)
+    try:
+        store.close()
+    except ProcessorStateError:
+        rmtree(path)
+"""
+
+
+def test_a_commit_that_waits_for_room_does_not_wait_for_a_full_disk(tmp_path: Path) -> None:
+    place = tmp_path / "disk"
+    with small_disk(place, 8) as disk:
+        command = [*disk.prefix, sys.executable, "-c", FULL_IN_THE_BACKGROUND, str(place)]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    said = run.stdout.splitlines()
+    assert len(said) == 5
+    assert all(
+        re.search(r"the store /\S*/disk/\d: .*(No space left|[01] MB free).*is the disk full\?", line) for line in said
+    )
+
+
+class WaitingStore(RocksDBStore):
+    waits = 0
+
+    def _wait_for_room(self) -> None:
+        self.waits += 1
+        super()._wait_for_room()
+
+
+def test_commits_that_are_faster_than_the_disk_wait_for_it(tmp_path: Path) -> None:
+    store = WaitingStore(tmp_path / "store", configure=lambda options: options.set_write_buffer_size(1 << 16))
+    for offset in range(2_000):
+        store.put(b"%d" % offset, b"%d" % (offset * 7919) * 2_000)
+        store.commit(offset)
+    assert store.waits
+    assert [key for key, _ in store.scan(None, None)] == sorted(b"%d" % offset for offset in range(2_000))
+    assert store.committed_offset() == 1_999
     store.close()
 
 

@@ -1,16 +1,12 @@
-"""A disk that is full, for real: a small file system of the test's own in a mount namespace, filled and freed again."""
+"""A disk that is full, for real: a small file system of the test's own, filled and freed again."""
 
 from __future__ import annotations
 
 import re
-import shutil
 import signal
-import subprocess
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 from random import Random
 from threading import Thread
 
@@ -19,16 +15,13 @@ from broker_stage import PATIENCE_SECONDS, App, last_line, read_table, wait_for_
 from confluent_kafka import Producer
 
 from penstock.supervisor.exit_codes import ExitCode
+from tests.small_disk import small_disk
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 DISK_MB = 160
-#: What is left when the ballast is on it: enough to open the stores.
-FREE_MB = 4
 KEYS, VALUE_BYTES = 2_000, 10_000  # 20 MB of state, through memtables of 1 MB
-#: Makes the file system and lives as long as it is needed.
-HOLDER = "mount -t tmpfs -o size={size}m tmpfs {place} && echo mounted && exec sleep infinity"
 LATEST = """
 def small_memtables(store, options, config):
     options.set_write_buffer_size(1 << 20)
@@ -39,42 +32,6 @@ stream.group_by_key().reduce(lambda old, new: new, store="latest").to_stream().t
     {sink!r}, key_serde=TEXT, value_serde=TEXT
 )
 """
-
-
-class Disk:
-    """A file system of DISK_MB that only processes see that run with ``prefix``."""
-
-    def __init__(self, holder: subprocess.Popen[str], place: Path) -> None:
-        self.prefix = (
-            *("nsenter", "--preserve-credentials", "--user", "--mount", "--target", str(holder.pid)),
-            f"--wd={place.parent}",
-        )
-        self._seen_from_here = Path(f"/proc/{holder.pid}/root{place}")
-
-    def fill(self) -> None:
-        (self._seen_from_here / "ballast").write_bytes(bytes((DISK_MB - FREE_MB) << 20))
-
-    def free(self) -> None:
-        (self._seen_from_here / "ballast").unlink()
-
-
-@contextmanager
-def small_disk(place: Path) -> Iterator[Disk]:
-    place.mkdir()
-    if shutil.which("unshare") is None or shutil.which("nsenter") is None:
-        pytest.skip("unshare and nsenter (util-linux) are needed for a file system of the test's own")
-    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
-    with subprocess.Popen(
-        [*command, HOLDER.format(size=DISK_MB, place=place)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as holder:
-        assert holder.stdout is not None
-        try:
-            if holder.stdout.readline() != "mounted\n":
-                holder.wait()
-                pytest.skip(f"this machine allows no mount namespaces: {holder.stderr and holder.stderr.read()}")
-            yield Disk(holder, place)
-        finally:
-            holder.kill()
 
 
 def produce(bootstrap_servers: str, topic: str, seed: int, keys: int = KEYS) -> dict[str, str]:
@@ -113,7 +70,7 @@ def test_a_full_disk_is_said_to_be_full_and_nothing_is_lost_once_there_is_space(
     source, sink = make_topic("in", 2), make_topic("out", 2)
     app.module(LATEST.format(source=source, sink=sink))
     produce(bootstrap_servers, source, seed=1)
-    with small_disk(app.folder / "disk") as disk:
+    with small_disk(app.folder / "disk", DISK_MB) as disk:
         app.config["state.dir"] = str(app.folder / "disk" / "state")
         app.config["rocksdb.config.setter"] = "user_app:small_memtables"
         app.prefix = disk.prefix
