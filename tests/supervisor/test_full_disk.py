@@ -90,4 +90,4 @@ def test_a_full_disk_is_said_to_be_full_and_nothing_is_lost_once_there_is_space(
         process.send_signal(signal.SIGTERM)
         _, log = process.communicate(timeout=PATIENCE_SECONDS)
         assert process.returncode == ExitCode.OK, log
-        assert "ERROR" not in log
+        assert "ERROR" not in log, log
