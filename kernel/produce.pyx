@@ -7,8 +7,10 @@ The producer stays confluent-kafka's, which does all else, and produces what is 
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int32_t, int64_t, uintptr_t
+from cpython.tuple cimport PyTuple_Check, PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
+from libc.string cimport memcpy
 
 import confluent_kafka
 from confluent_kafka import KafkaError
@@ -28,6 +30,7 @@ cdef extern from "librdkafka.h":
     const char *rd_err2str(int) nogil
     void *rd_topic_new(void *, const char *, void *) nogil
     void rd_topic_destroy(void *) nogil
+    int32_t rd_msg_partitioner_murmur2(const void *, const void *, size_t, int32_t, void *, void *) nogil
 
 cdef extern from "delivery.h":
     ctypedef struct losses:
@@ -46,6 +49,7 @@ cdef enum:
     PARTITIONER_DECIDES = -1
     NOW = 0
     EARLIEST = 1  # librdkafka takes timestamp 0 for "now"
+    TIME_BYTES = 8  # of a time in a windowed key
 
 USABLE = PATH is not None and rd_load(PATH.encode())
 #: What a Producer must be configured with to have a RecordProducer.
@@ -217,6 +221,73 @@ cdef class RecordSink:
         if not self.writer.write(self.topic, PARTITIONER_DECIDES, key, value, timestamp, headers):
             self.writer.plain(self.topic, key.encode() if is_ascii(key) else key, value, timestamp, headers)
         return None
+
+
+@cython.final
+cdef class WindowedSink:
+    """A sink's way for windowed keys: the key inside, by to_key, then times of the window; the partition is the key's.
+
+    times: where in a Windowed they are.
+    """
+
+    cdef RecordWriter writer
+    cdef str topic
+    cdef object to_key, to_value
+    cdef tuple times
+    cdef bint has_texts
+
+    def __init__(self, RecordWriter writer not None, str topic not None, to_key, tuple times not None, to_value):
+        self.writer = writer
+        self.topic = topic
+        self.to_key = to_key
+        self.times = times
+        self.to_value = to_value
+        self.has_texts = to_key is str.encode
+
+    def send(self, windowed, value, timestamp, headers, int32_t partitions):
+        """Send a record and return None, or return why its value cannot be serialized: an Exception."""
+        if not PyTuple_Check(windowed) or PyTuple_GET_SIZE(windowed) != 3:
+            raise TypeError(f"a windowed key is needed, not {windowed!r}")
+        cdef bytes key = self.key_bytes(windowed)
+        cdef size_t size = PyBytes_GET_SIZE(key) - TIME_BYTES * len(self.times)
+        cdef int32_t partition = rd_msg_partitioner_murmur2(NULL, PyBytes_AS_STRING(key), size, partitions, NULL, NULL)
+        if value is not None:
+            try:
+                value = self.to_value(value)
+            except Exception as error:
+                return error
+        if not self.writer.write(self.topic, partition, key, value, timestamp, headers):
+            self.writer.plain(self.topic, key, value, timestamp, headers, partition)
+        return None
+
+    cdef bytes key_bytes(self, windowed):
+        cdef object key = <object>PyTuple_GET_ITEM(windowed, 0)
+        cdef const char *data = NULL
+        cdef Py_ssize_t size = 0
+        cdef uint64_t time
+        cdef int i
+        if self.has_texts and is_ascii(key):
+            data, size = <const char *>PyUnicode_1BYTE_DATA(<str>key), PyUnicode_GET_LENGTH(<str>key)
+        elif key is not None:
+            key = <bytes?>self.to_key(key)
+            data, size = PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
+        made = PyBytes_FromStringAndSize(NULL, size + TIME_BYTES * len(self.times))
+        cdef char *to = PyBytes_AS_STRING(made)
+        if size:
+            memcpy(to, data, size)
+        to += size
+        for field in self.times:
+            time = <uint64_t><int64_t><object>PyTuple_GET_ITEM(windowed, field)
+            for i in range(TIME_BYTES):  # big endian
+                to[i] = <char>(time >> 8 * (TIME_BYTES - 1 - i))
+            to += TIME_BYTES
+        return made
+
+
+def windowed_sink_for(send, str topic, to_key, tuple times, to_value):
+    """Return the send of a WindowedSink in place of a task's, None if that is no RecordWriter's."""
+    writer = getattr(send, "__self__", None)
+    return WindowedSink(writer, topic, to_key, times, to_value).send if type(writer) is RecordWriter else None
 
 
 def sink_for(send, str topic, to_key, to_value):

@@ -16,10 +16,13 @@ from .processor_topology import SinkNode
 from .records import Headers, RecordMetadata
 from .serdes import Inline, Serde, inline, resolve_serde, serializer_for
 from .task_context import Process, TaskContext
+from .windowed_serdes import WindowedSerde
 
 if TYPE_CHECKING:
     from .fusion import LoopCode, Names
 
+#: Serializes a record and sends it; returns why it cannot be serialized.
+CompiledSend = Callable[..., Exception | None]
 #: What a topic function sees of a record that a punctuation has made.
 _NO_METADATA = RecordMetadata("", -1, -1)
 
@@ -64,20 +67,26 @@ def fuse_sink(
     if node.partitioner is not None and (windowed is None or not windowed.serde.cacheable_keys):
         return False
     where, full = f"sink {node.name}", repr(topic)
-    to_key = inline(serializer_for(resolve_serde(node.key_serde, task.config, True, where), topic))
+    key_serde = resolve_serde(node.key_serde, task.config, True, where)
+    to_key = inline(serializer_for(key_serde, topic))
     to_value = inline(serializer_for(resolve_serde(node.value_serde, task.config, False, where), topic))
     record = f"{code.bind(ProducerRecord, 'producer_record')}({full}, {names.key}, {names.value}, timestamp, headers)"
     unsent = f"{code.bind(errors.failed_serialization, 'unsent')}({node.name!r}, {record}, "
-    compiled_send = None if windowed is not None else _compiled_send(task, topic, to_key, to_value)
+    count = None if windowed is None else _write_partition_count(code, topic, task)
+    if windowed is None:
+        compiled_send = _compiled_send(task, topic, to_key, to_value)
+    else:
+        compiled_send = _compiled_windowed_send(task, topic, key_serde, to_value)
     if compiled_send is not None:
         error, send = code.fresh("error"), code.bind(compiled_send, "send")
-        code.emit(f"{error} = {send}({names.key}, {names.value}, timestamp, headers)")
+        more = "" if count is None else f", {count}"
+        code.emit(f"{error} = {send}({names.key}, {names.value}, timestamp, headers{more})")
         with code.block(f"if {error} is not None:"):
             code.say_record()
             code.emit(f"{unsent}{error})")
         return True
     key, value = code.fresh("key"), code.fresh("value")
-    partition = "" if windowed is None else _write_windowed_partition(code, windowed, topic, task, names)
+    partition = "" if windowed is None else f", {_write_windowed_hash(code, windowed, topic, names)} % {count}"
     with code.block("try:"):  # costs nothing unless it fails
         for variable, to_bytes, given in ((key, to_key, names.key), (value, to_value, names.value)):
             text = code.use(to_bytes, given)
@@ -90,31 +99,43 @@ def fuse_sink(
     return True
 
 
-def _compiled_send(
-    task: TaskContext, topic: str, to_key: Inline, to_value: Inline
-) -> Callable[[Any, Any, int, Headers], Exception | None] | None:
+def _compiled_send(task: TaskContext, topic: str, to_key: Inline, to_value: Inline) -> CompiledSend | None:
     """Return what serializes a record and sends it in one call, None where the task or the serdes are not compiled."""
     key, value = to_key.compiled, to_value.compiled
     if produce is None or key is None or value is None:
         return None
-    send: Callable[[Any, Any, int, Headers], Exception | None] | None = produce.sink_for(task.send, topic, key, value)
+    send: CompiledSend | None = produce.sink_for(task.send, topic, key, value)
     return send
 
 
-def _write_windowed_partition(
-    code: LoopCode, partitioner: WindowedStreamPartitioner, topic: str, task: TaskContext, names: Names
-) -> str:
-    """Write what finds the partition of a windowed key by the key inside, and return it as one more argument."""
-    hashes = WindowedHashes(partitioner, topic)
-    found, count = code.fresh("hash"), code.flag("partitions")
+def _compiled_windowed_send(task: TaskContext, topic: str, serde: Serde[Any], to_value: Inline) -> CompiledSend | None:
+    """Return the same for windowed keys; it takes the topic's number of partitions, too."""
+    if produce is None or not isinstance(serde, WindowedSerde) or serde.inner is None or serde.inner.serializer is None:
+        return None
+    key, value = inline(serde.inner.serializer).compiled, to_value.compiled
+    if key is None or value is None:
+        return None
+    send: CompiledSend | None = produce.windowed_sink_for(task.send, topic, key, serde.times, value)
+    return send
+
+
+def _write_partition_count(code: LoopCode, topic: str, task: TaskContext) -> str:
+    """Write what asks for the number of partitions once in a run of the loop, and return its variable."""
+    count = code.flag("partitions")
     with code.block(f"if not {count}:"):
         code.say_record()
         code.emit(f"{count} = {code.bind(task.partition_count, 'partition_count')}({topic!r})")
+    return count
+
+
+def _write_windowed_hash(code: LoopCode, partitioner: WindowedStreamPartitioner, topic: str, names: Names) -> str:
+    """Write what finds the hash of the key inside a windowed key, and return its variable."""
+    hashes, found = WindowedHashes(partitioner, topic), code.fresh("hash")
     code.emit(f"{found} = {code.bind(hashes.known.get, 'known_hash')}({names.key}[0])")
     with code.block(f"if {found} is None:"):
         code.say_record()
         code.emit(f"{found} = {code.bind(hashes.find, 'find_hash')}({names.key}[0])")
-    return f", {found} % {count}"
+    return found
 
 
 def _partitioned_sink(

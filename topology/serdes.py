@@ -211,12 +211,6 @@ def inline(function: Callable[..., Any]) -> Inline:
     return _INLINE.get(function) or Inline("{call}({})", {"call": function}, takes_none=True)
 
 
-def with_window(inner: Callable[..., Any], times: str, pack: Callable[..., bytes]) -> Inline:
-    """Return what serializes a windowed key: the key inside by inner, then pack(times); times: an expression of {0}."""
-    key = inline(inner).of("{0}[0]")
-    return Inline(f"(b'' if {{0}}[0] is None else {key.template}) + {{pack}}({times})", {**key.names, "pack": pack})
-
-
 def set_inline(function: Callable[..., Any], code: Inline) -> None:
     """Let inline() return an expression for a function."""
     _INLINE[function] = code

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Any, ClassVar
 
 from .durations import Duration, to_millis
 from .errors import SerializationError
@@ -16,9 +16,9 @@ from .serdes import (
     ToBytes,
     as_serde,
     deserializer_for,
+    inline,
     serializer_for,
     set_inline,
-    with_window,
 )
 
 _TIMESTAMP = struct.Struct(">q")
@@ -27,8 +27,12 @@ _TIMESTAMP_MAX = 2**63 - 1
 
 
 class WindowedSerde(Serde[Windowed]):
-    """A serde of windowed keys: the key in another serde (without inner in the default one), and the window."""
+    """A serde of windowed keys: the key in another serde (without inner in the default one), and the window.
 
+    times: the fields of a Windowed that follow the key, 8 bytes each.
+    """
+
+    times: ClassVar[tuple[int, ...]]
     copy = None
 
     def __init__(self, inner: SerdeLike | None) -> None:
@@ -40,11 +44,7 @@ class WindowedSerde(Serde[Windowed]):
         if inner_serde.serializer is not None and inner_serde.deserializer is not None:
             self.serializer = self._serializer(inner_serde.serializer)
             self.deserializer = self._deserializer(inner_serde.deserializer)
-            set_inline(self.serializer, self._inline(inner_serde.serializer))
-
-    def _inline(self, inner: ToBytes) -> Inline:
-        """Return what _serializer does, as an expression."""
-        raise NotImplementedError
+            set_inline(self.serializer, _inline(inner_serde.serializer, self.times))
 
     def _serializer(self, inner: ToBytes) -> ToBytes:
         raise NotImplementedError
@@ -84,6 +84,8 @@ class TimeWindowedSerde(WindowedSerde):
     The end is not in the bytes: window_size (timedelta or ms) says where it is, else it is as late as can be.
     """
 
+    times = (1,)
+
     def __init__(self, inner: SerdeLike | None, window_size: Duration | None = None) -> None:
         self.window_size_ms = _TIMESTAMP_MAX if window_size is None else to_millis(window_size, "The window size")
         super().__init__(inner)
@@ -94,9 +96,6 @@ class TimeWindowedSerde(WindowedSerde):
     def with_default(self, default: Serde[Any] | None) -> TimeWindowedSerde:
         """See Serde.with_default."""
         return TimeWindowedSerde(default, self.window_size_ms) if self.inner is None else self
-
-    def _inline(self, inner: ToBytes) -> Inline:
-        return with_window(inner, "{0}[1]", _TIMESTAMP.pack)
 
     def _serializer(self, inner: ToBytes) -> ToBytes:
         pack = _TIMESTAMP.pack
@@ -124,15 +123,14 @@ class TimeWindowedSerde(WindowedSerde):
 class SessionWindowedSerde(WindowedSerde):
     """Key, then end and start of the session as 8 bytes each (Kafka Streams: SessionWindowedSerde)."""
 
+    times = (2, 1)
+
     def __reduce__(self) -> Any:
         return SessionWindowedSerde, (self.inner,)
 
     def with_default(self, default: Serde[Any] | None) -> SessionWindowedSerde:
         """See Serde.with_default."""
         return SessionWindowedSerde(default) if self.inner is None else self
-
-    def _inline(self, inner: ToBytes) -> Inline:
-        return with_window(inner, "{0}[2], {0}[1]", _SESSION.pack)
 
     def _serializer(self, inner: ToBytes) -> ToBytes:
         pack = _SESSION.pack
@@ -155,6 +153,13 @@ class SessionWindowedSerde(WindowedSerde):
             return Windowed(inner(data[:-16]), start, end)
 
         return deserialize
+
+
+def _inline(to_key: ToBytes, times: tuple[int, ...]) -> Inline:
+    """Return what serializes a windowed key: see WindowedSerde."""
+    key, pack = inline(to_key).of("{0}[0]"), struct.Struct(f">{len(times)}q").pack
+    fields = ", ".join(f"{{0}}[{field}]" for field in times)
+    return Inline(f"(b'' if {{0}}[0] is None else {key.template}) + {{pack}}({fields})", {**key.names, "pack": pack})
 
 
 class ChangedSerde(Serde[Change]):

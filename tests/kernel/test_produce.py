@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,12 @@ import orjson
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from penstock import kernel
+from penstock import Serdes, StreamsBuilder, TimeWindows, kernel
+from penstock._driver_task import DriverTask
+from penstock.testing import TopologyTestDriver
+from penstock.topology.partitioners import WindowedHashes, WindowedStreamPartitioner, partition_for_key
+from penstock.topology.records import Windowed
+from penstock.topology.windowed_serdes import SessionWindowedSerde, TimeWindowedSerde, WindowedSerde
 
 pytestmark = pytest.mark.skipif(
     kernel.produce is None or not kernel.produce.USABLE, reason="the compiled kernel is not built here"
@@ -139,6 +145,78 @@ def test_a_sink_leaves_to_python_what_is_not_usual_serialized(client: Producer) 
     assert not len(client)
 
 
+def windowed_sink(client: Producer, plain: Any, serde: WindowedSerde, to_key: Any, **more: Any) -> Any:
+    send = writer(client, plain, **more).send
+    return kernel.produce.windowed_sink_for(send, TOPIC, to_key, serde.times, orjson.dumps)
+
+
+@pytest.mark.parametrize("serde", [TimeWindowedSerde(Serdes.string(), 10), SessionWindowedSerde(Serdes.string())])
+def test_a_windowed_sink_does_what_serde_and_partitioner_do(client: Producer, serde: WindowedSerde) -> None:
+    keys = [*(f"key-{number}" for number in range(20)), "", "ключ", "k" * 300, None]
+    windows = [(0, 10), (-10, 0), (1_700_000_000_000, 1_700_000_000_010), (-(2**63), 2**63 - 1)]
+    given = [Windowed(key, *times) for key in keys for times in windows]
+    send = windowed_sink(client, pytest.fail, serde, str.encode)
+    assert [send(key, {"a": 1}, 5, None, 7) for key in given] == [None] * len(given)
+    partition = WindowedStreamPartitioner(serde)
+    client.purge()
+    client.flush(WAIT_SECONDS)
+    lost = [record[1:3] for _, record in kernel.produce.record_producer_for(client).take_lost()]
+    assert sorted(lost) == sorted((partition(TOPIC, key, 1, 7), serde.serialize(TOPIC, key)) for key in given)
+
+
+def test_a_windowed_sink_leaves_to_python_what_is_not_usual_serialized(client: Producer) -> None:
+    left: list[Any] = []
+    serde = TimeWindowedSerde(Serdes.string(), 10)
+    send = windowed_sink(client, lambda *record: left.append(record), serde, str.encode)
+    send(Windowed("k", 1, 11), None, 5, [("name", b"x")], 7)
+    assert left == [(TOPIC, b"k" + bytes(7) + b"\1", None, 5, [("name", b"x")], partition_for_key(b"k", 7))]
+    assert not len(client)
+
+
+def test_a_windowed_sink_returns_why_a_value_cannot_be_serialized_and_raises_what_a_key_raises(
+    client: Producer,
+) -> None:
+    serde = TimeWindowedSerde(Serdes.string(), 10)
+    send = windowed_sink(client, pytest.fail, serde, str.encode)
+    assert isinstance(send(Windowed("k", 1, 11), {1, 2}, 5, None, 7), TypeError)
+    unreadable: list[Any] = [
+        Windowed(5, 1, 11),
+        Windowed("\ud800", 1, 11),
+        Windowed("k", 2**63, 11),
+        ("k", None, 11),
+        None,
+    ]
+    for key in unreadable:
+        with pytest.raises((TypeError, UnicodeEncodeError, OverflowError)):
+            send(key, 1, 5, None, 7)
+    with pytest.raises(TypeError):
+        windowed_sink(client, pytest.fail, serde, len)(Windowed("k", 1, 11), 1, 5, None, 7)
+    assert not len(client)
+
+
+def test_the_results_of_a_windowed_table_go_that_way(client: Producer, monkeypatch: pytest.MonkeyPatch) -> None:
+    builder = StreamsBuilder()
+    stream = builder.stream("in", key_serde=Serdes.string(), value_serde=Serdes.string()).group_by_key()
+    stream.windowed_by(TimeWindows.of_size_with_no_grace(10)).count(store="windows").to_stream().to(TOPIC)
+    sends = writer(client, pytest.fail)
+    monkeypatch.setattr(DriverTask, "send", sends.send)
+    monkeypatch.setattr(DriverTask, "log_change", lambda *_: None)
+    monkeypatch.setattr(DriverTask, "partition_count", lambda *_: 7)
+    monkeypatch.setattr(WindowedHashes, "find", lambda *_: pytest.fail("hashed in Python"))
+    with TopologyTestDriver(builder.build(), {"statestore.cache.max.bytes": 1_000_000}) as driver:
+        topic = driver.create_input_topic("in", Serdes.string(), Serdes.string())
+        for number in range(40):
+            topic.pipe_input(f"key-{number % 13}", "v", number)
+    client.purge()
+    client.flush(WAIT_SECONDS)
+    lost = [record[1:] for _, record in kernel.produce.record_producer_for(client).take_lost()]
+    counts = Counter((f"key-{number % 13}".encode(), number // 10 * 10) for number in range(40))
+    assert set(lost) == {
+        (partition_for_key(key, 7), key + start.to_bytes(8), count.to_bytes(8))
+        for (key, start), count in counts.items()
+    }
+
+
 def test_what_sending_raises_is_raised_by_the_sink(client: Producer) -> None:
     def plain(*record: Any) -> None:
         raise KafkaException(KafkaError.MSG_SIZE_TOO_LARGE)
@@ -149,6 +227,7 @@ def test_what_sending_raises_is_raised_by_the_sink(client: Producer) -> None:
 
 def test_a_task_that_sends_otherwise_has_no_compiled_sink() -> None:
     assert kernel.produce.sink_for(pytest.fail, TOPIC, str.encode, orjson.dumps) is None
+    assert kernel.produce.windowed_sink_for(pytest.fail, TOPIC, str.encode, (1,), orjson.dumps) is None
 
 
 def test_only_a_producer_with_the_plugin_has_one(client: Producer) -> None:
