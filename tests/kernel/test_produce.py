@@ -41,6 +41,7 @@ def client(reports: list[Any]) -> Iterator[Producer]:
             "on_delivery": lambda error, message: reports.append((error, message)),
             "delivery.report.only.error": True,
             "message.max.bytes": 1_000,
+            "linger.ms": 60_000,  # what is handed over stays in librdkafka until it is purged
             **kernel.produce.SETTINGS,
         }
     )
