@@ -123,6 +123,10 @@ cdef class CellTable:
         """Return what changes the cells; see CellUpdates."""
         return CellUpdates(self, load, private_copy)
 
+    def tumbling_windows(self, observed, size_ms, late_ms):
+        """Return what finds the keys of windows' cells; see TumblingWindows."""
+        return TumblingWindows(observed, size_ms, late_ms)
+
     def take_dirty(self, most):
         """See NamedCache.take_dirty."""
         self.sort_dirty()
@@ -273,3 +277,40 @@ cdef class CellUpdates:
         cell.row = None if new is None else (new, newest)
         cell.is_count = False
         return self.put(cell, timestamp, headers, message)
+
+
+@cython.final
+cdef class TumblingWindows:
+    """The windows of KStreamWindowAggregate.aggregate_tumbling for a fused loop; arguments in ms.
+
+    observed: a list of the highest timestamp seen; late_ms: a window has closed that starts so much before it.
+    """
+
+    cdef list observed
+    cdef long long size_ms
+    cdef long long late_ms
+    cdef long long start_ms  # of the window that was asked for last
+    cdef object start  # the same
+    cdef object newest  # observed[0], when it was looked at last
+    cdef long long newest_ms  # the same
+
+    def __init__(self, list observed not None, long long size_ms, long long late_ms):
+        self.observed = observed
+        self.size_ms = size_ms
+        self.late_ms = late_ms
+        self.start_ms = 0
+        self.start = 0
+
+    def cache_key(self, key, timestamp):
+        """Return (key, start of the window), None if it has closed; what was observed advances."""
+        cdef long long at = timestamp
+        if self.observed[0] is not self.newest:
+            self.newest = self.observed[0]
+            self.newest_ms = self.newest
+        if at > self.newest_ms:
+            self.observed[0] = self.newest = timestamp
+            self.newest_ms = at
+        if not 0 <= at - self.start_ms < self.size_ms:
+            self.start_ms = at - at % self.size_ms
+            self.start = self.start_ms
+        return (key, self.start) if self.start_ms > self.newest_ms - self.late_ms else None

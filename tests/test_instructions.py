@@ -14,7 +14,7 @@ LIMITS = {"count": 5.9, "count-uncached": 8.1, "windowed-count": 7.2, "map-filte
 
 
 #: The same with the compiled kernel, whose own instructions do not count.
-COMPILED_LIMITS = {"count": 3.6, "count-uncached": 7.2, "windowed-count": 4.9, "map-filter": 1.9, "table-join": 3.1}
+COMPILED_LIMITS = {"count": 3.6, "count-uncached": 7.2, "windowed-count": 4.5, "map-filter": 1.9, "table-join": 3.1}
 
 
 @pytest.mark.usefixtures("without_kernel")

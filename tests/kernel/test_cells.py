@@ -149,3 +149,24 @@ def test_a_cell_loaded_by_an_update_that_failed_still_counts_as_growth() -> None
     assert updates.count("a", 2, None, None)  # now there is something to make room for
     assert not updates.count("a", 3, None, None)
     assert table.take_dirty(None) == [("a", (2, 3), 3, None, None)]
+
+
+@given(
+    size=st.integers(1, 50) | st.integers(1, 2**60),
+    grace=st.integers(0, 100) | st.integers(0, 2**60),
+    steps=st.lists(st.tuples(st.integers(0, 200) | st.integers(0, 2**62), st.booleans()), max_size=30),
+)
+def test_windows_are_those_of_the_lines_without_the_kernel(
+    size: int, grace: int, steps: list[tuple[int, bool]]
+) -> None:
+    observed, expected = [-1], [-1]
+    windows = kernel.cells.TumblingWindows(observed, size, size + grace)
+    for timestamp, is_told in steps:
+        if is_told:  # as when the operator's state is told to it
+            observed[0] = expected[0] = timestamp
+            continue
+        expected[0] = max(expected[0], timestamp)
+        start = timestamp - timestamp % size
+        is_open = start + size > expected[0] - grace
+        assert windows.cache_key("key", timestamp) == (("key", start) if is_open else None)
+        assert observed == expected

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import TopologyError
 from ..records import Change, Headers, ValueAndTimestamp, Window, Windowed
-from ..store_interfaces import StoreKind
+from ..store_interfaces import Cells, StoreKind
 from ..task_context import Process
 from .aggregate import Aggregator, Initializer, new_row
 from .fused_cells import FusedCell, cached_store
@@ -19,6 +19,10 @@ from .window_close import CloseEmitter, EmitRange
 
 if TYPE_CHECKING:
     from ..fusion import LoopCode, Names
+
+
+#: The kernel reckons with numbers of 64 bits.
+LATE_MAX_MS = 1 << 61
 
 
 class EmitStrategy(Enum):
@@ -147,23 +151,30 @@ class KStreamWindowAggregate(WindowedAggregator):
         size_ms, store = self.windows.size_ms, self.flushed_store(code.context)
         if store is None or getattr(self.windows, "advance_ms", None) != size_ms:
             return False
-        observed, start, cache_key = (
-            code.bind(self.observed(code.context), "observed"),
-            code.fresh("start"),
-            code.fresh("key"),
-        )
+        cells, cache_key = store.cells(), code.fresh("key")
         with code.block(f"if {names.key} is None:"):
             code.drop("null key")
         with code.block("else:"):
-            with code.block(f"if timestamp > {observed}[0]:"):
-                code.emit(f"{observed}[0] = timestamp")
-            code.emit(f"{start} = timestamp - timestamp % {size_ms}")
-            with code.block(f"if {start} > {observed}[0] - {self.windows.grace_ms + size_ms}:"):
-                code.emit(f"{cache_key} = ({names.key}, {start})")
-                FusedCell(code, store.cells(), cache_key).aggregate(self.initializer, self.aggregator, names)
+            self._write_cache_key(code, cells, names.key, cache_key)
+            with code.block(f"if {cache_key} is not None:"):
+                FusedCell(code, cells, cache_key).aggregate(self.initializer, self.aggregator, names)
             with code.block("else:"):
                 code.drop("expired window")
         return True
+
+    def _write_cache_key(self, code: LoopCode, cells: Cells, key: str, cache_key: str) -> None:
+        """Write what finds the cache key of the record's tumbling window, None if that has closed."""
+        observed, size_ms = self.observed(code.context), self.windows.size_ms
+        late_ms = self.windows.grace_ms + size_ms
+        if cells.table is not None and late_ms <= LATE_MAX_MS:
+            find = code.bind(cells.table.tumbling_windows(observed, size_ms, late_ms).cache_key, "cache_key")
+            code.emit(f"{cache_key} = {find}({key}, timestamp)")
+            return
+        newest, start = code.bind(observed, "observed"), code.fresh("start")
+        with code.block(f"if timestamp > {newest}[0]:"):
+            code.emit(f"{newest}[0] = timestamp")
+        code.emit(f"{start} = timestamp - timestamp % {size_ms}")
+        code.emit(f"{cache_key} = ({key}, {start}) if {start} > {newest}[0] - {late_ms} else None")
 
     def _compile_update(self, node: NodeContext) -> Any:
         """Return what aggregates a record into one window: (key, value, timestamp, headers, start, end) -> None."""
