@@ -48,7 +48,7 @@ OFFSETS = "offsets"
 OFFSET_KEY = b"changelog-offset"
 #: Properties that say what is in memory only.
 IN_MEMTABLES = ("rocksdb.num-entries-active-mem-table", "rocksdb.num-immutable-mem-table")
-#: Properties that say whether writes have to wait, and how fast they may be; 0: they need not, at any rate.
+#: Properties that say whether writes have to wait until there is room, and how many bytes a second may be written.
 WRITES_STOPPED, DELAYED_WRITE_RATE = "rocksdb.is-write-stopped", "rocksdb.actual-delayed-write-rate"
 #: How many flushes and compactions are making room.
 AT_WORK = ("rocksdb.num-running-flushes", "rocksdb.num-running-compactions")
@@ -177,7 +177,7 @@ class RocksDBStore(BytesStore):
         self._db_get = self._db.get
         self._offsets = self._db.get_column_family(OFFSETS)
         self._offsets_handle = self._db.get_column_family_handle(OFFSETS)
-        self._no_wal, self._no_wait = write_options(), write_options(waits=False)
+        self._write_options = write_options()
         self._buffer: dict[bytes, bytes | None] = {}
         self._index: SortedKeys | None = None
         self._deleted_ranges: list[tuple[bytes, bytes]] = []
@@ -345,23 +345,29 @@ class RocksDBStore(BytesStore):
         self._forget_uncommitted()
 
     def _write(self, rows: Collection[RawRow], offset: int | None, marks: Marks) -> None:
-        """Write a batch, and wait here where RocksDB has no room in its memtables.
+        """Write a batch, and wait here where RocksDB would: it has no room in its memtables, or slows writes down.
 
         A write that waits in RocksDB holds the GIL, and once a flush in the background has failed for want of space it
-        waits for ever: there could be space again some day. Writes that RocksDB only slows down are its own to delay.
+        waits for ever: there could be space again some day.
         """
+        pause = ROOM_POLL_SECONDS
         while not (batch := self._batch(rows, offset, marks)).is_empty():
             self._cursor = None
-            stopped, delayed = (self._db.property_int_value(name) for name in (WRITES_STOPPED, DELAYED_WRITE_RATE))
+            size = batch.size_in_bytes()
             try:
-                self._db.write(batch, self._no_wal if delayed and not stopped else self._no_wait)
+                self._db.write(batch, self._write_options)
                 return
             except Exception as error:  # rocksdict raises nothing more special
                 if WRITE_STALL not in str(error):
                     raise ProcessorStateError(
                         f"Cannot write to the store {self.path}: {error}; is the disk full?"
                     ) from error
-            self._wait_for_room()
+            stopped, rate = (self._db.property_int_value(name) for name in (WRITES_STOPPED, DELAYED_WRITE_RATE))
+            if stopped:
+                self._wait_for_room()
+            elif rate:  # a refused write counts as if it had gone: the time of two. Still too soon? Twice as long
+                pause = max(2 * pause, 2 * size / rate)
+                time.sleep(pause)
 
     def _wait_for_room(self) -> None:
         """Wait until writes need not; raises ProcessorStateError if nothing is under way that makes room, or can be."""
@@ -462,11 +468,11 @@ class RocksDBStore(BytesStore):
             raise ProcessorStateError(f"Cannot close the store {self.path}: {error}; is the disk full?") from error
 
 
-def write_options(waits: bool = True) -> WriteOptions:
-    """Return options that leave RocksDB's own log off. waits: for room in the memtables, else a write fails then."""
+def write_options() -> WriteOptions:
+    """Return options that leave RocksDB's own log off, and let a write fail that would have to wait."""
     options = WriteOptions()
     options.disable_wal = True  # type: ignore[assignment,method-assign]  # a property, whatever rocksdict's stub says
-    options.no_slowdown = not waits
+    options.no_slowdown = True
     return options
 
 

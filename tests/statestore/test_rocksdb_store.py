@@ -19,7 +19,13 @@ from rocksdict import Options
 
 from penstock.statestore.bytes_store import BytesStore
 from penstock.statestore.memory_store import InMemoryStore
-from penstock.statestore.rocksdb_store import RocksDBConfig, RocksDBResources, RocksDBStore, open_error
+from penstock.statestore.rocksdb_store import (
+    ROOM_POLL_SECONDS,
+    RocksDBConfig,
+    RocksDBResources,
+    RocksDBStore,
+    open_error,
+)
 from penstock.statestore.sorted_keys import CHUNK, SortedKeys
 from penstock.statestore.stores import build_store
 from penstock.topology.errors import LockError, ProcessorStateError, TaskCorruptedError
@@ -213,6 +219,32 @@ def test_commits_that_are_faster_than_the_disk_wait_for_it(tmp_path: Path) -> No
     assert store.waits
     assert [key for key, _ in store.scan(None, None)] == sorted(b"%d" % offset for offset in range(2_000))
     assert store.committed_offset() == 1_999
+    store.close()
+
+
+def test_commits_that_rocksdb_slows_down_are_written_when_their_time_has_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slowed_down_early(options: Options) -> None:
+        options.set_write_buffer_size(1 << 18)
+        options.set_level_zero_slowdown_writes_trigger(6)
+        options.set_level_zero_stop_writes_trigger(400)
+
+    def sleep_and_note(seconds: float) -> None:
+        pauses.append(seconds)
+        sleep(seconds)
+
+    pauses: list[float] = []
+    sleep = time.sleep
+    monkeypatch.setattr(time, "sleep", sleep_and_note)
+    store = RocksDBStore(tmp_path / "store", configure=slowed_down_early)
+    offset = 0
+    while not any(pause > ROOM_POLL_SECONDS for pause in pauses):
+        store.put(b"%d" % offset, os.urandom(200_000))
+        store.commit(offset)
+        offset += 1
+    assert len(list(store.scan(None, None))) == offset
+    assert store.committed_offset() == offset - 1
     store.close()
 
 
