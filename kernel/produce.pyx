@@ -60,6 +60,17 @@ cdef bint is_ascii(key):
     return type(key) is str and PyUnicode_IS_ASCII(<str>key)
 
 
+cdef bint find_bytes(key, const char **data, Py_ssize_t *size):
+    """Return whether a key is bytes, or a text that is its own bytes as it lies there, and where they are."""
+    if type(key) is bytes:
+        data[0], size[0] = PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
+    elif is_ascii(key):
+        data[0], size[0] = <const char *>PyUnicode_1BYTE_DATA(<str>key), PyUnicode_GET_LENGTH(<str>key)
+    else:
+        return False
+    return True
+
+
 @cython.final
 @cython.no_gc_clear  # topics go before the producer that they belong to
 cdef class RecordProducer:
@@ -99,11 +110,7 @@ cdef class RecordProducer:
         cdef const char *value_data = NULL
         cdef Py_ssize_t key_size = 0, value_size = 0
         cdef int64_t at = NOW if timestamp is None else (timestamp or EARLIEST)
-        if type(key) is bytes:
-            key_data, key_size = PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
-        elif is_ascii(key):  # as it lies there, it is its own bytes
-            key_data, key_size = <const char *>PyUnicode_1BYTE_DATA(<str>key), PyUnicode_GET_LENGTH(<str>key)
-        elif key is not None:
+        if key is not None and not find_bytes(key, &key_data, &key_size):
             return False
         if type(value) is bytes:
             value_data, value_size = PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)
@@ -236,12 +243,12 @@ cdef class WindowedSink:
     cdef tuple times
     cdef bint has_texts
 
-    def __init__(self, RecordWriter writer not None, str topic not None, to_key, tuple times not None, to_value):
+    def __init__(self, RecordWriter writer not None, str topic not None, to_key, to_value, tuple times not None):
         self.writer = writer
         self.topic = topic
         self.to_key = to_key
-        self.times = times
         self.to_value = to_value
+        self.times = times
         self.has_texts = to_key is str.encode
 
     def send(self, windowed, value, timestamp, headers, int32_t partitions):
@@ -266,11 +273,10 @@ cdef class WindowedSink:
         cdef Py_ssize_t size = 0
         cdef uint64_t time
         cdef int i
-        if self.has_texts and is_ascii(key):
-            data, size = <const char *>PyUnicode_1BYTE_DATA(<str>key), PyUnicode_GET_LENGTH(<str>key)
-        elif key is not None:
-            key = <bytes?>self.to_key(key)
-            data, size = PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
+        if key is not None:
+            if not (self.has_texts and is_ascii(key)):
+                key = <bytes?>self.to_key(key)
+            find_bytes(key, &data, &size)
         made = PyBytes_FromStringAndSize(NULL, size + TIME_BYTES * len(self.times))
         cdef char *to = PyBytes_AS_STRING(made)
         if size:
@@ -284,16 +290,14 @@ cdef class WindowedSink:
         return made
 
 
-def windowed_sink_for(send, str topic, to_key, tuple times, to_value):
-    """Return the send of a WindowedSink in place of a task's, None if that is no RecordWriter's."""
+def sink_for(send, str topic, to_key, to_value, tuple times=None):
+    """Return the send of a RecordSink in place of a task's, with times of a WindowedSink; None if it is no RecordWriter's."""
     writer = getattr(send, "__self__", None)
-    return WindowedSink(writer, topic, to_key, times, to_value).send if type(writer) is RecordWriter else None
-
-
-def sink_for(send, str topic, to_key, to_value):
-    """Return the send of a RecordSink in place of a task's, None if that is no RecordWriter's."""
-    writer = getattr(send, "__self__", None)
-    return RecordSink(writer, topic, to_key, to_value).send if type(writer) is RecordWriter else None
+    if type(writer) is not RecordWriter:
+        return None
+    if times is None:
+        return RecordSink(writer, topic, to_key, to_value).send
+    return WindowedSink(writer, topic, to_key, to_value, times).send
 
 
 def record_producer_for(producer):

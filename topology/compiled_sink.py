@@ -16,7 +16,6 @@ from .processor_topology import SinkNode
 from .records import Headers, RecordMetadata
 from .serdes import Inline, Serde, inline, resolve_serde, serializer_for
 from .task_context import Process, TaskContext
-from .windowed_serdes import WindowedSerde
 
 if TYPE_CHECKING:
     from .fusion import LoopCode, Names
@@ -67,16 +66,12 @@ def fuse_sink(
     if node.partitioner is not None and (windowed is None or not windowed.serde.cacheable_keys):
         return False
     where, full = f"sink {node.name}", repr(topic)
-    key_serde = resolve_serde(node.key_serde, task.config, True, where)
-    to_key = inline(serializer_for(key_serde, topic))
+    to_key = inline(serializer_for(resolve_serde(node.key_serde, task.config, True, where), topic))
     to_value = inline(serializer_for(resolve_serde(node.value_serde, task.config, False, where), topic))
     record = f"{code.bind(ProducerRecord, 'producer_record')}({full}, {names.key}, {names.value}, timestamp, headers)"
     unsent = f"{code.bind(errors.failed_serialization, 'unsent')}({node.name!r}, {record}, "
     count = None if windowed is None else _write_partition_count(code, topic, task)
-    if windowed is None:
-        compiled_send = _compiled_send(task, topic, to_key, to_value)
-    else:
-        compiled_send = _compiled_windowed_send(task, topic, key_serde, to_value)
+    compiled_send = _compiled_send(task, topic, to_key, to_value, windowed)
     if compiled_send is not None:
         error, send = code.fresh("error"), code.bind(compiled_send, "send")
         more = "" if count is None else f", {count}"
@@ -99,23 +94,23 @@ def fuse_sink(
     return True
 
 
-def _compiled_send(task: TaskContext, topic: str, to_key: Inline, to_value: Inline) -> CompiledSend | None:
-    """Return what serializes a record and sends it in one call, None where the task or the serdes are not compiled."""
+def _compiled_send(
+    task: TaskContext, topic: str, to_key: Inline, to_value: Inline, windowed: WindowedStreamPartitioner | None
+) -> CompiledSend | None:
+    """Return what serializes a record and sends it in one call, None where the task or the serdes are not compiled.
+
+    That of windowed keys, whose keys inside must be compiled, takes the topic's number of partitions, too.
+    """
+    times = None
+    if windowed is not None:
+        inner, times = windowed.serde.inner, windowed.serde.times
+        if inner is None or inner.serializer is None:
+            return None
+        to_key = inline(inner.serializer)
     key, value = to_key.compiled, to_value.compiled
     if produce is None or key is None or value is None:
         return None
-    send: CompiledSend | None = produce.sink_for(task.send, topic, key, value)
-    return send
-
-
-def _compiled_windowed_send(task: TaskContext, topic: str, serde: Serde[Any], to_value: Inline) -> CompiledSend | None:
-    """Return the same for windowed keys; it takes the topic's number of partitions, too."""
-    if produce is None or not isinstance(serde, WindowedSerde) or serde.inner is None or serde.inner.serializer is None:
-        return None
-    key, value = inline(serde.inner.serializer).compiled, to_value.compiled
-    if key is None or value is None:
-        return None
-    send: CompiledSend | None = produce.windowed_sink_for(task.send, topic, key, serde.times, value)
+    send: CompiledSend | None = produce.sink_for(task.send, topic, key, value, times)
     return send
 
 

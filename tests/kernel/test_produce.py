@@ -148,7 +148,7 @@ def test_a_sink_leaves_to_python_what_is_not_usual_serialized(client: Producer) 
 
 def windowed_sink(client: Producer, plain: Any, serde: WindowedSerde, to_key: Any, **more: Any) -> Any:
     send = writer(client, plain, **more).send
-    return kernel.produce.windowed_sink_for(send, TOPIC, to_key, serde.times, orjson.dumps)
+    return kernel.produce.sink_for(send, TOPIC, to_key, orjson.dumps, serde.times)
 
 
 @pytest.mark.parametrize("serde", [TimeWindowedSerde(Serdes.string(), 10), SessionWindowedSerde(Serdes.string())])
@@ -228,7 +228,7 @@ def test_what_sending_raises_is_raised_by_the_sink(client: Producer) -> None:
 
 def test_a_task_that_sends_otherwise_has_no_compiled_sink() -> None:
     assert kernel.produce.sink_for(pytest.fail, TOPIC, str.encode, orjson.dumps) is None
-    assert kernel.produce.windowed_sink_for(pytest.fail, TOPIC, str.encode, (1,), orjson.dumps) is None
+    assert kernel.produce.sink_for(pytest.fail, TOPIC, str.encode, orjson.dumps, (1,)) is None
 
 
 def test_only_a_producer_with_the_plugin_has_one(client: Producer) -> None:
