@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import dropwhile, takewhile
 from pathlib import Path
-from shutil import disk_usage
 from typing import cast
 from weakref import WeakSet
 
@@ -36,10 +35,11 @@ from rocksdict import (
     WriteOptions,
 )
 
-from penstock.topology.errors import LockError, ProcessorStateError, TaskCorruptedError
+from penstock.topology.errors import ProcessorStateError
 
 from .bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row, merge
 from .recent_rows import BUFFERED_ROW_OVERHEAD_BYTES, MISSING, RecentRows, bytes_of_a_row
+from .rocksdb_errors import open_error, unwritten_memtables
 from .sorted_keys import SortedKeys
 
 log = logging.getLogger(__name__)
@@ -431,8 +431,7 @@ class RocksDBStore(BytesStore):
             self._offsets.compact_range(None, None, options)
             left = [family.property_int_value(name) for family in (self._db, self._offsets) for name in IN_MEMTABLES]
             if any(left):  # compact_range itself does not say that it failed
-                free_mb = disk_usage(self.path).free >> 20
-                raise OSError(f"memtables were not written ({free_mb} MB free, entries and memtables left: {left})")
+                raise unwritten_memtables(self.path, left)
         except Exception as error:  # rocksdict raises nothing more special
             raise ProcessorStateError(f"Cannot flush the store {self.path}: {error}; is the disk full?") from error
 
@@ -479,22 +478,3 @@ def write_options() -> WriteOptions:
 def resources_rows(config: RocksDBConfig) -> int:
     """Return after how many buffered rows their size is worth a look."""
     return config.uncommitted_max_bytes // (8 * BUFFERED_ROW_OVERHEAD_BYTES)
-
-
-def is_corruption(error: BaseException | None) -> bool:
-    """Return whether a damaged file of a RocksDB is what an error began with; rocksdict raises plain Exceptions."""
-    while error is not None:
-        if type(error) is Exception and str(error).startswith("Corruption:"):
-            return True
-        error = error.__cause__
-    return False
-
-
-def open_error(path: Path, error: Exception) -> Exception:
-    """Return what the failure to open a database means for its task."""
-    text = str(error)
-    if "lock" in text.lower() and "corrupt" not in text.lower():
-        return LockError(f"The store {path} is open elsewhere, in this process or another: {text}; try again")
-    if "corrupt" in text.lower() or ("No such file" in text and path.exists()):
-        return TaskCorruptedError(f"The store {path} is damaged: {text}; delete the task's directory and restore it")
-    return ProcessorStateError(f"Cannot open the store {path}: {text}; check state.dir, its permissions and the disk")

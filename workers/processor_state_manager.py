@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from penstock.statestore.checkpoint import CHECKPOINT_FILE_NAME, OffsetCheckpoint
-from penstock.statestore.rocksdb_store import is_corruption
+from penstock.statestore.rocksdb_errors import is_corruption
 from penstock.statestore.state_directory import StateDirectory
 from penstock.topology.errors import ProcessorStateError, StreamsError, TaskCorruptedError
 from penstock.topology.processor_topology import ProcessorTopology

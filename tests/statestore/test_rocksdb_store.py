@@ -19,13 +19,8 @@ from rocksdict import Options
 
 from penstock.statestore.bytes_store import BytesStore
 from penstock.statestore.memory_store import InMemoryStore
-from penstock.statestore.rocksdb_store import (
-    ROOM_POLL_SECONDS,
-    RocksDBConfig,
-    RocksDBResources,
-    RocksDBStore,
-    open_error,
-)
+from penstock.statestore.rocksdb_errors import last_complaint, open_error
+from penstock.statestore.rocksdb_store import ROOM_POLL_SECONDS, RocksDBConfig, RocksDBResources, RocksDBStore
 from penstock.statestore.sorted_keys import CHUNK, SortedKeys
 from penstock.statestore.stores import build_store
 from penstock.topology.errors import LockError, ProcessorStateError, TaskCorruptedError
@@ -156,13 +151,19 @@ def test_a_full_disk_is_an_error_that_says_so_and_leaves_the_last_state_on_disk(
         [sys.executable, "-c", FULL_DISK, str(path)], capture_output=True, text=True, timeout=60, check=True
     )
     flush, commit = run.stdout.splitlines()
-    assert flush.startswith(f"Cannot flush the store {path}")
-    assert flush.endswith("is the disk full?")
+    assert flush.startswith(f"Cannot flush the store {path}: memtables were not written (")
+    assert re.search(r"; RocksDB's log: .*File too large.*\); is the disk full\?$", flush)
     assert commit.startswith(f"Cannot write to the store {path}: IO error: ")
     assert commit.endswith("File too large; is the disk full?")
     store = RocksDBStore(path)
     assert store.committed_offset() == 1
     assert list(store.scan(None, None)) == [(b"a", b"1")]
+    store.close()
+
+
+def test_a_database_without_complaints_has_none(tmp_path: Path) -> None:
+    store = RocksDBStore(tmp_path / "store")
+    assert last_complaint(store.path) == ""
     store.close()
 
 
