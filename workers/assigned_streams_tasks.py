@@ -38,6 +38,10 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
         for partition in task.input_partitions | task.changelog_partitions:
             self.restoring_by_partition[partition] = task
 
+    def starting_partitions(self) -> set[TopicPartition]:
+        """Return the input partitions of the tasks that do not run yet."""
+        return {p for tasks in (self.created, self.restoring) for task in tasks.values() for p in task.input_partitions}
+
     def update_restored(self, restored: Collection[TopicPartition]) -> None:
         """Note changelogs that have been read to their end; tasks for which these were the last ones run now."""
         if restored:

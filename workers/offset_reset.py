@@ -1,10 +1,15 @@
-"""Where an input partition starts that has no valid position (Kafka Streams: StreamThread.resetOffsets)."""
+"""Where an input partition starts that has no valid position (Kafka Streams: StreamThread.resetOffsets).
+
+The brokers are asked once for all tasks that start together: their answer waits behind a fetch that waits for records,
+up to fetch.wait.max.ms, and a hundred tasks would wait for each other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
-from penstock.topology.errors import StreamsError
+from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.processor_topology import (
     AutoOffsetReset,
     OffsetResetPolicy,
@@ -15,16 +20,22 @@ from penstock.topology.processor_topology import (
 from penstock.topology.records import TopicPartition
 
 from .log_context import PrefixedLogger
-from .partition_consumer import OFFSET_BEGINNING, OFFSET_END
+from .partition_consumer import API_TIMEOUT_SECONDS, OFFSET_BEGINNING, OFFSET_END
 from .topic_names import TopicNames
 
-_OFFSETS = {AutoOffsetReset.EARLIEST: OFFSET_BEGINNING, AutoOffsetReset.LATEST: OFFSET_END}
+#: Returns first offsets from timestamps on, within a time in seconds; see PartitionConsumer.offsets_at.
+OffsetsAt = Callable[[Mapping[TopicPartition, int], float], Mapping[TopicPartition, int]]
+
+#: How long the start of a task waits for its offsets, in seconds; it is then tried again, until task.timeout.ms.
+START_WAIT_SECONDS = 5.0
+#: What offsets_at is asked for.
+_TIMESTAMPS = {AutoOffsetReset.EARLIEST: OFFSET_BEGINNING, AutoOffsetReset.LATEST: OFFSET_END}
 
 
 class OffsetReset:
     """The reset policies of all sources. original_reset: ``auto.offset.reset``, for sources without their own.
 
-    offset_at: asks the broker for the first offset of a partition from a timestamp on; wall_clock_ms: what time it is.
+    offsets_at: asks the brokers; wall_clock_ms: what time it is.
     """
 
     def __init__(
@@ -32,26 +43,27 @@ class OffsetReset:
         topologies: Iterable[ProcessorTopology],
         topics: TopicNames,
         original_reset: str,
-        offset_at: Callable[[TopicPartition, int], int],
+        offsets_at: OffsetsAt,
         wall_clock_ms: Callable[[], int],
         log: PrefixedLogger,
     ) -> None:
         self._topologies = topologies
         self._topics = topics
         self._original_reset = AutoOffsetReset.of(original_reset)
-        self._offset_at = offset_at
+        self._offsets_at = offsets_at
         self._wall_clock_ms = wall_clock_ms
         self._log = log
+        self._expected: frozenset[TopicPartition] = frozenset()
+        self._starts: dict[TopicPartition, int] = {}
 
-    def offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return OFFSET_BEGINNING, OFFSET_END or an offset for each partition.
+    def offsets(
+        self, partitions: Collection[TopicPartition], timeout_seconds: float = API_TIMEOUT_SECONDS
+    ) -> dict[TopicPartition, int]:
+        """Return the offset of each partition, OFFSET_END where no record is as young as its policy says.
 
-        Raises StreamsError where none is allowed, BrokerUnavailableError if a search by time gets no answer.
+        Raises StreamsError where none is allowed, BrokerUnavailableError if the brokers do not tell.
         """
-        own = _policies(self._topologies, self._topics)
-        policies: dict[TopicPartition, OffsetResetPolicy] = {
-            p: own.get(p.topic) or self._original_reset for p in sorted(partitions)
-        }
+        own, policies = self._own_policies(), self._policies(partitions)
         refused = sorted({p.topic for p, policy in policies.items() if policy is AutoOffsetReset.NONE})
         if refused:
             raise StreamsError(
@@ -69,28 +81,55 @@ class OffsetReset:
                     topic,
                     _shown(policy),
                 )
-        return {partition: self._offset(partition, policy) for partition, policy in policies.items()}
+        now_ms = self._wall_clock_ms()
+        timestamps = {p: _timestamp(policy, now_ms) for p, policy in policies.items()}
+        return dict(self._offsets_at(timestamps, timeout_seconds))
 
-    def _offset(self, partition: TopicPartition, policy: OffsetResetPolicy) -> int:
-        if isinstance(policy, ResetByDuration):
-            return self._offset_at(partition, self._wall_clock_ms() - policy.duration_ms)
-        return _OFFSETS[policy]
+    @contextmanager
+    def together(self, partitions: Collection[TopicPartition]) -> Iterator[None]:
+        """Within it, have the brokers asked for all of these partitions when ``start_offset`` needs the first."""
+        self._expected = frozenset(partitions)
+        try:
+            yield
+        finally:
+            self._expected, self._starts = frozenset(), {}
 
     def start_offset(self, partition: TopicPartition) -> int:
-        """Return where one partition without a committed offset starts."""
-        return self.offsets([partition])[partition]
+        """Return where one partition without a committed offset starts; raises as ``offsets`` does, but sooner."""
+        if partition in self._expected:
+            self._ask_for_all()
+        found = self._starts.get(partition)
+        return self.offsets([partition], START_WAIT_SECONDS)[partition] if found is None else found
+
+    def _ask_for_all(self) -> None:
+        expected, self._expected = self._policies(self._expected), frozenset()
+        try:
+            self._starts = self.offsets(
+                [p for p, policy in expected.items() if policy is not AutoOffsetReset.NONE], START_WAIT_SECONDS
+            )
+        except BrokerUnavailableError as error:  # of one partition, perhaps: the tasks of the others need not wait
+            self._log.warning("%s Asking for each partition alone", error)
+
+    def _policies(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetResetPolicy]:
+        own = self._own_policies()
+        return {p: own.get(p.topic) or self._original_reset for p in sorted(partitions)}
+
+    def _own_policies(self) -> Mapping[str, OffsetResetPolicy | None]:
+        nodes = (node for topology in self._topologies for node in topology.nodes.values())
+        # Nobody but the application writes its internal topics, so that nothing in them may be left out.
+        return {
+            self._topics.full(topic): (
+                AutoOffsetReset.EARLIEST if topic in self._topics.internal else node.auto_offset_reset
+            )
+            for node in nodes
+            if isinstance(node, SourceNode)
+            for topic in node.topics
+        }
 
 
 def _shown(policy: OffsetResetPolicy) -> str:
     return f"by_duration={policy.duration_ms} ms" if isinstance(policy, ResetByDuration) else str(policy.value)
 
 
-def _policies(topologies: Iterable[ProcessorTopology], topics: TopicNames) -> Mapping[str, OffsetResetPolicy | None]:
-    nodes = (node for topology in topologies for node in topology.nodes.values())
-    # Nobody but the application writes its internal topics, so that nothing in them may be left out.
-    return {
-        topics.full(topic): AutoOffsetReset.EARLIEST if topic in topics.internal else node.auto_offset_reset
-        for node in nodes
-        if isinstance(node, SourceNode)
-        for topic in node.topics
-    }
+def _timestamp(policy: OffsetResetPolicy, now_ms: int) -> int:
+    return max(now_ms - policy.duration_ms, 0) if isinstance(policy, ResetByDuration) else _TIMESTAMPS[policy]

@@ -19,14 +19,14 @@ from penstock.kernel import fetch as compiled
 from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError
 from penstock.topology.records import Message, TopicPartition
 
-from .log_context import PrefixedLogger
+from .log_context import PrefixedLogger, listed
 
 #: Offsets that stand for "the first" and "behind the last" record (librdkafka's OFFSET_BEGINNING, OFFSET_END).
 OFFSET_BEGINNING = -2
 OFFSET_END = -1
 
-#: How long the broker may take to name a partition's end, in seconds (Kafka: default.api.timeout.ms).
-WATERMARK_TIMEOUT_SECONDS = 60.0
+#: How long the broker may take to name offsets or partitions, in seconds (Kafka: default.api.timeout.ms).
+API_TIMEOUT_SECONDS = 60.0
 
 UNKNOWN_TOPIC = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -81,7 +81,7 @@ class PartitionConsumer:
         """Read these partitions too, from these offsets; OFFSET_BEGINNING and OFFSET_END are allowed."""
         if offsets:
             # librdkafka would wait for 500 ms before it asks where the beginning is.
-            known = {p: offset if offset >= 0 else self._resolve(p, offset) for p, offset in offsets.items()}
+            known = {**offsets, **self.offsets_at({p: offset for p, offset in offsets.items() if offset < 0})}
             self._consumer.incremental_assign([_one(partition, offset) for partition, offset in known.items()])
             if self._fetcher is not None:
                 for topic, partition in known:
@@ -95,10 +95,6 @@ class PartitionConsumer:
             with suppress(KafkaException):  # the question is asked; the answer, which is not waited for, goes to itself
                 self._consumer.list_topics(topic, 0)
         self._topics.update(topics)
-
-    def _resolve(self, partition: TopicPartition, offset: int) -> int:
-        low, high = self.watermarks(partition)
-        return low if offset == OFFSET_BEGINNING else high
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         """Read these partitions no longer; those that are not assigned are ignored."""
@@ -232,46 +228,45 @@ class PartitionConsumer:
     def partitions_of(self, topic: str) -> list[TopicPartition]:
         """Ask the broker for the partitions of a topic; raises MissingSourceTopicError if there is no such topic."""
         try:
-            metadata = self._consumer.list_topics(topic, WATERMARK_TIMEOUT_SECONDS).topics.get(topic)
+            metadata = self._consumer.list_topics(topic, API_TIMEOUT_SECONDS).topics.get(topic)
         except KafkaException as exception:
             raise BrokerUnavailableError(f"The partitions of {topic} could not be read: {exception}") from exception
         if metadata is None or metadata.error is not None or not metadata.partitions:
             raise MissingSourceTopicError(f"The topic {topic} does not exist. Create it and start again.")
         return [TopicPartition(topic, partition) for partition in sorted(metadata.partitions)]
 
-    def watermarks(self, partition: TopicPartition) -> tuple[int, int]:
-        """Ask the broker for the first and the end offset; with read_committed the end is the last stable offset.
+    def offsets_at(
+        self, timestamps: Mapping[TopicPartition, int], timeout_seconds: float = API_TIMEOUT_SECONDS
+    ) -> dict[TopicPartition, int]:
+        """Ask the brokers, once for all partitions, for the first offset with a timestamp (ms) or a later one.
 
-        Raises BrokerUnavailableError if it does not answer in time.
+        OFFSET_BEGINNING and OFFSET_END are timestamps, too; with read_committed the end is the last stable offset.
+        OFFSET_END is the answer where no record is that late.
+
+        Raises BrokerUnavailableError if one of the offsets is not known in time.
         """
+        if not timestamps:
+            return {}
+        asked = [_one(partition, timestamp) for partition, timestamp in timestamps.items()]
         try:
-            low, high = self._consumer.get_watermark_offsets(_one(partition), timeout=WATERMARK_TIMEOUT_SECONDS)
+            answers = self._consumer.offsets_for_times(asked, timeout=timeout_seconds)
         except KafkaException as exception:
             raise BrokerUnavailableError(
-                f"The end of {partition} could not be read within {WATERMARK_TIMEOUT_SECONDS:.0f} s: {exception}"
+                f"The offsets of {listed(timestamps)} could not be read within {timeout_seconds:.0f} s: {exception}"
             ) from exception
-        if low < 0 or high < 0:  # as listed_offset
-            raise BrokerUnavailableError(f"The broker of {partition} went away before it had said where it ends.")
-        return low, high
-
-    def offset_at(self, partition: TopicPartition, timestamp_ms: int) -> int:
-        """Ask the broker for the first offset with this timestamp or a later one, OFFSET_END if there is none.
-
-        Raises BrokerUnavailableError if it does not answer in time.
-        """
-        try:
-            (found,) = self._consumer.offsets_for_times(
-                [_one(partition, timestamp_ms)], timeout=WATERMARK_TIMEOUT_SECONDS
-            )
-        except KafkaException as exception:
-            raise BrokerUnavailableError(f"{partition} could not be searched by time: {exception}") from exception
-        if found.error is not None:
-            raise BrokerUnavailableError(f"{partition} could not be searched by time: {found.error}")
-        return int(found.offset) if found.offset >= 0 else OFFSET_END
+        found = {}
+        for answer in answers:
+            partition = TopicPartition(answer.topic, answer.partition)
+            if answer.error is not None:
+                raise BrokerUnavailableError(f"The offsets of {partition} could not be read: {answer.error}")
+            if answer.offset < 0 and (answer.offset != OFFSET_END or timestamps[partition] < 0):  # as listed_offset
+                raise BrokerUnavailableError(f"The broker of {partition} went away before it had told its offsets.")
+            found[partition] = int(answer.offset)
+        return found
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Ask the broker for the end offset of each partition; see watermarks."""
-        return {partition: self.watermarks(partition)[1] for partition in partitions}
+        """Ask the brokers for the end offset of each partition; see offsets_at."""
+        return self.offsets_at(dict.fromkeys(partitions, OFFSET_END))
 
     def close(self) -> None:
         """Close the client."""

@@ -225,7 +225,7 @@ class _Assembly:
             self.topologies,
             self.topics,
             self.config["auto.offset.reset"],
-            consumer.offset_at,
+            consumer.offsets_at,
             self.clock.wall_clock_ms,
             self.log,
         )
@@ -241,6 +241,7 @@ class _Assembly:
             membership,
             producer,
             self.state_directory,
+            offset_reset,
             RecordPurge(self.admin, self.log),
             self._log("task_manager"),
         )

@@ -18,6 +18,7 @@ from .assigned_tasks import AssignedTasks, FirstError, T
 from .committer import Commit, Committer
 from .log_context import PrefixedLogger, listed
 from .membership.membership import CommitTimeoutError, GroupMembership, RetriableCommitError
+from .offset_reset import OffsetReset
 from .partition_consumer import PartitionConsumer, Records
 from .processor_state_manager import RecycledStores
 from .standby_task import StandbyTask
@@ -51,6 +52,7 @@ class TaskManager:
         membership: GroupMembership,
         producer: StreamsProducer,
         state_directory: StateDirectory,
+        offset_reset: OffsetReset,
         purge: Purge,
         log: PrefixedLogger,
     ) -> None:
@@ -67,6 +69,7 @@ class TaskManager:
         self._membership = membership
         self._producer = producer
         self._state_directory = state_directory
+        self._offset_reset = offset_reset
         self._purge = purge
         self._timeouts = active.timeouts
         self._log = log
@@ -104,7 +107,8 @@ class TaskManager:
         demoted = self.active.recycle_suspended(self.assigned_standby_tasks)
         self.standby.close_non_assigned_suspended_tasks(self.assigned_standby_tasks)
         self.active.close_non_assigned_suspended_tasks(self.assigned_active_tasks)
-        self._add_stream_tasks(assignment)
+        with self._offset_reset.together(assignment):
+            self._add_stream_tasks(assignment)
         self._add_standby_tasks()
         self._adopt(self.active.created, promoted)
         self._adopt(self.standby.created, demoted)
@@ -251,9 +255,10 @@ class TaskManager:
 
     def update_new_and_restoring_tasks(self) -> bool:
         """Open new tasks, and let restored ones run. Returns True when all tasks run."""
-        self.active.initialize_new_tasks()
-        self.standby.initialize_new_tasks()
-        self.active.update_restored(self._changelog_reader.completed())
+        with self._offset_reset.together(self.active.starting_partitions()):
+            self.active.initialize_new_tasks()
+            self.standby.initialize_new_tasks()
+            self.active.update_restored(self._changelog_reader.completed())
         if not self.active.all_tasks_running() or self.consumer is None:
             return False
         assignment = self.consumer.assignment()

@@ -15,6 +15,7 @@ from penstock.topology.records import RawRecord, TopicPartition
 from penstock.workers.client_supplier import KafkaClientSupplier
 from penstock.workers.membership.group_member import GroupMember
 from penstock.workers.membership.membership import Assign, OffsetAndMetadata
+from penstock.workers.partition_consumer import OFFSET_BEGINNING, OFFSET_END
 from tests.workers.memory_kafka import ErrorEvent, MemoryAdmin, done
 
 from .broker import Broker, Transaction, kafka_error
@@ -90,16 +91,23 @@ class SimulatedConsumer:
             found.append(ErrorEvent(partition, position, KafkaError._PARTITION_EOF))
         return found
 
-    def get_watermark_offsets(
-        self, partition: RdTopicPartition, timeout: float = 0, cached: bool = False
-    ) -> tuple[int, int]:
-        def look() -> tuple[int, int]:
-            log = self.broker.logs.get(TopicPartition(partition.topic, partition.partition))
-            if log is None:
-                raise kafka_error(KafkaError._UNKNOWN_PARTITION)
-            return log.start, log.readable_end(self.committed_only)
+    def get_watermark_offsets(self, partition: RdTopicPartition, cached: bool) -> tuple[int, int]:
+        assert cached
+        log = self.broker.logs[TopicPartition(partition.topic, partition.partition)]
+        return log.start, log.readable_end(self.committed_only)
 
-        return look() if cached else self.io.points.call("watermarks", look)
+    def offsets_for_times(self, partitions: list[RdTopicPartition], timeout: float) -> list[RdTopicPartition]:
+        def look() -> list[RdTopicPartition]:
+            return [RdTopicPartition(p.topic, p.partition, self._offset_at(p)) for p in partitions]
+
+        found: list[RdTopicPartition] = self.io.points.call("offsets_for_times", look)
+        return found
+
+    def _offset_at(self, asked: RdTopicPartition) -> int:
+        log = self.broker.logs.get(TopicPartition(asked.topic, asked.partition))
+        if log is None:
+            raise kafka_error(KafkaError._UNKNOWN_PARTITION)
+        return {OFFSET_BEGINNING: log.start, OFFSET_END: log.readable_end(self.committed_only)}[asked.offset]
 
     def list_topics(self, topic: str | None = None, timeout: float = 0) -> Any:
         return self.broker.metadata(topic)

@@ -186,13 +186,13 @@ class MemoryConsumer:
         found = self.consume(1, timeout)
         return found[0] if found else None
 
-    def get_watermark_offsets(
-        self, partition: RdTopicPartition, timeout: float = 0, cached: bool = False
-    ) -> tuple[int, int]:
-        log = self.cluster.logs.get(TopicPartition(partition.topic, partition.partition))
-        if log is None:
-            raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION))
+    def get_watermark_offsets(self, partition: RdTopicPartition, cached: bool) -> tuple[int, int]:
+        log = self.cluster.logs[TopicPartition(partition.topic, partition.partition)]
         return log.start, log.readable_end(self.committed_only)
+
+    def offsets_for_times(self, asked: list[RdTopicPartition], timeout: float) -> list[RdTopicPartition]:
+        ends = [self.get_watermark_offsets(partition, cached=True) for partition in asked]
+        return [RdTopicPartition(p.topic, p.partition, end[p.offset]) for p, end in zip(asked, ends, strict=True)]
 
     def list_topics(self, topic: str | None = None, timeout: float = 0) -> Any:
         return list_topics(self.cluster, topic)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock import AutoOffsetReset, ConfigError, StreamsBuilder, StreamsConfig, StreamsError, TopologyError
+from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.records import TopicPartition
 from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.offset_reset import OffsetReset
@@ -23,24 +24,68 @@ NOW_MS = 1_000_000
 LOG = PrefixedLogger("penstock.test", "")
 
 
-def reset_of(original: str = "earliest", **policies: Any) -> OffsetReset:
-    """Return the policies of an application that reads these topics; the broker has offset 7 for 2 s ago."""
+class Brokers:
+    """Answer for each partition: the beginning is 3, the end 9, the first record since 2 s ago has offset 7."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[TopicPartition]] = []
+        self.silent: TopicPartition | None = None
+
+    def offsets_at(self, timestamps: Mapping[TopicPartition, int], timeout_seconds: float) -> dict[TopicPartition, int]:
+        self.asked.append(sorted(timestamps))
+        if self.silent in timestamps:
+            raise BrokerUnavailableError("away.")
+        named = {OFFSET_BEGINNING: 3, OFFSET_END: 9}
+        return {p: named.get(at, 7 if at <= NOW_MS - 2_000 else OFFSET_END) for p, at in timestamps.items()}
+
+
+def reset_of(original: str = "earliest", brokers: Brokers | None = None, **policies: Any) -> OffsetReset:
+    """Return the policies of an application that reads these topics."""
     builder = StreamsBuilder()
     for topic, policy in policies.items():
         builder.stream(topic, offset_reset=policy).to("out")
     topologies = builder.build().internal_builder.build_subtopologies()
-
-    def offset_at(partition: TopicPartition, timestamp_ms: int) -> int:
-        return 7 if timestamp_ms <= NOW_MS - 2_000 else OFFSET_END
-
-    return OffsetReset(topologies, TopicNames("app", topologies), original, offset_at, lambda: NOW_MS, LOG)
+    ask = (brokers or Brokers()).offsets_at
+    return OffsetReset(topologies, TopicNames("app", topologies), original, ask, lambda: NOW_MS, LOG)
 
 
 def test_each_source_has_its_policy() -> None:
     old, young = (AutoOffsetReset.by_duration(seconds) for seconds in (timedelta(seconds=3), 1_000))
     reset = reset_of(by_config=None, latest="latest", old=old, young=young)
     starts = {topic: reset.start_offset(TopicPartition(topic, 0)) for topic in ("by_config", "latest", "old", "young")}
-    assert starts == {"by_config": OFFSET_BEGINNING, "latest": OFFSET_END, "old": 7, "young": OFFSET_END}
+    assert starts == {"by_config": 3, "latest": 9, "old": 7, "young": OFFSET_END}
+
+
+def test_the_brokers_are_asked_once_for_what_starts_together() -> None:
+    brokers = Brokers()
+    reset = reset_of(brokers=brokers, a="earliest", b="latest", strict="none")
+    a, b, strict, other = (
+        TopicPartition(topic, number) for topic, number in [("a", 0), ("b", 1), ("strict", 0), ("a", 5)]
+    )
+    with reset.together([b, a, strict]):
+        assert brokers.asked == []
+        assert [reset.start_offset(partition) for partition in (a, b, a, other)] == [3, 9, 3, 3]
+        assert brokers.asked == [[a, b], [other]]
+        with pytest.raises(StreamsError, match="No valid committed offset found for input"):
+            reset.start_offset(strict)
+    assert reset.start_offset(a) == 3
+    assert brokers.asked == [[a, b], [other], [a]]
+
+
+def test_a_partition_of_which_the_brokers_do_not_tell_keeps_no_other_from_its_start() -> None:
+    brokers = Brokers()
+    reset = reset_of(brokers=brokers, topic="earliest")
+    first, second, third = partitions = [TopicPartition("topic", number) for number in range(3)]
+    brokers.silent = second
+    with reset.together(partitions):
+        assert reset.start_offset(first) == 3
+        with pytest.raises(BrokerUnavailableError, match="away"):
+            reset.start_offset(second)
+        assert reset.start_offset(third) == 3
+    assert brokers.asked == [partitions, [first], [second], [third]]
+    brokers.silent = None
+    with reset.together([second]):
+        assert reset.start_offset(second) == 3
 
 
 @pytest.mark.parametrize(
@@ -93,10 +138,16 @@ def test_the_broker_says_where_a_time_begins(
     bootstrap_servers: str, admin: AdminClient, consumer: PartitionConsumer
 ) -> None:
     topic = f"by-time-{uuid.uuid4().hex[:8]}"
-    admin.create_topics([NewTopic(topic, 1)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 2)])[topic].result(30)
     producer = Producer({"bootstrap.servers": bootstrap_servers})
     for timestamp in (1_000, 2_000, 3_000):
-        producer.produce(topic, b"x", timestamp=timestamp)
+        producer.produce(topic, b"x", partition=0, timestamp=timestamp)
     assert producer.flush(30) == 0
-    partition = TopicPartition(topic, 0)
-    assert [consumer.offset_at(partition, at) for at in (0, 1_500, 3_000, 3_001)] == [0, 1, 2, OFFSET_END]
+    first, second = (TopicPartition(topic, number) for number in range(2))
+    found = [consumer.offsets_at({first: at}) for at in (0, 1_500, 3_000, 3_001, OFFSET_BEGINNING, OFFSET_END)]
+    assert found == [{first: 0}, {first: 1}, {first: 2}, {first: OFFSET_END}, {first: 0}, {first: 3}]
+    assert consumer.offsets_at({first: 1_500, second: OFFSET_END}) == {first: 1, second: 0}
+    assert consumer.end_offsets([first, second]) == {first: 3, second: 0}
+    assert consumer.offsets_at({}) == {}
+    with pytest.raises(BrokerUnavailableError, match=f"The offsets of {topic}-7 could not be read: .*partition"):
+        consumer.offsets_at({first: 0, TopicPartition(topic, 7): 0})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
@@ -238,6 +239,28 @@ def test_positions_that_are_gone_are_reset_by_policy(cluster: Cluster, counter: 
     cluster.committed[TopicPartition(IN, 0)] = OffsetAndMetadata(99)
     counter.thread().until_idle().commit()
     assert counts(cluster) == {"a": 2, "b": 1}
+
+
+def test_the_brokers_are_asked_once_where_all_tasks_start(cluster: Cluster, application: MakeApplication) -> None:
+    cluster.create_topic(IN, 5)
+    cluster.create_topic(OUT, 1)
+    thread = application(counting()).thread()
+    asked = []
+    ask = thread.consumer.offsets_for_times
+
+    def offsets_for_times(partitions: Any, timeout: float) -> Any:
+        asked.append(sorted(partition.partition for partition in partitions))
+        return ask(partitions, timeout)
+
+    thread.consumer.offsets_for_times = offsets_for_times
+    thread.until_running()
+    assert asked == [[0, 1, 2, 3, 4]]
+    manager = thread.task_manager
+    assigned = thread.thread._consumer.assignment()
+    manager.active.suspend()
+    manager.create_tasks(assigned)
+    assert len(manager.active.running) == 5
+    assert asked == [[0, 1, 2, 3, 4]] * 2
 
 
 def test_without_a_reset_policy_a_missing_offset_is_an_error(cluster: Cluster, application: MakeApplication) -> None:

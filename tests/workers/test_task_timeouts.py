@@ -166,10 +166,10 @@ def test_a_task_whose_committed_offsets_nobody_tells_for_too_long_is_named(clock
 def test_a_position_that_cannot_be_found_out_is_asked_for_again(
     cluster: Cluster, clock: ManualClock, thread: Thread
 ) -> None:
-    def bad(partition: Any, **_: Any) -> bool:
-        return bool(partition.topic == IN and partition.partition == 1)
+    def bad(asked: list[Any], **_: Any) -> bool:
+        return any(partition.topic == IN and partition.partition == 1 for partition in asked)
 
-    outage = Outage(thread.consumer, "get_watermark_offsets", silence(), bad)
+    outage = Outage(thread.consumer, "offsets_for_times", silence(), bad)
     thread.step(20)
     assert thread.task_manager.active.running.keys() == {ZERO}
     assert "in-1" in str(until_error(thread, clock))
