@@ -48,6 +48,7 @@ def free(config: dict[str, Any], conductor: Conductor) -> Iterator[HttpClient]:
     with make(config) as streams:
         streams.start()
         conductor.running(1)
+        until(lambda: streams.state is State.RUNNING)
         yield HttpClient.of(streams)
 
 
@@ -57,6 +58,7 @@ def guarded(config: dict[str, Any], conductor: Conductor) -> Iterator[HttpClient
     with make(config | {"penstock.http.token": TOKEN}) as streams:
         streams.start()
         conductor.running(1)
+        until(lambda: streams.state is State.RUNNING)
         yield HttpClient.of(streams)
 
 
