@@ -291,7 +291,7 @@ cdef class WindowedSink:
 
 
 def sink_for(send, str topic, to_key, to_value, tuple times=None):
-    """Return the send of a RecordSink in place of a task's, with times of a WindowedSink; None if it is no RecordWriter's."""
+    """Return the send of a RecordSink in place of a RecordWriter's, with times of a WindowedSink; None in place of others."""
     writer = getattr(send, "__self__", None)
     if type(writer) is not RecordWriter:
         return None

@@ -42,7 +42,10 @@ def unwritten_memtables(path: Path, left: list[int | None]) -> OSError:
 
 def last_complaint(path: Path) -> str:
     """Return the last error or warning in a database's own log, an empty text if its end has none."""
-    with (path / "LOG").open("rb") as log:
-        log.seek(max(0, (path / "LOG").stat().st_size - LOG_TAIL_BYTES))
-        lines = log.read().decode(errors="replace").splitlines()
+    log = path / "LOG"
+    if not log.exists():  # a rocksdb.config.setter has put it elsewhere
+        return ""
+    with log.open("rb") as tail:
+        tail.seek(max(0, log.stat().st_size - LOG_TAIL_BYTES))
+        lines = tail.read().decode(errors="replace").splitlines()
     return next((line for line in reversed(lines) if "[ERROR]" in line or "[WARN]" in line), "")

@@ -26,6 +26,10 @@ from .topic_names import TopicNames
 #: Returns first offsets from timestamps on, within a time in seconds; see PartitionConsumer.offsets_at.
 OffsetsAt = Callable[[Mapping[TopicPartition, int], float], Mapping[TopicPartition, int]]
 
+#: The policy of each partition, and those of topics that have their own.
+Policies = dict[TopicPartition, OffsetResetPolicy]
+OwnPolicies = Mapping[str, OffsetResetPolicy | None]
+
 #: How long the start of a task waits for its offsets, in seconds; it is then tried again, until task.timeout.ms.
 START_WAIT_SECONDS = 5.0
 #: What offsets_at is asked for.
@@ -56,14 +60,17 @@ class OffsetReset:
         self._expected: frozenset[TopicPartition] = frozenset()
         self._starts: dict[TopicPartition, int] = {}
 
-    def offsets(
-        self, partitions: Collection[TopicPartition], timeout_seconds: float = API_TIMEOUT_SECONDS
-    ) -> dict[TopicPartition, int]:
+    def offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the offset of each partition, OFFSET_END where no record is as young as its policy says.
 
         Raises StreamsError where none is allowed, BrokerUnavailableError if the brokers do not tell.
         """
-        own, policies = self._own_policies(), self._policies(partitions)
+        return self._find(self._permitted(partitions), API_TIMEOUT_SECONDS)
+
+    def _permitted(self, partitions: Collection[TopicPartition]) -> Policies:
+        """Return the policies by which partitions are reset now, and log them; raises StreamsError if one forbids it."""
+        own = self._own_policies()
+        policies = self._policies(partitions, own)
         refused = sorted({p.topic for p, policy in policies.items() if policy is AutoOffsetReset.NONE})
         if refused:
             raise StreamsError(
@@ -81,6 +88,9 @@ class OffsetReset:
                     topic,
                     _shown(policy),
                 )
+        return policies
+
+    def _find(self, policies: Policies, timeout_seconds: float) -> dict[TopicPartition, int]:
         now_ms = self._wall_clock_ms()
         timestamps = {p: _timestamp(policy, now_ms) for p, policy in policies.items()}
         return dict(self._offsets_at(timestamps, timeout_seconds))
@@ -96,25 +106,25 @@ class OffsetReset:
 
     def start_offset(self, partition: TopicPartition) -> int:
         """Return where one partition without a committed offset starts; raises as ``offsets`` does, but sooner."""
+        policies = self._permitted([partition])
         if partition in self._expected:
             self._ask_for_all()
         found = self._starts.get(partition)
-        return self.offsets([partition], START_WAIT_SECONDS)[partition] if found is None else found
+        return self._find(policies, START_WAIT_SECONDS)[partition] if found is None else found
 
     def _ask_for_all(self) -> None:
-        expected, self._expected = self._policies(self._expected), frozenset()
+        """Ask for what is expected; some may turn out to have committed offsets, so nothing is reset, or logged, yet."""
+        expected, self._expected = self._policies(self._expected, self._own_policies()), frozenset()
+        resettable: Policies = {p: policy for p, policy in expected.items() if policy is not AutoOffsetReset.NONE}
         try:
-            self._starts = self.offsets(
-                [p for p, policy in expected.items() if policy is not AutoOffsetReset.NONE], START_WAIT_SECONDS
-            )
+            self._starts = self._find(resettable, START_WAIT_SECONDS)
         except BrokerUnavailableError as error:  # of one partition, perhaps: the tasks of the others need not wait
             self._log.warning("%s Asking for each partition alone", error)
 
-    def _policies(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetResetPolicy]:
-        own = self._own_policies()
+    def _policies(self, partitions: Collection[TopicPartition], own: OwnPolicies) -> Policies:
         return {p: own.get(p.topic) or self._original_reset for p in sorted(partitions)}
 
-    def _own_policies(self) -> Mapping[str, OffsetResetPolicy | None]:
+    def _own_policies(self) -> OwnPolicies:
         nodes = (node for topology in self._topologies for node in topology.nodes.values())
         # Nobody but the application writes its internal topics, so that nothing in them may be left out.
         return {

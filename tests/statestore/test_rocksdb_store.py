@@ -165,6 +165,7 @@ def test_a_database_without_complaints_has_none(tmp_path: Path) -> None:
     store = RocksDBStore(tmp_path / "store")
     assert last_complaint(store.path) == ""
     store.close()
+    assert last_complaint(tmp_path / "log-is-elsewhere") == ""
 
 
 #: RocksDB writes memtables in the background while commits go on, until there is no space: the first write that has to

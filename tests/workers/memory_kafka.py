@@ -191,7 +191,7 @@ class MemoryConsumer:
         return log.start, log.readable_end(self.committed_only)
 
     def offsets_for_times(self, asked: list[RdTopicPartition], timeout: float) -> list[RdTopicPartition]:
-        ends = [self.get_watermark_offsets(partition, cached=True) for partition in asked]
+        ends = [self.get_watermark_offsets(p, cached=True) for p in asked]  # at -2 OFFSET_BEGINNING, at -1 OFFSET_END
         return [RdTopicPartition(p.topic, p.partition, end[p.offset]) for p, end in zip(asked, ends, strict=True)]
 
     def list_topics(self, topic: str | None = None, timeout: float = 0) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import uuid
 from collections.abc import Iterator, Mapping
@@ -70,6 +71,15 @@ def test_the_brokers_are_asked_once_for_what_starts_together() -> None:
             reset.start_offset(strict)
     assert reset.start_offset(a) == 3
     assert brokers.asked == [[a, b], [other], [a]]
+
+
+def test_only_what_is_reset_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    reset = reset_of(mine="latest", committed="earliest")
+    mine, committed = TopicPartition("mine", 0), TopicPartition("committed", 0)
+    with reset.together([mine, committed]):
+        assert reset.start_offset(mine) == 9
+    assert caplog.messages == ["Setting topic 'mine' to consume from latest offset"]
 
 
 def test_a_partition_of_which_the_brokers_do_not_tell_keeps_no_other_from_its_start() -> None:
