@@ -31,7 +31,7 @@ from penstock.topology.errors import PenstockError
 
 DEFAULT_RECORDS = 6_000_000
 QUICK_RECORDS = 2_000_000  # the JVM is hardly warm then: only to see that it runs, in less than two minutes
-QUICK_SCENARIOS = "count,table-join"
+QUICK_SCENARIOS = "count,map-filter"
 #: Of the records, before the clock starts: a JVM compiles its hot code during the first seconds.
 WARM_UP_SHARE = 1 / 3
 ALL_SCENARIOS: dict[str, Scenario | RecoveryScenario] = {

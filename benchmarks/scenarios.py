@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
-from benchmarks.checks import Check, CountsCheck, RowsCheck, sum_of_rows
+from benchmarks.checks import Check, CountsCheck, RowsCheck, RowSum, sum_of_rows
 from benchmarks.data import Workload
 
 
@@ -38,12 +37,12 @@ def _windowed_counts(workload: Workload) -> Mapping[bytes, int]:
 
 
 @cache
-def _doubled_purchases(workload: Workload) -> Counter[str]:
+def _doubled_purchases(workload: Workload) -> RowSum:
     return sum_of_rows(workload.doubled_purchases())
 
 
 @cache
-def _located_purchases(workload: Workload) -> Counter[str]:
+def _located_purchases(workload: Workload) -> RowSum:
     return sum_of_rows(workload.located_purchases())
 
 

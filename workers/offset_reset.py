@@ -68,7 +68,7 @@ class OffsetReset:
         return self._find(self._permitted(partitions), API_TIMEOUT_SECONDS)
 
     def _permitted(self, partitions: Collection[TopicPartition]) -> Policies:
-        """Return the policies by which partitions are reset now, and log them; raises StreamsError if one forbids it."""
+        """Return the policies by which partitions are reset, and log them; raises StreamsError if one forbids it."""
         own = self._own_policies()
         policies = self._policies(partitions, own)
         refused = sorted({p.topic for p, policy in policies.items() if policy is AutoOffsetReset.NONE})
@@ -113,7 +113,7 @@ class OffsetReset:
         return self._find(policies, START_WAIT_SECONDS)[partition] if found is None else found
 
     def _ask_for_all(self) -> None:
-        """Ask for what is expected; some may turn out to have committed offsets, so nothing is reset, or logged, yet."""
+        """Ask for what is expected; some may turn out to have committed offsets: nothing is reset, or logged, yet."""
         expected, self._expected = self._policies(self._expected, self._own_policies()), frozenset()
         resettable: Policies = {p: policy for p, policy in expected.items() if policy is not AutoOffsetReset.NONE}
         try:

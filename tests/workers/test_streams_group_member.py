@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import kafka.errors as kafka_errors
 import pytest
 from confluent_kafka.admin import ConfigResource, ResourceType
 from streams_group_stage import (
@@ -22,9 +23,10 @@ from penstock.topology.records import TaskId, TopicPartition
 from penstock.topology.store_interfaces import StoreBuilder, StoreKind
 from penstock.workers.assignment.subscription_info import LATEST_OFFSET, UNKNOWN_OFFSET_SUM, AssignorError
 from penstock.workers.assignment.topics_info import TopicsInfo
-from penstock.workers.membership import streams_messages
+from penstock.workers.membership import streams_messages, streams_protocol
 from penstock.workers.membership.kafka_connection import UnreachableError
 from penstock.workers.membership.membership import Assigned, Fatal, FencedInstanceIdError, Lost, Rebalance
+from penstock.workers.membership.streams_refusals import Refusal
 from penstock.workers.membership.streams_task_offsets import NO_LAG
 from penstock.workers.membership.streams_topology import InternalTopic, StreamsSubtopology, StreamsTopology
 
@@ -249,6 +251,48 @@ def test_of_two_processes_with_the_same_instance_id_the_later_one_wins(group: Gr
     old.close()
     group.settle()
     assert new.active == old_tasks
+
+
+def test_a_fenced_one_that_only_hears_of_its_epoch_does_not_take_the_place_back(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = static(group)
+    group.settle()
+    protocol = old.member._streams
+    ask = protocol._ask
+
+    async def ask_earlier(request: object) -> object:
+        """Answer as the broker does after the successor has left in the old one's name, and before it joins."""
+        try:
+            return await ask(request)
+        except streams_protocol._RefusedError as error:
+            if isinstance(error.refusal.error, kafka_errors.FencedInstanceIdError):
+                raise streams_protocol._RefusedError(Refusal(kafka_errors.FencedMemberEpochError())) from error
+            raise
+
+    monkeypatch.setattr(protocol, "_ask", ask_earlier)
+    new = static(group)
+    group.watches = False
+    group.run_until(lambda: old.count(Fatal) or new.count(Fatal))
+    assert old.count(Lost) == 1
+    assert isinstance(old.fatal, FencedInstanceIdError)
+    old.close()
+    group.settle()
+    assert new.count(Fatal) == new.count(Lost) == 0
+
+
+def test_a_static_member_that_lost_its_membership_gets_its_own_place_back(group: Group) -> None:
+    thread = static(group)
+    group.settle()
+    protocol = thread.member._streams
+
+    async def lose() -> None:
+        protocol._emit_all(protocol._membership.lose("a commit was refused"))
+
+    thread.member._connection.submit(lose).result(10)
+    group.run_until(lambda: thread.count(Lost))
+    assert group.settle() < PROMPT_SECONDS
+    assert thread.count(Fatal) == 0
 
 
 # The whole application

@@ -47,6 +47,7 @@ class StreamsMembership:
         self.identity = Identity(member_id=member_id)
         #: Tells a membership from the one before: how many were lost.
         self.losses = 0
+        self.has_been_member = False
         self.offsets = TaskOffsetReports()
         self._config = config
         self._subtopologies = frozenset(subtopologies)
@@ -155,6 +156,7 @@ class StreamsMembership:
         return self._events(news=self._hosts != hosts or self._statuses.shutdown_application > shutdown)
 
     def _take(self, heartbeat: Heartbeat, answer: Answer) -> None:
+        self.has_been_member = True
         self._epoch = answer.epoch
         self.identity = Identity(answer.epoch, self.member_id)
         self._refused_since_ms = None

@@ -128,7 +128,7 @@ class StreamsProtocol(GroupProtocol):
         except _RefusedError as error:
             self._emit_all(self._membership.on_refusal(heartbeat, error.refusal, self._clock.monotonic_ms()))
             if isinstance(error.refusal.error, kafka_errors.UnreleasedInstanceIdError):
-                await self._take_over_instance()
+                await self._take_over_instance(error.refusal)
             return True
         self._standstill.answered(sent_ms)
         self._emit_all(self._membership.on_answer(heartbeat, answer, self._clock.monotonic_ms()))
@@ -184,17 +184,20 @@ class StreamsProtocol(GroupProtocol):
         members = await self._described_members()
         return next((found.tasks for found in members if found.member_id == self._membership.member_id), None)
 
-    async def _take_over_instance(self) -> None:
+    async def _take_over_instance(self, refusal: Refusal) -> None:
         """Give the instance id free in the name of the member that has it: it was killed, or will be fenced.
 
-        So a replaced process gets its tasks back at once, and whoever came last wins, as with the classic protocol. By
-        itself the coordinator would refuse it until the session of the old member ends.
+        So a replaced process gets its tasks back at once, and whoever came last wins, as with the classic protocol: who
+        has been a member has been succeeded, if it finds another one in its place. By itself the coordinator would
+        refuse the id until the session of the old member ends.
         """
         for found in await self._described_members():
-            if found.instance_id == self._config.instance_id:
-                reason = f"{self._membership.member_id} succeeds it"
-                if await self._leave(reason, found.member_id, comes_back=True):
-                    self._membership.hurry()  # before the other one can come back
+            if found.instance_id != self._config.instance_id:
+                continue
+            if self._membership.has_been_member and found.member_id != self._membership.member_id:
+                self.fail(refusal_error(self._config, refusal))
+            elif await self._leave(f"{self._membership.member_id} succeeds it", found.member_id, comes_back=True):
+                self._membership.hurry()  # before the other one can come back
 
     async def _described_members(self) -> list[streams_messages.DescribedMember]:
         def read(response: Any) -> list[streams_messages.DescribedMember]:
