@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -54,11 +54,17 @@ class CountsCheck(Check):
         return None
 
 
-class RowSum(NamedTuple):
+@dataclass(slots=True)
+class RowSum:
     """How many rows there are, and the sum of their hashes: Python's own, of use only in this process."""
 
-    rows: int
-    hashes: int
+    rows: int = 0
+    hashes: int = 0
+
+    def add(self, key: bytes, value: bytes) -> None:
+        """Count one more."""
+        self.rows += 1
+        self.hashes += hash((key, value))
 
 
 class RowsCheck(Check):
@@ -66,25 +72,23 @@ class RowsCheck(Check):
 
     def __init__(self, expected: RowSum) -> None:
         self._expected = expected
-        self._rows = self._hashes = 0
+        self._found = RowSum()
 
     def read(self, key: bytes, value: bytes) -> None:
-        self._rows += 1
-        self._hashes += hash((key, value))
+        self._found.add(key, value)
 
     def problem(self) -> str | None:
-        if RowSum(self._rows, self._hashes) != self._expected:
-            return f"{self._rows} rows instead of {self._expected.rows}, or rows of other content"
+        if self._found != self._expected:
+            return f"{self._found.rows} rows instead of {self._expected.rows}, or rows of other content"
         return None
 
 
 def sum_of_rows(rows: Iterable[tuple[bytes, bytes]]) -> RowSum:
     """Return what RowsCheck compares."""
-    number = hashes = 0
-    for row in rows:
-        number += 1
-        hashes += hash(row)
-    return RowSum(number, hashes)
+    total = RowSum()
+    for key, value in rows:
+        total.add(key, value)
+    return total
 
 
 def check_topic(bootstrap_servers: str, topic: str, check: Check) -> str | None:

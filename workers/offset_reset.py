@@ -59,6 +59,7 @@ class OffsetReset:
         self._log = log
         self._expected: frozenset[TopicPartition] = frozenset()
         self._starts: dict[TopicPartition, int] = {}
+        self._logged: set[str] = set()  # topics of which the others that start together need not be told
 
     def offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the offset of each partition, OFFSET_END where no record is as young as its policy says.
@@ -79,7 +80,9 @@ class OffsetReset:
                 "reset policy via StreamsBuilder.stream(..., offset_reset=...) or "
                 "StreamsBuilder.table(..., offset_reset=...)"
             )
-        for topic, policy in sorted({(p.topic, policy) for p, policy in policies.items()}, key=lambda item: item[0]):
+        by_topic = {p.topic: policy for p, policy in policies.items()}
+        for topic in sorted(by_topic.keys() - self._logged):
+            policy = by_topic[topic]
             if own.get(topic) is not None:
                 self._log.info("Setting topic '%s' to consume from %s offset", topic, _shown(policy))
             else:
@@ -102,11 +105,12 @@ class OffsetReset:
         try:
             yield
         finally:
-            self._expected, self._starts = frozenset(), {}
+            self._expected, self._starts, self._logged = frozenset(), {}, set()
 
     def start_offset(self, partition: TopicPartition) -> int:
         """Return where one partition without a committed offset starts; raises as ``offsets`` does, but sooner."""
         policies = self._permitted([partition])
+        self._logged.add(partition.topic)
         if partition in self._expected:
             self._ask_for_all()
         found = self._starts.get(partition)

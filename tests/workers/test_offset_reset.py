@@ -73,13 +73,18 @@ def test_the_brokers_are_asked_once_for_what_starts_together() -> None:
     assert brokers.asked == [[a, b], [other], [a]]
 
 
-def test_only_what_is_reset_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_what_is_reset_is_logged_and_each_topic_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     reset = reset_of(mine="latest", committed="earliest")
-    mine, committed = TopicPartition("mine", 0), TopicPartition("committed", 0)
-    with reset.together([mine, committed]):
-        assert reset.start_offset(mine) == 9
+    mine, also, committed = (
+        TopicPartition(topic, number) for topic, number in [("mine", 0), ("mine", 1), ("committed", 0)]
+    )
+    with reset.together([mine, also, committed]):
+        assert reset.start_offset(mine) == reset.start_offset(also) == 9
     assert caplog.messages == ["Setting topic 'mine' to consume from latest offset"]
+    with reset.together([mine]):
+        assert reset.start_offset(mine) == 9
+    assert caplog.messages == 2 * ["Setting topic 'mine' to consume from latest offset"]
 
 
 def test_a_partition_of_which_the_brokers_do_not_tell_keeps_no_other_from_its_start() -> None:

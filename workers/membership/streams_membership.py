@@ -47,6 +47,7 @@ class StreamsMembership:
         self.identity = Identity(member_id=member_id)
         #: Tells a membership from the one before: how many were lost.
         self.losses = 0
+        #: Whether the coordinator has ever taken it: then who is found in its place came later.
         self.has_been_member = False
         self.offsets = TaskOffsetReports()
         self._config = config
