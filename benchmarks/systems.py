@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import venv
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -113,7 +114,13 @@ class Penstock(System):
     @property
     def version(self) -> str:
         """See System.version."""
-        return f"Penstock on Python {sys.version.split()[0]}"
+        return f"Penstock on Python {sys.version.split()[0]}{' (a plain build)' if is_plain_build() else ''}"
+
+
+def is_plain_build() -> bool:
+    """Whether this Python says that it was built without profile-guided optimization; Debian's says nothing of that."""
+    optimized = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
+    return bool(sysconfig.get_config_var("PGO_PROF_USE_FLAG")) and not optimized
 
 
 class KafkaStreams(System):

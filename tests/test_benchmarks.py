@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from benchmarks.data import WINDOW_MS, Workload
 from benchmarks.measure import BenchmarkError, Measurement
 from benchmarks.report import print_table
 from benchmarks.scenarios import SCENARIOS, Scenario
-from benchmarks.systems import System, in_turn
+from benchmarks.systems import Penstock, System, in_turn
 from penstock import Serdes
 from penstock.testing import TopologyTestDriver
 
@@ -137,3 +138,19 @@ def test_systems_take_turns_and_what_one_cannot_do_is_left_out() -> None:
         (1, "count", "one"),
         (1, "table-join", "one"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_plain"),
+    [
+        ({"CONFIG_ARGS": "'--enable-shared'", "PGO_PROF_USE_FLAG": "-fprofile-use"}, True),
+        ({"CONFIG_ARGS": "'--enable-optimizations' '--with-lto'", "PGO_PROF_USE_FLAG": "-fprofile-use"}, False),
+        ({"CONFIG_ARGS": "'--enable-shared'"}, False),  # Debian's, which is optimized by rules of its own
+        ({}, False),
+    ],
+)
+def test_a_report_names_a_python_that_was_built_without_optimizations(
+    variables: dict[str, str], is_plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sysconfig, "get_config_var", variables.get)
+    assert Penstock().version.endswith(" (a plain build)") is is_plain
