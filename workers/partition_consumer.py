@@ -91,10 +91,13 @@ class PartitionConsumer:
 
     def _hear_of(self, topics: Collection[str]) -> None:
         """Have librdkafka ask at once where new topics are; by itself a client that is connected waits up to 1 s."""
-        for topic in set(topics) - self._topics:
+        self._ask_for_leaders(set(topics) - self._topics)
+        self._topics.update(topics)
+
+    def _ask_for_leaders(self, topics: Collection[str]) -> None:
+        for topic in sorted(topics):
             with suppress(KafkaException):  # the question is asked; the answer, which is not waited for, goes to itself
                 self._consumer.list_topics(topic, 0)
-        self._topics.update(topics)
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         """Read these partitions no longer; those that are not assigned are ignored."""
@@ -247,6 +250,16 @@ class PartitionConsumer:
         """
         if not timestamps:
             return {}
+        try:
+            return self._listed_offsets(timestamps, timeout_seconds)
+        except BrokerUnavailableError:
+            # librdkafka takes "has no leader" for the last word on a topic that it does not read, for minutes.
+            self._ask_for_leaders({partition.topic for partition in timestamps})
+            raise
+
+    def _listed_offsets(
+        self, timestamps: Mapping[TopicPartition, int], timeout_seconds: float
+    ) -> dict[TopicPartition, int]:
         asked = [_one(partition, timestamp) for partition, timestamp in timestamps.items()]
         try:
             answers = self._consumer.offsets_for_times(asked, timeout=timeout_seconds)
