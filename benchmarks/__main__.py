@@ -162,7 +162,7 @@ class Bench:
         return results
 
     def _workload(self, scenario: Scenario, system: System) -> Workload:
-        return Workload(int(self._records * scenario.times * system.share_of_records))
+        return Workload(int(self._records * scenario.times * system.share(scenario)))
 
     def _run_one(self, scenario: Scenario, system: System, number: int) -> Measurement:
         # A token, so that no earlier run's committed offsets are taken up.

@@ -19,6 +19,7 @@ from benchmarks.latency import LATENCY_SCENARIOS
 from benchmarks.measure import BenchmarkError
 from benchmarks.recovery import (
     SESSION_TIMEOUT_MS,
+    LogLines,
     Recovered,
     RecoveryResults,
     RecoveryScenario,
@@ -185,8 +186,10 @@ class HostFailover(Failover):
         run.start(threads=1)
 
     def kill(self, run: Run) -> None:
-        """See Failover.kill. The first one: a host that joins late may have nothing but standby tasks for minutes."""
-        run.instances.pop(0).kill()
+        """See Failover.kill. Of the two it is the one that has more to do: the other may have only standby tasks."""
+        busier = min(run.instances, key=lambda instance: len(LogLines([instance.log_file]).standby_offsets()))
+        run.instances.remove(busier)
+        busier.kill()
 
     def is_ready(self, run: Run, workload: Workload) -> bool:
         """See Failover.is_ready. Each partition has a quarter of the records, give or take a little."""

@@ -46,9 +46,12 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One run. rate: records/s after the warm-up; start_seconds: from the process's start to the first commit."""
+    """One run. rate: records/s after the warm-up; seconds: how long it was measured, up to one of them the wait for the
+    last commit; start_seconds: from the process's start to the first commit.
+    """
 
     rate: float
+    seconds: float
     start_seconds: float
     rss_bytes: int
     cpu_seconds_per_million: float
@@ -150,6 +153,7 @@ def _watch(process: subprocess.Popen[bytes], watch: Watch, records: int, warm_up
     measured, end = latest.committed - warm.committed, watch.look_closely(latest)
     return Measurement(
         rate=measured / (end.at - warm.at),
+        seconds=end.at - warm.at,
         start_seconds=first.at - begin.at,
         rss_bytes=watch.rss_bytes,
         cpu_seconds_per_million=(end.cpu - warm.cpu) / measured * 1e6,

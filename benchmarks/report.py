@@ -24,9 +24,9 @@ from benchmarks.systems import THREADS, KafkaStreams, Penstock
 
 PAGE_WIDTH = 120
 CAPTION = (
-    "k/s: thousand records a second after the warm-up. Penstock: its rate as a multiple of this system's, by the\n"
-    "medians (and in single rounds). start: from the process's start to the first commit. CPU s/M: of all processes\n"
-    "of the system, for a million records."
+    "k/s: thousand records a second after the warm-up; for s: so long, up to a second of it the wait for the last\n"
+    "commit. Penstock: its rate as a multiple of this system's, by the medians (and in single rounds). start: from\n"
+    "the process's start to the first commit. CPU s/M: of all processes of the system, for a million records."
 )
 RECOVERY_CAPTION = (
     "k/s: thousand changelog records a second, from the first store's begin to the last one's end. s: from the\n"
@@ -53,7 +53,7 @@ def print_table(results: Results, environment: str, refused: Mapping[tuple[Scena
     table = Table(box=box.SIMPLE_HEAD)
     for column in ("scenario", "system"):
         table.add_column(column)
-    for column in ("min k/s", "median", "max", "Penstock", "start s", "RSS MB", "CPU s/M"):
+    for column in ("min k/s", "median", "max", "for s", "Penstock", "start s", "RSS MB", "CPU s/M"):
         table.add_column(column, justify="right")
     for scenario, by_system in results.items():
         for system, runs in by_system.items():
@@ -62,6 +62,7 @@ def print_table(results: Results, environment: str, refused: Mapping[tuple[Scena
                 scenario.title,
                 system,
                 *(f"{rate:,.0f}" for rate in (rates[0], statistics.median(rates), rates[-1])),
+                f"{_median(runs, lambda run: run.seconds):.0f}",
                 _ratio(by_system, system),
                 f"{_median(runs, lambda run: run.start_seconds):.1f}",
                 f"{_median(runs, lambda run: run.rss_bytes) / 1e6:,.0f}",

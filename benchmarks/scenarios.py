@@ -15,7 +15,7 @@ class Scenario:
     """topology: a function of benchmarks.topologies and a case of the Java program; config: added to the common one.
 
     times: so many times the records, so that what is fast lasts long enough for the wait for its last commit (up to a
-    second) not to count.
+    second) to count little.
     """
 
     name: str
@@ -47,7 +47,7 @@ def _located_purchases(workload: Workload) -> RowSum:
 
 
 SCENARIOS = (
-    Scenario("count", "count by key, cache", "count", lambda workload: CountsCheck(_counts(workload))),
+    Scenario("count", "count by key, cache", "count", lambda workload: CountsCheck(_counts(workload)), times=3),
     Scenario(
         "count-uncached",
         "count by key, no cache",
@@ -61,6 +61,7 @@ SCENARIOS = (
         "count",
         lambda workload: CountsCheck(_counts(workload)),
         {"processing.guarantee": "exactly_once_v2"},
+        times=3,
     ),
     Scenario(
         "windowed-count",

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import venv
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from typing import Protocol, TypeVar
 
 import penstock
 from benchmarks.measure import BenchmarkError
+from benchmarks.python_build import is_plain_build
 from penstock.dev_broker import DevBroker
 from penstock.jar_lock import fetch_jars, read_lock
 from penstock.java_runtime import find_java
@@ -48,17 +48,32 @@ def broker(name: str, directory: Path) -> Iterator[str]:
             yield started.bootstrap_servers
 
 
+class Named(Protocol):
+    """A scenario of any kind."""
+
+    @property
+    def name(self) -> str:
+        """As in System.scenarios."""
+
+
 class System(ABC):
     """One way to run the benchmark's topologies."""
 
     name: str
     #: Whether each stream thread is a process of its own.
     threads_are_processes = False
-    #: The scenarios that it can do, None for all; and which share of the records it gets, so that all take as long.
+    #: The scenarios that it can do, None for all.
     scenarios: tuple[str, ...] | None = None
+    #: Which share of the records it gets, so that all take as long: a wait of a second for the last commit weighs more
+    #: on a shorter run. shares: where a scenario's is another.
     share_of_records = 1.0
+    shares: Mapping[str, float] = {}
     #: Whether the others are measured without it where it fails or answers wrong.
     dispensable = False
+
+    def share(self, scenario: Named) -> float:
+        """Return which share of the records it gets in a scenario."""
+        return self.shares.get(scenario.name, self.share_of_records)
 
     @abstractmethod
     def command(self, topology: str, properties: Path) -> list[str]:
@@ -73,14 +88,6 @@ class System(ABC):
     @abstractmethod
     def version(self) -> str:
         """Name and version."""
-
-
-class Named(Protocol):
-    """A scenario of any kind."""
-
-    @property
-    def name(self) -> str:
-        """As in System.scenarios."""
 
 
 S = TypeVar("S", bound=Named)
@@ -115,12 +122,6 @@ class Penstock(System):
     def version(self) -> str:
         """See System.version."""
         return f"Penstock on Python {sys.version.split()[0]}{' (a plain build)' if is_plain_build() else ''}"
-
-
-def is_plain_build() -> bool:
-    """Whether this Python says that it was built without profile-guided optimization; Debian's says nothing of that."""
-    optimized = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
-    return bool(sysconfig.get_config_var("PGO_PROF_USE_FLAG")) and not optimized
 
 
 class KafkaStreams(System):
@@ -200,7 +201,8 @@ class QuixStreams(Peer):
         "map-filter",
         "table-join",
     )
-    share_of_records = 0.05
+    share_of_records = 0.1
+    shares: Mapping[str, float] = {"map-filter": 0.2}
 
 
 class QuixColumns(QuixStreams):
@@ -226,9 +228,18 @@ class Faust(Peer):
     share_of_records = 0.02
 
 
+class ByHand(Peer):
+    """A loop over confluent-kafka, as one writes it without a library for stream processing."""
+
+    name = "a loop by hand"
+    package, program, pins = "confluent-kafka", "confluent_kafka_loop.py", "confluent_kafka.txt"
+    scenarios = ("map-filter",)
+    share_of_records = 0.5
+
+
 def peers(work_directory: Path) -> list[System]:
     """Return the other Python libraries; raises BenchmarkError if one cannot be installed."""
-    return [QuixStreams(work_directory), QuixColumns(work_directory), Faust(work_directory)]
+    return [system(work_directory) for system in (QuixStreams, QuixColumns, Faust, ByHand)]
 
 
 def compile_python(package: Path) -> None:

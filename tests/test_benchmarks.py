@@ -109,7 +109,7 @@ class FailingBench(Bench):
     def _run_one(self, scenario: Scenario, system: System, number: int) -> Measurement:
         if system.name == "wrong" and number == 1:
             raise BenchmarkError(f"{scenario.name}, wrong: wrong output")
-        return Measurement(1.0, 1.0, 1, 1.0)
+        return Measurement(1.0, 1.0, 1.0, 1, 1.0)
 
 
 def test_a_peer_that_answers_wrong_is_left_out_and_the_others_go_on(
@@ -125,6 +125,14 @@ def test_a_peer_that_answers_wrong_is_left_out_and_the_others_go_on(
     assert {system: len(runs) for system, runs in results[count[0]].items()} == {"good": 3}
     print_table(results, "", bench.refused)
     assert "Not reported: count, wrong: wrong output" in capsys.readouterr().out
+
+
+def test_what_is_slower_gets_fewer_records_so_that_it_is_measured_as_long() -> None:
+    count, json = (scenario for scenario in SCENARIOS if scenario.name in {"count", "map-filter"})
+    slow = Able("slow", None)
+    assert slow.share(count) == 1.0
+    slow.share_of_records, slow.shares = 0.1, {json.name: 0.2}
+    assert [slow.share(count), slow.share(json)] == [0.1, 0.2]
 
 
 def test_systems_take_turns_and_what_one_cannot_do_is_left_out() -> None:

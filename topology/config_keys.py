@@ -244,7 +244,7 @@ _TABLE = (
               "Which records are read.", one_of("read_uncommitted", "read_committed"), client="consumer"),
     # -- the producer; found behind producer. too
     ConfigKey("linger.ms", MS, 100,
-              "How long records wait for a fuller batch; with idempotence 0 counts as 0.5.",
+              "How long records wait for a fuller batch; with idempotence 0 counts as 0.25.",
               at_least(0), client="producer"),
     ConfigKey("acks", STRING, "all",
               "Who must have a record before it counts as written.", one_of("all", "-1", "0", "1"), client="producer"),

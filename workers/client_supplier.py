@@ -79,8 +79,8 @@ _RESOLVED = ("consumer.", "main.consumer.", "producer.")
 _FOR_PRODUCER = ("linger.ms", "acks", "enable.idempotence", "delivery.timeout.ms")
 #: The shortest linger.ms with idempotence. librdkafka then has one request of a partition on its way, and its thread
 #: turns in a busy loop while records that need not wait are behind it: on two cores it kept a broker from answering.
-#: Half a millisecond is enough for it to sleep, a tenth is not.
-LEAST_LINGER_MS = 0.5
+#: A quarter of a millisecond is enough for it to sleep, a tenth is not.
+LEAST_LINGER_MS = 0.25
 
 
 class KafkaClientSupplier:

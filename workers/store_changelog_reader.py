@@ -25,8 +25,6 @@ from .state_restore_listener import StateRestoreListener
 from .task import Task
 from .task_timeouts import TaskTimeouts
 
-#: Records taken from the restore consumer at once: a large batch makes one large write.
-RESTORE_BATCH_RECORDS = 10_000
 #: Changelogs of active tasks that are read at a time, at least: enough that one fetch keeps several brokers busy.
 RESTORED_AT_ONCE = 4
 
@@ -136,8 +134,10 @@ class StoreChangelogReader:
 
     # -- reading
 
-    def restore(self, wait_seconds: float, budget_ms: int) -> int:
+    def restore(self, wait_seconds: float, budget_ms: int, batch_records: int) -> int:
         """Read and apply records for about budget_ms, waiting up to wait_seconds for the first. Returns how many.
+
+        batch_records: so many are taken from the restore consumer at once, at most.
 
         Raises TaskCorruptedError if a store's offset is not in its changelog, BrokerUnavailableError if no broker
         answers for task.timeout.ms, or ProcessorStateError if a store fails.
@@ -149,7 +149,7 @@ class StoreChangelogReader:
         deadline_ms = self._clock.monotonic_ms() + budget_ms
         restored = 0
         while self._changelogs:
-            batch = self._restore_batch(0 if restored else wait_seconds)
+            batch = self._restore_batch(0 if restored else wait_seconds, batch_records)
             restored += batch
             self._choose()
             if not batch or self._clock.monotonic_ms() >= deadline_ms:
@@ -159,9 +159,9 @@ class StoreChangelogReader:
         self._progress.log(self._changelogs.values())
         return restored
 
-    def _restore_batch(self, wait_seconds: float) -> int:
+    def _restore_batch(self, wait_seconds: float, batch_records: int) -> int:
         try:
-            records = self._consumer.poll(RESTORE_BATCH_RECORDS, wait_seconds)
+            records = self._consumer.poll(batch_records, wait_seconds)
         except InvalidOffsetError as error:
             raise self._corrupted(error.partitions, str(error)) from error
         applied = sum(self._apply(self._changelogs[p], messages) for p, messages in records.items())

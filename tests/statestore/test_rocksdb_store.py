@@ -72,6 +72,25 @@ def test_after_a_sigkill_data_and_offset_are_of_the_same_commit(acknowledged: in
     store.close()
 
 
+@pytest.mark.parametrize("is_sorted_from", [1000, 1001])
+def test_rows_that_are_sorted_first_are_the_same_rows(
+    is_sorted_from: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.statestore.rocksdb_store.SORTED_BATCH_ROWS", is_sorted_from)
+    numbers = [number * 37 % 1000 for number in range(1000)]
+    after = {b"k%03d" % number: None if number % 3 else b"%d" % number for number in numbers}
+    store = RocksDBStore(tmp_path / "rows")
+    store.restore([(b"k%03d" % number, b"before") for number in numbers], 1000)
+    for key, value in after.items():
+        store.put(key, value)
+    store.commit(2000)
+    store.close()
+    again = RocksDBStore(tmp_path / "rows")
+    assert dict(again.scan(None, None)) == {key: value for key, value in after.items() if value is not None}
+    assert again.committed_offset() == 2000
+    again.close()
+
+
 def damaged(path: Path, damage: str) -> None:
     """Write a store and damage its files."""
     store = RocksDBStore(path)

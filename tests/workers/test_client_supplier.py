@@ -109,7 +109,7 @@ def test_the_producer_is_idempotent_with_javas_partitions(settings_of: Callable[
     assert "transactional.id" not in settings
 
 
-@pytest.mark.parametrize(("idempotent", "linger_ms"), [(True, 0.5), (False, 0)])
+@pytest.mark.parametrize(("idempotent", "linger_ms"), [(True, 0.25), (False, 0)])
 def test_an_idempotent_producer_lingers_so_that_its_thread_sleeps(
     settings_of: Callable[..., dict[str, Any]], idempotent: bool, linger_ms: float
 ) -> None:

@@ -38,7 +38,8 @@ def app(cluster: Cluster, application: MakeApplication) -> Application:
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """One batch of ten records in each iteration of the loop."""
-    monkeypatch.setattr("penstock.workers.store_changelog_reader.RESTORE_BATCH_RECORDS", 10)
+    monkeypatch.setattr("penstock.workers.stream_thread.RESTORE_BATCH_RECORDS", 10)
+    monkeypatch.setattr("penstock.workers.stream_thread.RESTORE_ALONE_BATCH_RECORDS", 10)
     monkeypatch.setattr("penstock.workers.stream_thread.RESTORE_ALONE_BUDGET_MS", 0)
     monkeypatch.setattr("penstock.workers.stream_thread.RESTORE_BUDGET_MS", 0)
 
@@ -53,6 +54,7 @@ class Order(StateRestoreListener):
         self.started: list[int] = []
         self.ended: list[int] = []
         self.batches: list[int] = []
+        self.sizes: list[int] = []
         self.suspended: list[tuple[int, int]] = []
 
     def on_restore_start(self, partition: TopicPartition, store: str, starting_offset: int, ending_offset: int) -> None:
@@ -60,6 +62,7 @@ class Order(StateRestoreListener):
 
     def on_batch_restored(self, partition: TopicPartition, store: str, batch_end_offset: int, restored: int) -> None:
         self.batches.append(partition.partition)
+        self.sizes.append(restored)
 
     def on_restore_end(self, partition: TopicPartition, store: str, total_restored: int) -> None:
         self.ended.append(partition.partition)
@@ -97,6 +100,24 @@ def test_a_running_task_goes_on_while_others_restore(cluster: Cluster, app: Appl
     assert TaskId(0, 0) in thread.task_manager.active.restoring
     thread.until_running()
     assert thread._changelog_reader.total_restored == 500
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_thread_with_nothing_else_to_do_restores_in_larger_batches(
+    cluster: Cluster, app: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.workers.stream_thread.RESTORE_ALONE_BATCH_RECORDS", 40)
+    for partition in range(PARTITIONS):
+        fill(cluster, partition, 50)
+    fill(cluster, PARTITIONS - 1, 450)
+    order = Order()
+    thread = app.thread(state_restore_listener=order)
+    thread.until(lambda: order.ended)
+    assert max(order.sizes) > 10, "of a batch of 40, over some partitions"
+    order.sizes.clear()
+    thread.until_running()
+    assert order.sizes
+    assert max(order.sizes) == 10, "tasks run meanwhile"
 
 
 @pytest.mark.usefixtures("small_batches")

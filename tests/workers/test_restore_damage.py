@@ -146,7 +146,7 @@ def test_a_changelog_that_was_truncated_beyond_the_store_is_restored_from_its_be
 def test_a_changelog_that_is_truncated_while_it_is_read_is_read_from_its_beginning(
     cluster: Cluster, app: Application, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.workers.store_changelog_reader.RESTORE_BATCH_RECORDS", 100)
+    monkeypatch.setattr("penstock.workers.stream_thread.RESTORE_ALONE_BATCH_RECORDS", 100)
     monkeypatch.setattr("penstock.workers.stream_thread.RESTORE_ALONE_BUDGET_MS", 0)
     app.stage.state_dir.joinpath("app").rename(app.stage.state_dir / "gone")
     thread = app.thread()

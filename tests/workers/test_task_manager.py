@@ -32,7 +32,7 @@ def restored(thread: Thread) -> None:
     for _ in range(10):
         if thread.task_manager.update_new_and_restoring_tasks():
             return
-        thread.thread._changelog_reader.restore(0, 10)
+        thread.thread._changelog_reader.restore(0, 10, 1000)
     raise AssertionError("not restored")
 
 

@@ -1,0 +1,17 @@
+"""Whether this Python was built with profile-guided optimization. As a program: exit code 0 unless it is a plain build.
+
+It imports nothing but the standard library, because bin/_setup asks before there is an environment.
+"""
+
+import sys
+import sysconfig
+
+
+def is_plain_build() -> bool:
+    """Whether this Python says that it was built without optimizations; Debian's says nothing of how it was."""
+    optimized = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
+    return bool(sysconfig.get_config_var("PGO_PROF_USE_FLAG")) and not optimized
+
+
+if __name__ == "__main__":
+    sys.exit(is_plain_build())
