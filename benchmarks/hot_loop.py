@@ -92,6 +92,8 @@ class Watch:
         first = next(mark for mark in self._marks if mark[0] >= self._records * FROM)
         last = next(mark for mark in self._marks if mark[0] >= self._records * TO)
         records = last[0] - first[0]
+        if not records:  # a status is reported now and then only
+            raise click.ClickException("The thread was done too soon to be measured: give it more --records.")
         return (last[1] - first[1]) / records * 1e6, (last[2] - first[2]) / records * 1e6
 
 
@@ -133,7 +135,7 @@ def _stage_of(place: str) -> str | None:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("name", metavar="SCENARIO", type=click.Choice([scenario.name for scenario in SCENARIOS]))
-@click.option("--records", type=click.IntRange(min=10_000), default=2_000_000, show_default=True)
+@click.option("--records", type=click.IntRange(min=10_000), default=6_000_000, show_default=True)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="More configuration.")
 def main(name: str, records: int, settings: tuple[str, ...]) -> None:
     """Print where one stream thread's time goes while it runs a scenario of the benchmarks.

@@ -231,7 +231,7 @@ class Faust(Peer):
 class ByHand(Peer):
     """A loop over confluent-kafka, as one writes it without a library for stream processing."""
 
-    name = "a loop by hand"
+    name = "confluent-kafka by hand"
     package, program, pins = "confluent-kafka", "confluent_kafka_loop.py", "confluent_kafka.txt"
     scenarios = ("map-filter",)
     share_of_records = 0.5

@@ -35,7 +35,8 @@ REBALANCE_POLL_MS = 10
 RESTORE_BUDGET_MS = 50
 RESTORE_ALONE_BUDGET_MS = 200
 #: How many records of changelogs are taken at once, likewise: a larger batch makes a larger write, which costs less for
-#: each row, and of several records of a key one row; but tasks that run wait for it.
+#: each row, and of several records of a key one row; but tasks that run wait for it. It is never more than what the
+#: consumer has fetched ahead, which queued.max.messages.kbytes limits.
 RESTORE_BATCH_RECORDS = 10_000
 RESTORE_ALONE_BATCH_RECORDS = 50_000
 #: How long a restore waits for records while other tasks run but have nothing to process, in ms.
