@@ -7,18 +7,21 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from click import ClickException
 from click.testing import CliRunner
 
 from benchmarks import topologies
 from benchmarks.__main__ import Bench, main
 from benchmarks.checks import Check, CountsCheck, RowsCheck, sum_of_rows
 from benchmarks.data import WINDOW_MS, Workload
+from benchmarks.hot_loop import Watch
 from benchmarks.measure import BenchmarkError, Measurement
 from benchmarks.report import print_table
 from benchmarks.scenarios import SCENARIOS, Scenario
 from benchmarks.systems import Penstock, System, in_turn
 from penstock import Serdes
 from penstock.testing import TopologyTestDriver
+from penstock.workers.control import Status
 
 WORKLOAD = Workload(5_000)
 
@@ -133,6 +136,14 @@ def test_what_is_slower_gets_fewer_records_so_that_it_is_measured_as_long() -> N
     assert slow.share(count) == 1.0
     slow.share_of_records, slow.shares = 0.1, {json.name: 0.2}
     assert [slow.share(count), slow.share(json)] == [0.1, 0.2]
+
+
+def test_a_profile_of_a_thread_that_was_done_at_once_asks_for_more_records() -> None:
+    watch = Watch(100)
+    watch.report(Status("RUNNING", records_processed=0))
+    watch.report(Status("RUNNING", records_processed=100))
+    with pytest.raises(ClickException, match="--records"):
+        watch.cost()
 
 
 def test_systems_take_turns_and_what_one_cannot_do_is_left_out() -> None:
