@@ -40,7 +40,11 @@ def environment_line(records: int, versions: list[str], scenarios: Iterable[Scen
     """Return what the numbers depend on: date, machine, records, versions."""
     memory = psutil.virtual_memory().total / 2**30
     machine = f"{os.cpu_count()} cores, {memory:.0f} GiB, {platform.system()} {platform.machine()}"
-    more = "".join(f" ({scenario.title}: {scenario.times} times)" for scenario in scenarios if scenario.times > 1)
+    larger: dict[int, list[str]] = {}
+    for scenario in scenarios:
+        if scenario.times > 1:
+            larger.setdefault(scenario.times, []).append(scenario.name)
+    more = "".join(f" ({', '.join(names)}: {times} times)" for times, names in larger.items())
     read = f"{records:,} records{more}, {THREADS} threads"
     return f"{datetime.now(UTC):%Y-%m-%d}; {machine}; {read}; {', '.join(versions)}"
 
