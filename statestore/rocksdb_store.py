@@ -354,6 +354,8 @@ class RocksDBStore(BytesStore):
         A write that waits in RocksDB holds the GIL, and once a flush in the background has failed for want of space it
         waits for ever: there could be space again some day.
         """
+        if len(rows) >= SORTED_BATCH_ROWS:
+            rows = sorted(rows, key=itemgetter(0))
         pause = ROOM_POLL_SECONDS
         while not (batch := self._batch(rows, offset, marks)).is_empty():
             self._cursor = None
@@ -386,7 +388,7 @@ class RocksDBStore(BytesStore):
         put, delete = batch.put, batch.delete
         for start, end in self._deleted_ranges:
             batch.delete_range(start, end)
-        for key, value in rows if len(rows) < SORTED_BATCH_ROWS else sorted(rows, key=itemgetter(0)):
+        for key, value in rows:
             if value is None:
                 delete(key)
             else:
