@@ -127,7 +127,7 @@ def make_producer(bootstrap_servers: str, linger_ms: int = 50) -> Producer:
 def recreate_topic(bootstrap_servers: str, topic: str, partitions: int = PARTITIONS) -> None:
     """Make an empty topic; raises KafkaException."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
-    delete_topics(admin, topic)
+    _delete(admin, [name for name in _topics(admin) if name == topic])
     # The input is dated to 2023: by default a topic keeps a week.
     new = NewTopic(topic, partitions, 1, config={"retention.ms": "-1"})
     admin.create_topics([new])[topic].result(ADMIN_TIMEOUT_SECONDS)
@@ -135,7 +135,14 @@ def recreate_topic(bootstrap_servers: str, topic: str, partitions: int = PARTITI
 
 def delete_topics(admin: AdminClient, prefix: str) -> None:
     """Delete all topics whose names begin with a prefix, and wait until they are gone; raises KafkaException."""
-    names = [name for name in admin.list_topics(timeout=ADMIN_TIMEOUT_SECONDS).topics if name.startswith(prefix)]
+    _delete(admin, [name for name in _topics(admin) if name.startswith(prefix)])
+
+
+def _topics(admin: AdminClient) -> list[str]:
+    return list(admin.list_topics(timeout=ADMIN_TIMEOUT_SECONDS).topics)
+
+
+def _delete(admin: AdminClient, names: list[str]) -> None:
     for future in admin.delete_topics(names).values() if names else ():
         future.result(ADMIN_TIMEOUT_SECONDS)
 

@@ -18,7 +18,6 @@ from types import FrameType
 from typing import Any
 
 import click
-import orjson
 from rich.console import Console
 from rich.table import Table
 
@@ -71,9 +70,9 @@ def counted(work: Callable[[], object]) -> int:
 
 def purchases(first: int, records: int) -> list[RawRecord]:
     """Return purchases as the benchmarks have them, of KEYS users in turn."""
+    value = b'{"user":"%b","amount":%d,"page":"/","ts":%d}'
     return [
-        RawRecord(INPUT, 0, n, n * STEP_MS, _user(n), b'{"id":%d,"amount":%d}' % (n, n))
-        for n in range(first, first + records)
+        RawRecord(INPUT, 0, n, n * STEP_MS, _user(n), value % (_user(n), n, n)) for n in range(first, first + records)
     ]
 
 
@@ -104,7 +103,7 @@ def cost(name: str) -> float:
         if source is None:
             raise BenchmarkError(f"{name} has no source for {INPUT}")
         if users is not None:
-            city = orjson.dumps({"city": "Bern"})
+            city = b'{"name":"n","city":"Bern"}'
             users.process_batch([RawRecord(USERS, 0, n, 0, _user(n), city) for n in range(KEYS)])
 
         def run(messages: Sequence[RawRecord]) -> None:

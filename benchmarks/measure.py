@@ -1,7 +1,8 @@
 """Watches a program from outside, whatever it is written in: committed offsets, memory and CPU of its processes.
 
-The clock starts when the group has committed its share of warm-up records and ends when it has committed the last one.
-A commit comes after the outputs are acknowledged, so that is the time until the answers are there.
+The clock starts when the group has committed its share of warm-up records and ends at the last commit at which there
+were still records to read: what comes after it is mostly the wait for the next commit. A commit comes after the outputs
+are acknowledged, so both ends are moments at which the answers were there.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from penstock.workers.membership.offsets_reader import GroupOffsetsReader
 SAMPLE_SECONDS = 0.05
 PROCESSES_EVERY = 5  # samples: to look through /proc costs more than to ask the broker
 STALL_SECONDS = 120.0  # without a commit
+MEASURED_UNTIL = 0.95  # of the records
 STOP_TIMEOUT_SECONDS = 60.0
 REQUEST_TIMEOUT_SECONDS = 10.0
 #: Java ends with 128 + SIGTERM after its shutdown hooks have run, Penstock with 0.
@@ -46,8 +48,8 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One run. rate: records/s after the warm-up; seconds: how long it was measured, up to one of them the wait for the
-    last commit; start_seconds: from the process's start to the first commit.
+    """One run. rate: records/s after the warm-up; seconds: how long it was measured; start_seconds: from the process's
+    start to the first commit.
     """
 
     rate: float
@@ -136,21 +138,24 @@ def _watch(process: subprocess.Popen[bytes], watch: Watch, records: int, warm_up
     begin = latest = Sample(time.monotonic(), 0, 0.0)
     first: Sample | None = None
     warm: Sample | None = None
+    end: Sample | None = None
     while latest.committed < records:
         if _has_ended(process):
             raise BenchmarkError(f"it ended with exit code {process.returncode} after {latest.committed} records")
         sample = watch.sample()
         if sample.committed > latest.committed:
             latest = sample
+            if warm is not None and (end is None or sample.committed <= records * MEASURED_UNTIL):
+                end = watch.look_closely(sample)
         elif sample.at - latest.at > STALL_SECONDS:
             raise BenchmarkError(f"nothing was committed for {STALL_SECONDS:.0f} s, after {latest.committed} records")
         if first is None and sample.committed:
             first = sample
         if warm is None and sample.committed >= warm_up:
             warm = watch.look_closely(sample)
-    if first is None or warm is None or latest.committed == warm.committed:
+    if first is None or warm is None or end is None:
         raise BenchmarkError("all was committed at once: there is nothing to measure after the warm-up")
-    measured, end = latest.committed - warm.committed, watch.look_closely(latest)
+    measured = end.committed - warm.committed
     return Measurement(
         rate=measured / (end.at - warm.at),
         seconds=end.at - warm.at,

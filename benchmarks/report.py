@@ -24,9 +24,9 @@ from benchmarks.systems import THREADS, KafkaStreams, Penstock
 
 PAGE_WIDTH = 120
 CAPTION = (
-    "k/s: thousand records a second after the warm-up; for s: so long, up to a second of it the wait for the last\n"
-    "commit. Penstock: its rate as a multiple of this system's, by the medians (and in single rounds). start: from\n"
-    "the process's start to the first commit. CPU s/M: of all processes of the system, for a million records."
+    "k/s: thousand records a second after the warm-up, as long as there were records to read; for s: so long.\n"
+    "Penstock: its rate as a multiple of this system's, by the medians (and in single rounds). start: from the\n"
+    "process's start to the first commit. CPU s/M: of all processes of the system, for a million records."
 )
 RECOVERY_CAPTION = (
     "k/s: thousand changelog records a second, from the first store's begin to the last one's end. s: from the\n"

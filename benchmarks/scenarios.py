@@ -14,8 +14,8 @@ from benchmarks.data import Workload
 class Scenario:
     """topology: a function of benchmarks.topologies and a case of the Java program; config: added to the common one.
 
-    times: so many times the records, so that what is fast lasts long enough for the wait for its last commit (up to a
-    second) to count little.
+    times: so many times the records, so that what is fast lasts long enough: its rate is measured from one commit to
+    another, which are a second apart.
     """
 
     name: str

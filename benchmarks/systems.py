@@ -64,8 +64,8 @@ class System(ABC):
     threads_are_processes = False
     #: The scenarios that it can do, None for all.
     scenarios: tuple[str, ...] | None = None
-    #: Which share of the records it gets, so that all take as long: a wait of a second for the last commit weighs more
-    #: on a shorter run. shares: where a scenario's is another.
+    #: Which share of the records it gets, so that all take as long: commits are a second apart, which weighs more on a
+    #: shorter run. shares: where a scenario's is another.
     share_of_records = 1.0
     shares: Mapping[str, float] = {}
     #: Whether the others are measured without it where it fails or answers wrong.
@@ -122,6 +122,22 @@ class Penstock(System):
     def version(self) -> str:
         """See System.version."""
         return f"Penstock on Python {sys.version.split()[0]}{' (a plain build)' if is_plain_build() else ''}"
+
+
+class PenstockDicts(Penstock):
+    """Penstock, with dicts for values, as Python's other libraries have them, in place of objects of a type."""
+
+    name = "Penstock with dicts"
+    scenarios = ("map-filter", "table-join")
+
+    def command(self, topology: str, properties: Path) -> list[str]:
+        """See System.command."""
+        return super().command(f"{topology}_dicts", properties)
+
+    @property
+    def version(self) -> str:
+        """See System.version."""
+        return self.name
 
 
 class KafkaStreams(System):
@@ -238,8 +254,8 @@ class ByHand(Peer):
 
 
 def peers(work_directory: Path) -> list[System]:
-    """Return the other Python libraries; raises BenchmarkError if one cannot be installed."""
-    return [system(work_directory) for system in (QuixStreams, QuixColumns, Faust, ByHand)]
+    """Return the other Python libraries, and Penstock used as they are; BenchmarkError if one cannot be installed."""
+    return [PenstockDicts(), *(system(work_directory) for system in (QuixStreams, QuixColumns, Faust, ByHand))]
 
 
 def compile_python(package: Path) -> None:

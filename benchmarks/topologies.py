@@ -6,6 +6,8 @@ import os
 from datetime import timedelta
 from typing import Any
 
+import msgspec
+
 from penstock import Serdes, StreamsBuilder, TimeWindows, Topology
 
 WINDOW = timedelta(seconds=10)
@@ -14,6 +16,34 @@ WINDOW = timedelta(seconds=10)
 INPUT_VARIABLE = "BENCHMARK_INPUT"
 OUTPUT_VARIABLE = "BENCHMARK_OUTPUT"
 TABLE_VARIABLE = "BENCHMARK_TABLE"
+
+
+class Purchase(msgspec.Struct):
+    """An order, as the input topic's JSON has it."""
+
+    user: str
+    amount: int
+    page: str
+    ts: int
+
+
+class DoubledPurchase(Purchase):
+    """What becomes of it."""
+
+    x: int
+
+
+class User(msgspec.Struct):
+    """A user, as the table's JSON has it."""
+
+    name: str
+    city: str
+
+
+class LocatedPurchase(Purchase):
+    """A purchase with the user's city."""
+
+    city: str
 
 
 def count() -> Topology:
@@ -47,6 +77,18 @@ def map_filter() -> Topology:
     """Keep the purchases of an odd amount and add its double."""
     builder = StreamsBuilder()
     (
+        builder.stream(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(Purchase))
+        .filter(lambda key, purchase: purchase.amount % 2 != 0)
+        .map_values(lambda p: DoubledPurchase(p.user, p.amount, p.page, p.ts, p.amount * 2))
+        .to(os.environ[OUTPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(DoubledPurchase))
+    )
+    return builder.build()
+
+
+def map_filter_dicts() -> Topology:
+    """Do the same with values that are dicts."""
+    builder = StreamsBuilder()
+    (
         builder.stream(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json())
         .filter(lambda key, purchase: purchase["amount"] % 2 != 0)
         .map_values(with_double)
@@ -57,6 +99,18 @@ def map_filter() -> Topology:
 
 def table_join() -> Topology:
     """Add to each purchase the city of its user."""
+    builder = StreamsBuilder()
+    users = builder.table(os.environ[TABLE_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(User))
+    (
+        builder.stream(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(Purchase))
+        .join(users, lambda p, user: LocatedPurchase(p.user, p.amount, p.page, p.ts, user.city))
+        .to(os.environ[OUTPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(LocatedPurchase))
+    )
+    return builder.build()
+
+
+def table_join_dicts() -> Topology:
+    """Do the same with values that are dicts."""
     builder = StreamsBuilder()
     users = builder.table(os.environ[TABLE_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json())
     (

@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 #: Rows as they come out of a store; and as they go in, where None deletes.
 Row = tuple[bytes, bytes]
@@ -28,6 +28,8 @@ class BytesStore(ABC):
 
     #: Whether there is a disk behind it.
     persistent: ClassVar[bool] = False
+    #: penstock.kernel's RowBuffer, through which all reads and updates go; None if there is none.
+    compiled_rows: Any = None
 
     @abstractmethod
     def get(self, key: bytes) -> bytes | None:

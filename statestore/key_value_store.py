@@ -130,7 +130,7 @@ class KeyValueStore(StateStore):
         key, encode, decode = inline(serdes.key_to_bytes), inline(serdes.encode_value), inline(serdes.decode_value)
         if key.takes_none or encode.takes_none or decode.takes_none:  # nothing is known about them
             return None
-        return TimestampedRows(key, encode, decode, self.rows.get, self.rows.put)
+        return TimestampedRows(key, encode, decode, self.rows.get, self.rows.put, self.rows.compiled_rows)
 
     def restored_rows(self, messages: Sequence[Message]) -> Iterable[RawRow]:
         """See StateStore.restored_rows."""

@@ -36,11 +36,13 @@ from rocksdict import (
     WriteOptions,
 )
 
+from penstock.kernel import rows as compiled
 from penstock.topology.errors import ProcessorStateError
 
 from .bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row, merge
-from .recent_rows import BUFFERED_ROW_OVERHEAD_BYTES, MISSING, RecentRows, bytes_of_a_row
+from .recent_rows import BUFFERED_ROW_OVERHEAD_BYTES, RecentRows, bytes_of_a_row
 from .rocksdb_errors import open_error, unwritten_memtables
+from .row_buffer import RowBuffer
 from .sorted_keys import SortedKeys
 
 log = logging.getLogger(__name__)
@@ -178,18 +180,20 @@ class RocksDBStore(BytesStore):
         self._resources = resources or process_resources()
         self._request_commit = request_commit
         self._db = self._open(read_only, configure)
-        self._db_get = self._db.get
         self._offsets = self._db.get_column_family(OFFSETS)
         self._offsets_handle = self._db.get_column_family_handle(OFFSETS)
         self._write_options = write_options()
-        self._buffer: dict[bytes, bytes | None] = {}
-        self._index: SortedKeys | None = None
+        self._first_check = max(1, resources_rows(self._resources.config))
+        new_buffer = RowBuffer if compiled is None else compiled.RowBuffer
+        self._buffer: RowBuffer = new_buffer(self._db.get, self._check_size, self._first_check)
+        self._recent = RecentRows(self._buffer)
+        self._uncommitted: dict[bytes, bytes | None] = self._buffer.rows
+        self.get = self._buffer.get  # type: ignore[method-assign]
+        self.put = self._buffer.put  # type: ignore[method-assign]
+        self.compiled_rows = None if compiled is None else self._buffer
         self._deleted_ranges: list[tuple[bytes, bytes]] = []
         self._cursor: RdictIter | None = None  # sees the last commit
         self._scans: WeakSet[Generator[Row, None, None]] = WeakSet()
-        self._first_check = max(1, resources_rows(self._resources.config))
-        self._check_at = self._first_check
-        self._recent = RecentRows()
         self._closed = False
         self._resources.open_stores += 1
 
@@ -210,30 +214,22 @@ class RocksDBStore(BytesStore):
         except Exception as error:  # rocksdict raises nothing more special
             raise open_error(self.path, error) from error
 
-    def get(self, key: bytes) -> bytes | None:
+    def get(self, key: bytes) -> bytes | None:  # RowBuffer's own in each store, as put is
         """See BytesStore.get."""
-        value = self._buffer.get(key, MISSING)
-        if value is MISSING:
-            value = self._recent.get(key)
-        return self._db_get(key) if value is MISSING else value
+        return self._buffer.get(key)
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """See BytesStore.put."""
-        buffer = self._buffer
-        if self._index is not None and key not in buffer:
-            self._index.add(key)
-        buffer[key] = value
-        if len(buffer) >= self._check_at:
-            self._check_size()
+        self._buffer.put(key, value)
 
     def _check_size(self) -> None:
         """Ask for a commit if the write buffer is too large, judged by its newest rows; else say when to look again."""
-        count, row_bytes = len(self._buffer), bytes_of_a_row(self._buffer)
+        count, row_bytes = len(self._uncommitted), bytes_of_a_row(self._uncommitted)
         limit = self._resources.config.uncommitted_max_bytes
         if count * row_bytes < limit:
-            self._check_at = count + max(1, int((limit / row_bytes - count) / 2))
+            self._buffer.check_at = count + max(1, int((limit / row_bytes - count) / 2))
         else:
-            self._check_at = count + self._first_check
+            self._buffer.check_at = count + self._first_check
             if self._request_commit is not None:
                 self._request_commit()
 
@@ -303,12 +299,12 @@ class RocksDBStore(BytesStore):
         cursor.status()  # raises
 
     def _buffered(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> list[RawRow]:
-        buffer = self._buffer
-        if not buffer:
+        uncommitted, buffer = self._uncommitted, self._buffer
+        if not uncommitted:
             return []
-        if self._index is None:
-            self._index = SortedKeys(buffer)
-        rows = [(key, buffer[key]) for key in self._index.between(start, end)]
+        if buffer.index is None:
+            buffer.index = SortedKeys(uncommitted)
+        rows = [(key, uncommitted[key]) for key in buffer.index.between(start, end)]
         if reverse:
             rows.reverse()
         return rows
@@ -317,14 +313,14 @@ class RocksDBStore(BytesStore):
         """See BytesStore.delete_range."""
         buffered = self._buffered(start, end)
         for key, _ in buffered:
-            del self._buffer[key]
+            del self._uncommitted[key]
         if buffered:
-            self._index = None
+            self._buffer.index = None
         self._deleted_ranges.append((start, end))
 
     def approximate_num_entries(self) -> int:
         """See BytesStore.approximate_num_entries."""
-        return (self._db.property_int_value("rocksdb.estimate-num-keys") or 0) + len(self._buffer)
+        return (self._db.property_int_value("rocksdb.estimate-num-keys") or 0) + len(self._uncommitted)
 
     def properties(self, names: Iterable[str]) -> dict[str, float]:
         """Return numeric properties of the database, named without "rocksdb."; 0 for one that it does not have."""
@@ -332,14 +328,14 @@ class RocksDBStore(BytesStore):
 
     def has_uncommitted(self) -> bool:
         """See BytesStore.has_uncommitted."""
-        return bool(self._buffer or self._deleted_ranges)
+        return bool(self._uncommitted or self._deleted_ranges)
 
     def commit(self, changelog_offset: int | None, marks: Marks = NO_MARKS) -> None:
         """See BytesStore.commit. Raises ProcessorStateError if the disk is full or fails."""
-        self._write(self._buffer.items(), changelog_offset, marks)
+        self._write(self._uncommitted.items(), changelog_offset, marks)
         if self._deleted_ranges:
             self._recent.clear()
-        self._recent.take(self._buffer, self._resources.recent_bytes)
+        self._recent.take(self._resources.recent_bytes)
         self._forget_uncommitted()
 
     def restore(self, rows: Iterable[RawRow], next_offset: int | None, marks: Marks = NO_MARKS) -> None:
@@ -401,9 +397,8 @@ class RocksDBStore(BytesStore):
 
     def _forget_uncommitted(self) -> None:
         self._buffer.clear()
-        self._index = None
         self._deleted_ranges.clear()
-        self._check_at = self._first_check
+        self._buffer.check_at = self._first_check
 
     def belongs_to(self, request_commit: Callable[[], None]) -> None:
         """Ask another task for commits from now on: the store passes to it open."""

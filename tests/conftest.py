@@ -17,8 +17,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from penstock.dev_broker import DevBroker
-from penstock.statestore import thread_cache
-from penstock.topology import fusion
+from tests.without_kernel import leave_out_kernel
 
 BOOTSTRAP_VARIABLE = "KAFKA_BOOTSTRAP_SERVERS"
 ADMIN_TIMEOUT_SECONDS = 30.0
@@ -45,8 +44,7 @@ def pytest_configure() -> None:
 @pytest.fixture
 def without_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run what the kernel does as Python: what it is held to."""
-    monkeypatch.setattr(thread_cache, "compiled", None)
-    monkeypatch.setattr(fusion, "compiled", None)
+    leave_out_kernel(monkeypatch)
 
 
 @pytest.fixture(params=["kernel", "python"])

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
 import sysconfig
+import uuid
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from click import ClickException
 from click.testing import CliRunner
+from confluent_kafka.admin import AdminClient
 
-from benchmarks import topologies
+from benchmarks import measure, topologies
 from benchmarks.__main__ import Bench, main
 from benchmarks.checks import Check, CountsCheck, RowsCheck, sum_of_rows
-from benchmarks.data import WINDOW_MS, Workload
+from benchmarks.data import WINDOW_MS, Workload, delete_topics, recreate_topic
 from benchmarks.hot_loop import Watch
-from benchmarks.measure import BenchmarkError, Measurement
+from benchmarks.measure import BenchmarkError, Measurement, Sample
 from benchmarks.report import print_table
 from benchmarks.scenarios import SCENARIOS, Scenario
-from benchmarks.systems import Penstock, System, in_turn
+from benchmarks.systems import Penstock, PenstockDicts, System, in_turn
 from penstock import Serdes
 from penstock.testing import TopologyTestDriver
 from penstock.workers.control import Status
+from tests.waiting import wait_for_partitions
 
 WORKLOAD = Workload(5_000)
 
@@ -71,12 +76,30 @@ def test_equal_numbers_of_records_are_equal_records() -> None:
     assert (wide.timestamp(2_999_999) - wide.timestamp(0)) // WINDOW_MS == 2, "three windows, each of a million"
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-def test_penstocks_topologies_give_what_is_expected(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_input_that_is_made_anew_leaves_the_one_whose_name_goes_on_alone(bootstrap_servers: str) -> None:
+    name = f"benchmark-test-{uuid.uuid4().hex[:8]}-60"
+    recreate_topic(bootstrap_servers, f"{name}0", 1)
+    recreate_topic(bootstrap_servers, name, 1)
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    wait_for_partitions(admin, name, 1)  # where it is known, nothing that was done before is still to come
+    assert f"{name}0" in admin.list_topics(timeout=30).topics
+    delete_topics(admin, name)
+
+
+WITH_DICTS = PenstockDicts.scenarios or ()
+WAYS = [(scenario, scenario.topology) for scenario in SCENARIOS] + [
+    (scenario, f"{scenario.topology}_dicts") for scenario in SCENARIOS if scenario.name in WITH_DICTS
+]
+
+
+@pytest.mark.parametrize(("scenario", "way"), WAYS, ids=lambda value: getattr(value, "name", value))
+def test_penstocks_topologies_give_what_is_expected(
+    scenario: Scenario, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(topologies.INPUT_VARIABLE, "in")
     monkeypatch.setenv(topologies.TABLE_VARIABLE, "users")
     monkeypatch.setenv(topologies.OUTPUT_VARIABLE, "out")
-    topology = getattr(topologies, scenario.topology)()
+    topology = getattr(topologies, way)()
     check = scenario.check(WORKLOAD)
     with TopologyTestDriver(topology, {"application.id": "benchmark", **scenario.config}) as driver:
         source = driver.create_input_topic("in", Serdes.bytes(), Serdes.bytes())
@@ -89,6 +112,42 @@ def test_penstocks_topologies_give_what_is_expected(scenario: Scenario, monkeypa
         for row in driver.create_output_topic("out", Serdes.bytes(), Serdes.bytes()).read_records_to_list():
             check.read(row.key, row.value)
     assert check.problem() is None
+
+
+class Samples:
+    """What a Watch sees: (seconds, committed), one after the other; CPU time is ten times the seconds."""
+
+    rss_bytes = 1
+
+    def __init__(self, samples: Iterable[tuple[float, int]]) -> None:
+        self._samples = iter(samples)
+
+    def sample(self) -> Sample:
+        at, committed = next(self._samples)
+        return Sample(at, committed, 0.0)
+
+    def look_closely(self, sample: Sample) -> Sample:
+        return Sample(sample.at, sample.committed, sample.at * 10)
+
+
+def measured(monkeypatch: pytest.MonkeyPatch, *samples: tuple[float, int]) -> Measurement:
+    """Return what is measured of 1,000 records, 300 of them to warm up, while these samples are seen."""
+    monkeypatch.setattr(measure, "SAMPLE_SECONDS", 0.0)
+    with subprocess.Popen(["sleep", "600"]) as process:
+        try:
+            return measure._watch(process, Samples(samples), 1_000, 300)  # type: ignore[arg-type]
+        finally:
+            process.kill()
+
+
+def test_a_rate_is_measured_between_commits_while_there_are_records_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    steady = measured(monkeypatch, (1, 0), (2, 100), (3, 300), (4, 500), (5, 700), (5.5, 700), (6, 990), (6.9, 1_000))
+    assert (steady.rate, steady.seconds) == (200, 2), "from 300 at 3 s to 700 at 5 s; 990 are nearly all"
+    assert steady.cpu_seconds_per_million == 20 / 400 * 1e6
+    short = measured(monkeypatch, (1, 300), (2, 960), (9, 1_000))
+    assert (short.rate, short.seconds) == (660, 1), "the first commit after the warm-up counts, whatever is left"
+    with pytest.raises(BenchmarkError, match="all was committed at once"):
+        measured(monkeypatch, (1, 0), (2, 1_000))
 
 
 def test_an_unknown_scenario_is_named() -> None:

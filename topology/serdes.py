@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import FunctionType
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast, overload
 from uuid import UUID
 
 import orjson
@@ -364,10 +364,26 @@ class Serdes:
         """Bytes as they are."""
         return _BYTES
 
+    @overload
     @staticmethod
-    def json() -> Serde[Any]:
-        """JSON (orjson). Tuples, dates and dataclasses can be written, and come back as what JSON has."""
-        return _JSON
+    def json() -> Serde[Any]: ...
+
+    @overload
+    @staticmethod
+    def json(kind: type[T]) -> Serde[T]: ...
+
+    @staticmethod
+    def json(kind: Any = None) -> Serde[Any]:
+        """JSON (orjson). Tuples, dates and dataclasses can be written, and come back as what JSON has.
+
+        kind: a type that values are read as, and checked against (msgspec): a ``msgspec.Struct``, a dataclass, a
+        NamedTuple, a TypedDict; see typed_json_serde. Raises ConfigError for a type that cannot be read.
+        """
+        if kind is None:
+            return _JSON
+        from .typed_json_serde import typed_json_serde
+
+        return typed_json_serde(kind)
 
     @staticmethod
     def uuid() -> Serde[UUID]:

@@ -124,6 +124,7 @@ class TimestampedRows(NamedTuple):
 
     encode_key, encode_value, decode_value: between objects that are not None and bytes. get(row key): the row, None if
     there is none; put(row key, row or None). Each change has to be told to the changelog first.
+    table: penstock.kernel's RowBuffer, which also takes rows apart and puts them together; None where there is none.
     """
 
     encode_key: Inline
@@ -131,3 +132,4 @@ class TimestampedRows(NamedTuple):
     decode_value: Inline
     get: Callable[[bytes], bytes | None]
     put: Callable[[bytes, bytes | None], None]
+    table: Any = None

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from penstock import Serdes, StreamsBuilder, StreamsConfig, TimeWindows, kernel
 from penstock._driver_task import Clock, DriverTask
-from penstock.statestore import thread_cache
 from penstock.statestore.thread_cache import ThreadCache
-from penstock.topology import fusion
 from penstock.topology.records import RawRecord
 from penstock.topology.subtopologies import build_whole_topology
+from tests.without_kernel import leave_out_kernel
 
 pytestmark = pytest.mark.skipif(kernel.cells is None, reason="the compiled kernel is not built here")
 
@@ -78,7 +77,9 @@ RECORDS = st.lists(
 )
 
 
-def run(declare: Callable[[StreamsBuilder], Any], records: list[tuple[Any, ...]]) -> list[Any]:
+def run(
+    declare: Callable[[StreamsBuilder], Any], records: list[tuple[Any, ...]], cache_bytes: int = CACHE_BYTES
+) -> list[Any]:
     """Return all that is sent and logged, and the rows at the end; records up to a commit make a batch."""
     builder = StreamsBuilder()
     result = declare(builder)
@@ -88,7 +89,7 @@ def run(declare: Callable[[StreamsBuilder], Any], records: list[tuple[Any, ...]]
     config = StreamsConfig({"application.id": "cells", "bootstrap.servers": "localhost:0"})
     topology = build_whole_topology(builder.build().internal_builder, config)
     with tempfile.TemporaryDirectory() as directory:
-        task = DriverTask(topology, config, Clock(0), Path(directory), ThreadCache(CACHE_BYTES))
+        task = DriverTask(topology, config, Clock(0), Path(directory), ThreadCache(cache_bytes))
         batch: list[RawRecord] = []
         for number, (topic, key, value, at, ends_batch, commits) in enumerate(records):
             source = task.compiled.source_of(topic)
@@ -114,9 +115,18 @@ def run(declare: Callable[[StreamsBuilder], Any], records: list[tuple[Any, ...]]
 def test_they_do_what_the_loop_does_without_them(name: str, records: list[tuple[Any, ...]]) -> None:
     compiled = run(TOPOLOGIES[name], records)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(thread_cache, "compiled", None)
-        patch.setattr(fusion, "compiled", None)
+        leave_out_kernel(patch)
         assert run(TOPOLOGIES[name], records) == compiled
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+@settings(max_examples=20, deadline=None)
+@given(records=RECORDS)
+def test_loops_over_rows_do_the_same_with_and_without_the_kernel(name: str, records: list[tuple[Any, ...]]) -> None:
+    compiled = run(TOPOLOGIES[name], records, cache_bytes=0)
+    with pytest.MonkeyPatch.context() as patch:
+        leave_out_kernel(patch)
+        assert run(TOPOLOGIES[name], records, cache_bytes=0) == compiled
 
 
 def test_a_cell_looks_like_the_list_that_it_stands_for() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rocksdict import Rdict
 
 from penstock.statestore import recent_rows
-from penstock.statestore.recent_rows import COMMITS_WITHOUT, MISSING, RecentRows, bytes_of_a_row
+from penstock.statestore.recent_rows import COMMITS_WITHOUT, RecentRows, bytes_of_a_row
 from penstock.statestore.rocksdb_store import RocksDBConfig, RocksDBResources, RocksDBStore
+from penstock.statestore.row_buffer import RowBuffer
 
 PLENTY = 1 << 20
 
@@ -22,20 +25,40 @@ def rows(*numbers: int) -> dict[bytes, bytes | None]:
     return {key(number): b"value" for number in numbers}
 
 
-def kept(recent: RecentRows, numbers: range) -> list[int]:
-    return [number for number in numbers if recent.get(key(number)) is not MISSING]
+class Recent:
+    """A buffer over an empty disk, and the rows that it has kept of what was committed."""
+
+    def __init__(self) -> None:
+        self.buffer = RowBuffer(lambda _key: None, pytest.fail, 1_000)
+        self._recent = RecentRows(self.buffer)
+
+    def commit(self, rows: dict[bytes, bytes | None], max_bytes: int) -> None:
+        self.buffer.rows.update(rows)
+        self._recent.take(max_bytes)
+        self.buffer.clear()
+
+    def kept(self, numbers: range) -> list[int]:
+        return [number for number in numbers if self.buffer.get(key(number)) is not None]
 
 
 def test_what_was_committed_is_found_without_rocksdb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bytes] = []
+    get_from_disk = Rdict.get
+
+    def get(db: Rdict, key: bytes) -> Any:
+        asked.append(key)
+        return get_from_disk(db, key)
+
+    monkeypatch.setattr(Rdict, "get", get)
     store = RocksDBStore(tmp_path / "db")
     store.put(b"k", b"1")
     store.put(b"gone", None)
     store.commit(1)
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "_db_get", pytest.fail)
-        assert store.get(b"k") == b"1"
-        assert store.get(b"gone") is None
+    assert store.get(b"k") == b"1"
+    assert store.get(b"gone") is None
+    assert not asked
     assert store.get(b"never") is None
+    assert asked == [b"never"]
     store.close()
 
 
@@ -80,38 +103,38 @@ def test_reads_are_those_of_a_dict_whatever_is_done(tmp_path: Path, monkeypatch:
 
 
 def test_earlier_rows_stay_as_long_as_there_is_room() -> None:
-    recent = RecentRows()
+    recent = Recent()
     room = 10 * int(bytes_of_a_row(rows(1)) + 1)
-    recent.take(rows(*range(6)), room)
-    assert kept(recent, range(20)) == [0, 1, 2, 3, 4, 5]
-    recent.take(rows(*range(4, 10)), room)
-    assert kept(recent, range(20)) == list(range(10))
-    recent.take(rows(*range(8, 12)), room)
-    assert kept(recent, range(20)) == [8, 9, 10, 11]
-    recent.take(rows(*range(11)), room)
-    assert kept(recent, range(20)) == []
+    recent.commit(rows(*range(6)), room)
+    assert recent.kept(range(20)) == [0, 1, 2, 3, 4, 5]
+    recent.commit(rows(*range(4, 10)), room)
+    assert recent.kept(range(20)) == list(range(10))
+    recent.commit(rows(*range(8, 12)), room)
+    assert recent.kept(range(20)) == [8, 9, 10, 11]
+    recent.commit(rows(*range(11)), room)
+    assert recent.kept(range(20)) == []
 
 
 def test_rows_that_nobody_reads_are_not_kept_and_tried_again_later() -> None:
-    recent = RecentRows()
-    recent.take(rows(*range(8)), PLENTY)
-    recent.take(rows(*range(8)), PLENTY)
+    recent = Recent()
+    recent.commit(rows(*range(8)), PLENTY)
+    recent.commit(rows(*range(8)), PLENTY)
     for _ in range(COMMITS_WITHOUT):
-        assert kept(recent, range(8)) == []
-        recent.take(rows(*range(8)), PLENTY)
-    assert kept(recent, range(8)) == list(range(8))
+        assert recent.kept(range(8)) == []
+        recent.commit(rows(*range(8)), PLENTY)
+    assert recent.kept(range(8)) == list(range(8))
 
 
 def test_one_read_of_eight_rows_is_enough() -> None:
-    recent = RecentRows()
-    recent.take(rows(*range(8)), PLENTY)
-    recent.get(key(5))
-    recent.get(key(99))
-    recent.take({}, PLENTY)
-    assert kept(recent, range(8)) == list(range(8))
+    recent = Recent()
+    recent.commit(rows(*range(8)), PLENTY)
+    recent.buffer.get(key(5))
+    recent.buffer.get(key(99))
+    recent.commit({}, PLENTY)
+    assert recent.kept(range(8)) == list(range(8))
     for _ in range(2):
-        recent.take({}, PLENTY)
-    assert kept(recent, range(8)) == [], "reads before the last commit do not count"
+        recent.commit({}, PLENTY)
+    assert recent.kept(range(8)) == [], "reads before the last commit do not count"
 
 
 def test_the_stores_of_a_process_share_the_room(tmp_path: Path) -> None:

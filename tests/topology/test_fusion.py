@@ -87,13 +87,27 @@ def test_a_count_over_a_cache_calls_nothing_but_the_message_and_the_cache() -> N
     assert " + 1" in text
 
 
-def test_without_a_cache_the_loop_reads_and_writes_the_rows() -> None:
-    text = loop_of(
+def loop_of_an_uncached_count() -> str:
+    return loop_of(
         lambda builder: builder.stream("in", **TEXT).group_by_key().count(store="counts").to_stream(), **UNCACHED
     )
+
+
+@pytest.mark.usefixtures("without_kernel")
+def test_without_a_cache_the_loop_reads_and_writes_the_rows() -> None:
+    text = loop_of_an_uncached_count()
     assert "process_" not in text.replace("process_batch", "")
     assert "get_row_" in text
     assert "put_row_" in text
+
+
+@pytest.mark.skipif(kernel.rows is None, reason="the compiled kernel is not built here")
+def test_with_the_kernel_rows_are_taken_apart_and_put_together_by_it() -> None:
+    text = loop_of_an_uncached_count()
+    for call in ("find_", "newest_", "put_timed_"):
+        assert call in text
+    for line in ("get_row_", "put_row_", "unpack_time_", "pack_time_"):
+        assert line not in text
 
 
 @pytest.mark.parametrize(
@@ -112,6 +126,7 @@ def test_where_an_update_is_more_than_a_row_the_aggregation_is_called(aggregate:
     text = loop_of(lambda builder: aggregate(builder.stream("in", **TEXT)), **UNCACHED)
     assert "process_" in text.replace("process_batch", "")
     assert "put_row_" not in text
+    assert "put_timed_" not in text
 
 
 def uncached_results(monkeypatch: pytest.MonkeyPatch) -> list[Any]:

@@ -100,6 +100,7 @@ class FusedCell(FusedUpdate):
 
     def _unpack(self) -> None:
         self._code.emit(f"{self._old}, {self._newest} = {self._row}")
+        self._keep_newest()
 
     def _put(self, may_delete: bool) -> None:
         code, cell = self._code, self._cell

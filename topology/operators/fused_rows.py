@@ -27,34 +27,46 @@ class FusedRow(FusedUpdate):
         self._key, self._row_key = key, code.fresh("row_key")
 
     def _find(self) -> None:
-        code = self._code
-        code.emit(f"{self._row_key} = {code.use(self._rows.encode_key, self._key)}")
-        code.emit(f"{self._row} = {code.bind(self._rows.get, 'get_row')}({self._row_key})")
+        code, rows = self._code, self._rows
+        code.emit(f"{self._row_key} = {code.use(rows.encode_key, self._key)}")
+        find = code.bind(rows.get, "get_row") if rows.table is None else code.bind(rows.table.find, "find")
+        code.emit(f"{self._row} = {find}({self._row_key})")
 
     def _unpack(self) -> None:
-        code, row = self._code, self._row
-        code.emit(f"{self._old} = {code.use(self._rows.decode_value.of(f'{{}}[{_LONG.size}:]'), row)}")
-        code.emit(f"{self._newest} = {code.bind(_LONG.unpack_from, 'unpack_time')}({row})[0]")
+        code, rows, row = self._code, self._rows, self._row
+        if rows.table is None:
+            code.emit(f"{self._old} = {code.use(rows.decode_value.of(f'{{}}[{_LONG.size}:]'), row)}")
+            code.emit(f"{self._newest} = {code.bind(_LONG.unpack_from, 'unpack_time')}({row})[0]")
+            self._keep_newest()
+        else:
+            code.emit(f"{self._old} = {code.use(rows.decode_value, row)}")
+            code.emit(f"{self._newest} = {code.bind(rows.table.newest, 'newest')}(timestamp)")
 
     def _put(self, may_delete: bool) -> None:
-        code = self._code
+        code, new = self._code, self._new
         if may_delete:
-            with code.block(f"if {self._new} is None:"):
-                self._write("None", "timestamp", "None")
+            with code.block(f"if {new} is None:"):
+                self._log("None", "timestamp")
+                self._put_row("None")
             with code.block("else:"):
-                self._write_new()
+                self._put_value()
         else:
-            self._write_new()
+            self._put_value()
         with code.at(self._newest):
-            code.forward_change(self._key, self._new, "None")
+            code.forward_change(self._key, new, "None")
 
-    def _write_new(self) -> None:
-        code, data = self._code, self._code.fresh("data")
-        code.emit(f"{data} = {code.use(self._rows.encode_value, self._new)}")
-        self._write(data, self._newest, f"{code.bind(_LONG.pack, 'pack_time')}({self._newest}) + {data}")
+    def _put_value(self) -> None:
+        code, rows, data = self._code, self._rows, self._code.fresh("data")
+        code.emit(f"{data} = {code.use(rows.encode_value, self._new)}")
+        self._log(data, self._newest)
+        if rows.table is None:
+            self._put_row(f"{code.bind(_LONG.pack, 'pack_time')}({self._newest}) + {data}")
+        else:
+            code.emit(f"{code.bind(rows.table.put_timed, 'put_timed')}({self._row_key}, {self._newest}, {data})")
 
-    def _write(self, data: str, timestamp: str, row: str) -> None:
-        code = self._code
-        log_change = code.bind(code.context.task.log_change, "log_change")
-        code.emit(f"{log_change}({self._store!r}, {self._row_key}, {data}, {timestamp})")
-        code.emit(f"{code.bind(self._rows.put, 'put_row')}({self._row_key}, {row})")
+    def _put_row(self, row: str) -> None:
+        self._code.emit(f"{self._code.bind(self._rows.put, 'put_row')}({self._row_key}, {row})")
+
+    def _log(self, data: str, timestamp: str) -> None:
+        log_change = self._code.bind(self._code.context.task.log_change, "log_change")
+        self._code.emit(f"{log_change}({self._store!r}, {self._row_key}, {data}, {timestamp})")

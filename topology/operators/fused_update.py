@@ -47,8 +47,6 @@ class FusedUpdate(ABC):
             code.emit(f"{self._newest} = timestamp")
         with code.block("else:"):
             self._unpack()
-            with code.block(f"if timestamp > {self._newest}:"):
-                code.emit(f"{self._newest} = timestamp")
             if for_a_known_key is not None:
                 code.emit(for_a_known_key)
 
@@ -65,7 +63,12 @@ class FusedUpdate(ABC):
 
     @abstractmethod
     def _unpack(self) -> None:
-        """Write how the row becomes the old value and the newest timestamp."""
+        """Write how the row becomes the old value, and the later one of its and the record's timestamp."""
+
+    def _keep_newest(self) -> None:
+        """Write how the later timestamp is kept, where the variable has the row's."""
+        with self._code.block(f"if timestamp > {self._newest}:"):
+            self._code.emit(f"{self._newest} = timestamp")
 
     @abstractmethod
     def _put(self, may_delete: bool) -> None:

@@ -1,0 +1,51 @@
+"""What a store has in memory: its rows of between two commits, in front of those that it has committed last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .sorted_keys import SortedKeys
+
+#: The value of a row that is not in memory.
+MISSING: bytes = b"missing from memory"
+
+
+class RowBuffer:
+    """Rows by key; None for one that was deleted. penstock.kernel.rows has the same compiled.
+
+    read(key): what is on disk. check(): called by each put from check_at rows on. recent: rows that are on disk, too,
+    see RecentRows; found: how often get has found one there. index: the keys of rows in order, kept while there is one.
+    """
+
+    def __init__(self, read: Callable[[bytes], bytes | None], check: Callable[[], None], check_at: int) -> None:
+        self.rows: dict[bytes, bytes | None] = {}
+        self.recent: dict[bytes, bytes | None] = {}
+        self.found = 0
+        self.index: SortedKeys | None = None
+        self.check_at = check_at
+        self._read = read
+        self._check = check
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return a row, None if there is none."""
+        value = self.rows.get(key, MISSING)
+        if value is MISSING:
+            value = self.recent.get(key, MISSING)
+            if value is MISSING:
+                return self._read(key)
+            self.found += 1
+        return value
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """Set a row, or delete it."""
+        rows = self.rows
+        if self.index is not None and key not in rows:
+            self.index.add(key)
+        rows[key] = value
+        if len(rows) >= self.check_at:
+            self._check()
+
+    def clear(self) -> None:
+        """Forget the rows, not those that are on disk."""
+        self.rows.clear()
+        self.index = None

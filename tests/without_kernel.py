@@ -1,0 +1,14 @@
+"""Leaves out the compiled kernel where operators and stores use it."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.statestore import rocksdb_store, thread_cache
+from penstock.topology import fusion
+
+
+def leave_out_kernel(patch: pytest.MonkeyPatch) -> None:
+    """Have what is made from now on do in Python what the kernel does: what it is held to."""
+    for user in (thread_cache, rocksdb_store, fusion):
+        patch.setattr(user, "compiled", None)
