@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.topology.errors import HandedOverError, StreamsError, TaskCorruptedError, TaskMigratedError
 
@@ -28,17 +28,26 @@ from .topology_json import topology_json
 
 _S = StreamThreadState
 
+
+class RestoreBudget(NamedTuple):
+    """How long one call restores, in ms, and how many records of changelogs it takes at once.
+
+    A larger batch makes a larger write, which costs less for each row, and of several records of a key one row; but
+    tasks that run wait for it. It is never more than what the consumer has fetched ahead, which
+    queued.max.messages.kbytes limits.
+    """
+
+    ms: int
+    batch_records: int
+
+
+#: While other tasks run, and while none does.
+RESTORE_BUDGET = RestoreBudget(50, 10_000)
+RESTORE_ALONE_BUDGET = RestoreBudget(200, 50_000)
+
 #: How long a poll waits while an assignment is awaited, in ms: the answer comes through another connection, which
 #: cannot wake the poll.
 REBALANCE_POLL_MS = 10
-#: How long one call restores while other tasks run, and while none does, in ms.
-RESTORE_BUDGET_MS = 50
-RESTORE_ALONE_BUDGET_MS = 200
-#: How many records of changelogs are taken at once, likewise: a larger batch makes a larger write, which costs less for
-#: each row, and of several records of a key one row; but tasks that run wait for it. It is never more than what the
-#: consumer has fetched ahead, which queued.max.messages.kbytes limits.
-RESTORE_BATCH_RECORDS = 10_000
-RESTORE_ALONE_BATCH_RECORDS = 50_000
 #: How long a restore waits for records while other tasks run but have nothing to process, in ms.
 RESTORE_IDLE_WAIT_MS = 5
 #: How often is looked for a task whose stores are to be persisted, in ms.
@@ -305,17 +314,17 @@ class StreamThread:
         self._log.debug("Idempotently invoking restoration logic in state %s", self.state.name)
         if self.task_manager.has_active_running_tasks():
             busy = self.task_manager.has_buffered_records()
-            restored = self._restore(0 if busy else RESTORE_IDLE_WAIT_MS, RESTORE_BUDGET_MS, RESTORE_BATCH_RECORDS)
+            restored = self._restore(0 if busy else RESTORE_IDLE_WAIT_MS, RESTORE_BUDGET)
         else:
-            restored = self._restore(self._poll_ms, RESTORE_ALONE_BUDGET_MS, RESTORE_ALONE_BATCH_RECORDS)
+            restored = self._restore(self._poll_ms, RESTORE_ALONE_BUDGET)
         self._log.debug("Idempotent restore call done. Thread state has not changed.")
         return restored
 
-    def _restore(self, wait_ms: int, budget_ms: int, batch_records: int) -> int:
+    def _restore(self, wait_ms: int, budget: RestoreBudget) -> int:
         """Read changelogs, of active and of standby tasks. Returns how many records were applied."""
         reader, metrics, now_ms = self._changelog_reader, self.metrics, self._time.now_ms
         restored, updated = reader.total_restored, reader.total_updated
-        applied = reader.restore(wait_ms / 1000, budget_ms, batch_records)
+        applied = reader.restore(wait_ms / 1000, budget.ms, budget.batch_records)
         if applied:
             metrics.restore.record(1, now_ms, reader.total_restored - restored)
             metrics.update.record(1, now_ms, reader.total_updated - updated)
@@ -431,7 +440,7 @@ class StreamThread:
         """Let standby tasks follow their changelogs for a bounded time. Returns how many records were applied."""
         if self.state is not _S.RUNNING or self.paused or not self.task_manager.has_standby_running_tasks():
             return 0
-        updated = self._restore(0, RESTORE_BUDGET_MS, RESTORE_BATCH_RECORDS)
+        updated = self._restore(0, RESTORE_BUDGET)
         self.advance_now_and_compute_latency()
         return updated
 

@@ -20,6 +20,7 @@ from penstock.workers.control import Status, TaskStatus
 from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.restore_progress import RATE_WINDOW_MS, Rate
 from penstock.workers.state_restore_listener import StateRestoreListener
+from penstock.workers.stream_thread import RestoreBudget
 
 MakeApplication = Callable[..., Application]
 PARTITIONS = 8
@@ -38,10 +39,8 @@ def app(cluster: Cluster, application: MakeApplication) -> Application:
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """One batch of ten records in each iteration of the loop."""
-    monkeypatch.setattr("penstock.workers.stream_thread.RESTORE_BATCH_RECORDS", 10)
-    monkeypatch.setattr("penstock.workers.stream_thread.RESTORE_ALONE_BATCH_RECORDS", 10)
-    monkeypatch.setattr("penstock.workers.stream_thread.RESTORE_ALONE_BUDGET_MS", 0)
-    monkeypatch.setattr("penstock.workers.stream_thread.RESTORE_BUDGET_MS", 0)
+    monkeypatch.setattr("penstock.workers.stream_thread.RESTORE_BUDGET", RestoreBudget(0, 10))
+    monkeypatch.setattr("penstock.workers.stream_thread.RESTORE_ALONE_BUDGET", RestoreBudget(0, 10))
 
 
 def fill(cluster: Cluster, partition: int, records: int) -> None:
@@ -106,7 +105,7 @@ def test_a_running_task_goes_on_while_others_restore(cluster: Cluster, app: Appl
 def test_a_thread_with_nothing_else_to_do_restores_in_larger_batches(
     cluster: Cluster, app: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.workers.stream_thread.RESTORE_ALONE_BATCH_RECORDS", 40)
+    monkeypatch.setattr("penstock.workers.stream_thread.RESTORE_ALONE_BUDGET", RestoreBudget(0, 40))
     for partition in range(PARTITIONS):
         fill(cluster, partition, 50)
     fill(cluster, PARTITIONS - 1, 450)
