@@ -147,11 +147,20 @@ def plain(value: Any) -> Any:
         return plain(asdict(value))
     if isinstance(value, Mapping):
         return {key if isinstance(key, str) else str(plain(key)): plain(item) for key, item in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return plain(value._asdict())
+    fields = fields_of(value)
+    if fields is not None:
+        return plain(fields)
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(item) for item in value]
     return str(value)
+
+
+def fields_of(value: Any) -> Mapping[str, Any] | None:
+    """Return the fields of a NamedTuple or a msgspec.Struct by name, None for anything else."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return value._asdict()  # type: ignore[no-any-return]
+    names = getattr(type(value), "__struct_fields__", None)  # without msgspec, which nobody else here needs
+    return None if names is None else {name: getattr(value, name) for name in names}
 
 
 def window_end(store: WindowStore, start: int) -> int:

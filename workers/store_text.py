@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from penstock.statestore.spelling import BadKeyError, read_key, spell_bytes
-from penstock.statestore.store_view import parts_of, rows_of_key
+from penstock.statestore.store_view import fields_of, parts_of, rows_of_key
 from penstock.statestore.window_store import LONG_MAX
 from penstock.topology.records import Windowed
 from penstock.topology.serdes import Serdes, as_serde
@@ -107,9 +107,7 @@ def _plain(value: Any) -> Any:
         return {"key": value.key, "start": value.start, "end": value.end}
     if isinstance(value, bytes | bytearray):
         return spell_bytes(bytes(value))
-    if isinstance(value, tuple):
-        fields = getattr(value, "_asdict", None)
-        return list(value) if fields is None else fields()
-    if isinstance(value, set | frozenset):
-        return list(value)
-    return repr(value)
+    fields = fields_of(value)
+    if fields is not None:
+        return fields
+    return list(value) if isinstance(value, tuple | set | frozenset) else repr(value)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
+import msgspec
 import orjson
 import pytest
 from hypothesis import given
@@ -26,6 +27,23 @@ def test_the_command_line_and_http_show_bytes_alike(data: bytes, text: str) -> N
     assert plain(data) == text
     assert orjson.loads(to_json({"value": data})) == {"value": text}
     assert orjson.loads(to_json({"value": [data]})) == plain({"value": [data]})
+
+
+class Point(NamedTuple):
+    x: int
+    tag: bytes
+
+
+class Line(msgspec.Struct):
+    ends: list[Point]
+    of: Line | None = None
+
+
+def test_the_command_line_and_http_show_the_fields_of_objects() -> None:
+    line = Line([Point(1, b"\xff")], Line([]))
+    shown = {"ends": [{"x": 1, "tag": "0xff"}], "of": {"ends": [], "of": None}}
+    assert plain(line) == shown
+    assert orjson.loads(to_json({"value": line})) == {"value": shown}
 
 
 @pytest.mark.parametrize(
