@@ -188,6 +188,7 @@ class RocksDBStore(BytesStore):
         self._buffer: RowBuffer = new_buffer(self._db.get, self._check_size, self._first_check)
         self._recent = RecentRows(self._buffer)
         self._uncommitted: dict[bytes, bytes | None] = self._buffer.rows
+        # The buffer's own in place of the methods below: one call less for each record.
         self.get = self._buffer.get  # type: ignore[method-assign]
         self.put = self._buffer.put  # type: ignore[method-assign]
         self.compiled_rows = None if compiled is None else self._buffer
@@ -214,7 +215,7 @@ class RocksDBStore(BytesStore):
         except Exception as error:  # rocksdict raises nothing more special
             raise open_error(self.path, error) from error
 
-    def get(self, key: bytes) -> bytes | None:  # RowBuffer's own in each store, as put is
+    def get(self, key: bytes) -> bytes | None:
         """See BytesStore.get."""
         return self._buffer.get(key)
 
