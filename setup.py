@@ -16,7 +16,7 @@ else:
                 extra_compile_args=["-O3"],
                 optional=True,
             )
-            for name in ("buffers", "cells", "rows", "messages", "fetch", "produce")
+            for name in ("buffers", "cells", "rows", "messages", "record_batches", "fetch", "produce")
         ],
         language_level=3,
     )

@@ -262,6 +262,9 @@ _TABLE = (
     # -- Penstock's own
     ConfigKey("penstock.static.membership", BOOLEAN, True,
               "Each slot is a static member, so that a replaced process gets its tasks back."),
+    ConfigKey("penstock.fetcher", STRING, "auto",
+              "Who reads records: auto: Penstock itself, where it knows all of a consumer's settings; librdkafka.",
+              one_of("auto", "librdkafka")),
     ConfigKey("penstock.worker.beat.interval.ms", MS, 1_000,
               "How often a stream thread reports its status to the supervisor.", at_least(10)),
     ConfigKey("penstock.worker.stall.timeout.ms", MS, _STALL_TIMEOUT,

@@ -19,6 +19,7 @@ from penstock.topology.errors import ConfigError
 from penstock.topology.streams_config import StreamsConfig
 
 from .clock import Clock, SystemClock
+from .fetching.fetch_settings import FetchSettings, connection_settings, fetch_settings, unknown_settings
 from .membership.group_member import GroupMember
 from .membership.group_metadata import verify_layout
 from .membership.membership import Assign
@@ -26,11 +27,12 @@ from .membership.offsets_reader import GroupOffsetsReader
 from .membership.requests import GroupMemberConfig
 from .membership.streams_group_member import StreamsGroupMember
 from .membership.streams_topology import StreamsTopology
-from .security_config import check_security_keys, kafka_python_security
+from .security_config import check_security_keys
 from .transactional_producer import TransactionalProducer
 
 Client = TypeVar("Client")
 
+LOG = logging.getLogger(__name__)
 #: librdkafka writes its log lines here; they come out when the client is polled.
 CLIENT_LOGGER = logging.getLogger("penstock.librdkafka")
 
@@ -41,18 +43,6 @@ _RENAMED: Mapping[str, str] = {
     "request.timeout.ms": "socket.timeout.ms",
     "receive.buffer.bytes": "socket.receive.buffer.bytes",
     "send.buffer.bytes": "socket.send.buffer.bytes",
-}
-#: librdkafka's names of settings that kafka-python's connections know too.
-_FOR_MEMBER: Mapping[str, str] = {
-    "bootstrap.servers": "bootstrap_servers",
-    "client.id": "client_id",
-    "socket.timeout.ms": "request_timeout_ms",
-    "reconnect.backoff.ms": "reconnect_backoff_ms",
-    "reconnect.backoff.max.ms": "reconnect_backoff_max_ms",
-    "connections.max.idle.ms": "connections_max_idle_ms",
-    "socket.connection.setup.timeout.ms": "socket_connection_setup_timeout_ms",
-    "receive.message.max.bytes": "receive_message_max_bytes",
-    "client.dns.lookup": "client_dns_lookup",
 }
 
 #: What a user may change behind a prefix.
@@ -81,6 +71,12 @@ _FOR_PRODUCER = ("linger.ms", "acks", "enable.idempotence", "delivery.timeout.ms
 #: turns in a busy loop while records that need not wait are behind it: on two cores it kept a broker from answering.
 #: A quarter of a millisecond is enough for it to sleep, a tenth is not.
 LEAST_LINGER_MS = 0.25
+
+
+class AssignedConsumer(Consumer):
+    """A Consumer for assign() only. fetch_settings: how a Fetcher reads in its place, None if librdkafka is to read."""
+
+    fetch_settings: FetchSettings | None = None
 
 
 class KafkaClientSupplier:
@@ -116,7 +112,18 @@ class KafkaClientSupplier:
             **_CONSUMER_FIXED,
             "group.id": self._config["application.id"],
         }
-        return _make(Consumer, settings)
+        consumer = _make(AssignedConsumer, settings)
+        consumer.fetch_settings = self._fetch_settings(settings)
+        return consumer
+
+    def _fetch_settings(self, settings: Mapping[str, Any]) -> FetchSettings | None:
+        if self._config["penstock.fetcher"] == "librdkafka":
+            return None
+        unknown = unknown_settings(settings)
+        if unknown:
+            LOG.info("Reading with librdkafka, which knows %s", ", ".join(unknown))
+            return None
+        return fetch_settings(settings)
 
     def get_producer(
         self, client_id: str, settings: Mapping[str, Any] | None = None, transactional_id: str | None = None
@@ -189,8 +196,7 @@ class KafkaClientSupplier:
             unavailable_timeout_ms=max(config["task.timeout.ms"], config["session.timeout.ms"]),
             committed_wait_ms=COMMITTED_WAIT_MS,
         )
-        connection = {ours: settings[name] for name, ours in _FOR_MEMBER.items() if name in settings}
-        return member_config, connection | kafka_python_security(settings)
+        return member_config, connection_settings(settings)
 
     def _common(self, client_id: str, *prefixes: str) -> dict[str, Any]:
         """Return what all clients share; checks the TLS and SASL keys given behind the prefixes as well."""
@@ -228,5 +234,6 @@ def _make(client: type[Client], settings: Mapping[str, Any]) -> Client:
         return client(dict(settings), logger=CLIENT_LOGGER)  # type: ignore[call-arg]
     except (KafkaException, TypeError, ValueError) as error:
         reason = error.args[0].str() if isinstance(error, KafkaException) else error
-        kind = "producer" if issubclass(client, Producer) else client.__name__.lower()
+        kinds = {Producer: "producer", Consumer: "consumer", AdminClient: "admin client"}
+        kind = next(name for base, name in kinds.items() if issubclass(client, base))
         raise ConfigError(f"librdkafka refuses the settings of the {kind}: {reason}.") from error

@@ -22,7 +22,8 @@ from penstock.topology.task_context import Cancellable
 from .log_context import PrefixedLogger
 from .loop_time import LoopTime
 from .metrics import ThreadMetrics
-from .partition_consumer import OFFSET_BEGINNING, InvalidOffsetError, PartitionConsumer, Records
+from .partition_consumer import OFFSET_BEGINNING, InvalidOffsetError, PartitionConsumer
+from .record_source import Records
 from .topic_names import TopicNames
 
 #: Records taken at once.

@@ -7,19 +7,17 @@ explicit, because the group's committed offsets are read through the membership.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from contextlib import suppress
-from itertools import groupby
-from operator import methodcaller
 from typing import Any
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
-from penstock.kernel import fetch as compiled
 from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError
-from penstock.topology.records import Message, TopicPartition
+from penstock.topology.records import TopicPartition
 
+from .librdkafka_source import LibrdkafkaSource, ask_for_leaders
 from .log_context import PrefixedLogger, listed
+from .record_source import NotFetchableError, Records, RecordSource
 
 #: Offsets that stand for "the first" and "behind the last" record (librdkafka's OFFSET_BEGINNING, OFFSET_END).
 OFFSET_BEGINNING = -2
@@ -39,9 +37,6 @@ _INVALID_OFFSET = (
 )
 _PARTITION_EOF = KafkaError._PARTITION_EOF
 
-#: A batch by partition. A message is a confluent_kafka.Message, or in a simulation a RawRecord.
-Records = dict[TopicPartition, list[Message]]
-
 
 class InvalidOffsetError(StreamsError):
     """The positions of some partitions are not on the broker (Kafka: InvalidOffsetException)."""
@@ -52,22 +47,23 @@ class InvalidOffsetError(StreamsError):
 
 
 class PartitionConsumer:
-    """Wraps a Consumer that was made with ``enable.partition.eof=true`` and ``auto.offset.reset=error``.
+    """Which partitions are assigned and paused, and where each of them is, over a consumer and a source of records.
 
     The end-of-partition events say when a partition has been read to its end, markers of transactions included; offsets
     alone do not show that.
+
+    consumer: a confluent_kafka.Consumer, for questions to the brokers; also for the records, unless there is a fetcher.
     """
 
-    def __init__(self, consumer: Any, log: PrefixedLogger) -> None:
+    def __init__(self, consumer: Any, log: PrefixedLogger, fetcher: RecordSource | None = None) -> None:
         self._consumer = consumer
         self._log = log
+        self._fetcher = fetcher
+        self._source: RecordSource = fetcher or LibrdkafkaSource(consumer)
         self._positions: dict[TopicPartition, int] = {}  # offset of the next record
         self._ends: dict[TopicPartition, int] = {}  # offset of the last end-of-partition event
-        self._topics: set[str] = set()  # ever assigned: a message of a topic that left may still be on its way
         self._paused: set[TopicPartition] = set()
         self._invalid: dict[TopicPartition, str] = {}
-        #: Takes the records past the consumer; None: they come from the consumer itself.
-        self._fetcher = None if compiled is None else compiled.fetcher_for(consumer)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """Return the partitions that are being read, paused ones too."""
@@ -82,30 +78,14 @@ class PartitionConsumer:
         if offsets:
             # librdkafka would wait for 500 ms before it asks where the beginning is.
             known = {**offsets, **self.offsets_at({p: offset for p, offset in offsets.items() if offset < 0})}
-            self._consumer.incremental_assign([_one(partition, offset) for partition, offset in known.items()])
-            if self._fetcher is not None:
-                for topic, partition in known:
-                    self._fetcher.take(topic, partition)
+            self._source.assign(known)
             self._positions |= known
-            self._hear_of({partition.topic for partition in known})
-
-    def _hear_of(self, topics: Collection[str]) -> None:
-        """Have librdkafka ask at once where new topics are; by itself a client that is connected waits up to 1 s."""
-        self._ask_for_leaders(set(topics) - self._topics)
-        self._topics.update(topics)
-
-    def _ask_for_leaders(self, topics: Collection[str]) -> None:
-        for topic in sorted(topics):
-            with suppress(KafkaException):  # the question is asked; the answer, which is not waited for, goes to itself
-                self._consumer.list_topics(topic, 0)
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         """Read these partitions no longer; those that are not assigned are ignored."""
         mine = [partition for partition in partitions if partition in self._positions]
         if mine:
-            # librdkafka remembers that a partition is paused, and would not fetch it when it is assigned again.
-            self._consumer.resume(_plain(mine))
-            self._consumer.incremental_unassign(_plain(mine))
+            self._source.unassign(mine)
         for partition in mine:
             del self._positions[partition]
             self._ends.pop(partition, None)
@@ -113,17 +93,17 @@ class PartitionConsumer:
         self._paused.difference_update(mine)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Fetch no more of these partitions; what librdkafka has fetched ahead of them is dropped."""
+        """Return no more of these partitions."""
         new = [p for p in partitions if p in self._positions and p not in self._paused]
         if new:
-            self._consumer.pause(_plain(new))
+            self._source.pause(new)
             self._paused.update(new)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """Fetch these partitions again, from behind the last record that poll returned."""
+        """Go on with these partitions, from behind the last record that poll returned."""
         again = [p for p in partitions if p in self._paused]
         if again:
-            self._consumer.resume(_plain(again))
+            self._source.resume(again)
             self._paused.difference_update(again)
 
     def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -154,40 +134,30 @@ class PartitionConsumer:
         return records
 
     def _fetch(self, max_records: int, timeout_seconds: float) -> tuple[Records, list[Any]]:
-        """Return records and events. Without a wait for the consumer itself if the records come past it."""
-        messages = self._consume(max_records, timeout_seconds if self._fetcher is None else 0)
-        if messages:
-            # With a fetcher: what concerns the client, and the records that came before it took their partition. Those
-            # are older than what it has.
-            return self._sorted_out(messages)
         if self._fetcher is None:
+            return self._source.fetch(max_records, timeout_seconds)
+        for event in self._consumer.consume(1, 0):  # it reads no partition: what comes concerns the client
+            self._handle(event)
+        try:
+            return self._source.fetch(max_records, timeout_seconds)
+        except NotFetchableError as error:
+            self._read_with_librdkafka(str(error))
             return {}, []
-        found, events = self._fetcher.fetch(max_records, int(timeout_seconds * 1000))
-        return {TopicPartition(*key): run for key, run in found.items()}, events
 
-    def _sorted_out(self, messages: list[Any]) -> tuple[Records, list[Any]]:
-        # The unbound method is four times as fast; messages of a simulation may be of several classes.
-        known = type(messages[0]) is confluent_kafka.Message
-        error_of = confluent_kafka.Message.error if known else methodcaller("error")
-        events: list[Any] = []
-        if any(map(error_of, messages)):
-            events = [message for message in messages if message.error() is not None]
-            messages = [message for message in messages if message.error() is None]
-        return by_partition(messages, self._topics), events
-
-    def _consume(self, max_records: int, timeout_seconds: float) -> list[Any]:
-        # consume() waits until it has all records that were asked for, poll() for one: together they do what Kafka's
-        # Consumer.poll does, which returns as soon as there is something.
-        messages: list[Any] = self._consumer.consume(max_records, 0)
-        if messages or timeout_seconds <= 0:
-            return messages
-        first = self._consumer.poll(timeout_seconds)
-        return [] if first is None else [first, *self._consumer.consume(max_records, 0)]
+    def _read_with_librdkafka(self, reason: str) -> None:
+        """Go on where the fetcher is, for good."""
+        self._log.info("Reading with librdkafka from now on: %s", reason)
+        self._source.close()
+        self._fetcher, self._source = None, LibrdkafkaSource(self._consumer)
+        if self._positions:
+            self._source.assign(self._positions)
+        if self._paused:
+            self._source.pause(self._paused)
 
     def _handle(self, event: Any) -> None:
         error = event.error()
         if event.topic() is None or event.partition() is None:
-            self._log.warning("Consumer: %s", error)  # a broker is away: librdkafka goes on trying
+            self._log.warning("Consumer: %s", error.str())  # a broker is away: it is tried again
             return
         partition = TopicPartition(event.topic(), event.partition())
         if partition not in self._positions:
@@ -218,15 +188,14 @@ class PartitionConsumer:
             return None
         if position <= self._ends.get(partition, -1):
             return 0
-        high = self._consumer.get_watermark_offsets(_one(partition), cached=True)[1]
-        return max(high - position, 1) if high >= 0 else None
+        high = self._source.high_watermark(partition)
+        return None if high is None else max(high - position, 1)
 
     def end(self, partition: TopicPartition) -> int | None:
         """Return where a partition ended when it was fetched last, None as long as it was not."""
         if partition not in self._positions:
             return None
-        high = self._consumer.get_watermark_offsets(_one(partition), cached=True)[1]
-        return int(high) if high >= 0 else None
+        return self._source.high_watermark(partition)
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
         """Ask the broker for the partitions of a topic; raises MissingSourceTopicError if there is no such topic."""
@@ -254,7 +223,7 @@ class PartitionConsumer:
             return self._listed_offsets(timestamps, timeout_seconds)
         except BrokerUnavailableError:
             # librdkafka takes "has no leader" for the last word on a topic that it does not read, for minutes.
-            self._ask_for_leaders({partition.topic for partition in timestamps})
+            ask_for_leaders(self._consumer, {partition.topic for partition in timestamps})
             raise
 
     def _listed_offsets(
@@ -282,35 +251,10 @@ class PartitionConsumer:
         return self.offsets_at(dict.fromkeys(partitions, OFFSET_END))
 
     def close(self) -> None:
-        """Close the client."""
-        if self._fetcher is not None:
-            self._fetcher.close()
+        """Close the clients."""
+        self._source.close()
         self._consumer.close()
 
 
-def by_partition(messages: list[Any], topics: Collection[str]) -> Records:
-    """Group messages of these topics by partition, each in its order. With one topic that is done at the speed of C."""
-    if len(topics) == 1 and messages:
-        (topic,) = topics
-        partition_of = type(messages[0]).partition
-        runs = groupby(sorted(messages, key=partition_of), partition_of)  # a stable sort of long runs is linear
-        return {TopicPartition(topic, partition): list(run) for partition, run in runs}
-    found: dict[tuple[str, int], list[Any]] = {}
-    for message in messages:
-        key = (message.topic(), message.partition())
-        same = found.get(key)
-        if same is None:
-            found[key] = [message]
-        else:
-            same.append(message)
-    return {TopicPartition(*key): same for key, same in found.items()}
-
-
-def _one(partition: TopicPartition, offset: int | None = None) -> confluent_kafka.TopicPartition:
-    if offset is None:
-        return confluent_kafka.TopicPartition(partition.topic, partition.partition)
-    return confluent_kafka.TopicPartition(partition.topic, partition.partition, offset)
-
-
-def _plain(partitions: Collection[TopicPartition]) -> list[confluent_kafka.TopicPartition]:
-    return [_one(partition) for partition in partitions]
+def _one(partition: TopicPartition, timestamp: int) -> confluent_kafka.TopicPartition:
+    return confluent_kafka.TopicPartition(partition.topic, partition.partition, timestamp)

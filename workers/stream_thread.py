@@ -17,7 +17,8 @@ from .garbage_collection import tuned_garbage_collection
 from .log_context import listed
 from .measurement import measure
 from .metrics import MetricGroup
-from .partition_consumer import InvalidOffsetError, Records
+from .partition_consumer import InvalidOffsetError
+from .record_source import Records
 from .store_reads import StoreReader
 from .stream_thread_parts import StreamThreadParts, ThreadSpec, create_parts
 from .stream_thread_state import StreamThreadState

@@ -27,6 +27,7 @@ from .client_supplier import KafkaClientSupplier, static_instance_id
 from .clock import Clock, SystemClock
 from .committer import Committer
 from .control import ApplicationShutdownRequested, ThreadControl
+from .fetching.fetcher import fetcher_for
 from .global_state import GlobalState, GlobalTask, NoGlobalState
 from .internal_topic_manager import InternalTopicManager
 from .log_context import PrefixedLogger
@@ -303,7 +304,8 @@ class _Assembly:
         return PrefixedLogger(f"penstock.workers.{module}", self.log_prefix)
 
     def _partition_consumer(self, make: Callable[[str], Any], purpose: str) -> PartitionConsumer:
-        return PartitionConsumer(make(f"{self.name}-{purpose}"), self._log("partition_consumer"))
+        client, log = make(f"{self.name}-{purpose}"), self._log("partition_consumer")
+        return PartitionConsumer(client, log, fetcher_for(client, self.clock, log))
 
     def _producer(self) -> StreamsProducer:
         transactional = self.config["processing.guarantee"] == EXACTLY_ONCE_V2

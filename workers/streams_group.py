@@ -71,8 +71,12 @@ class StreamsGroup:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether others may own the tasks by now: nothing may be processed until the group has said."""
-        return self._membership.in_doubt
+        """Whether nothing may be processed until the group has said more.
+
+        Others may own the tasks by now; or all members are to shut down, and what made this one ask for it, a record
+        that cannot be processed, would end it before it is heard.
+        """
+        return self._membership.in_doubt or self._error is AssignorError.SHUTDOWN_REQUESTED
 
     def subscribe(self) -> None:
         """Join the group for the first time."""

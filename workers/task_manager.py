@@ -19,8 +19,9 @@ from .committer import Commit, Committer
 from .log_context import PrefixedLogger, listed
 from .membership.membership import CommitTimeoutError, GroupMembership, RetriableCommitError
 from .offset_reset import OffsetReset
-from .partition_consumer import PartitionConsumer, Records
+from .partition_consumer import PartitionConsumer
 from .processor_state_manager import RecycledStores
+from .record_source import Records
 from .standby_task import StandbyTask
 from .store_changelog_reader import StoreChangelogReader
 from .stream_task import StreamTask

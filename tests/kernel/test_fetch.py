@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, Producer
 from penstock import Serdes, StreamsBuilder, kernel
 from penstock.testing import TopologyTestDriver
 from penstock.topology.records import RawRecord, TopicPartition
+from penstock.workers.librdkafka_source import LibrdkafkaSource
 from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.partition_consumer import PartitionConsumer
 
@@ -173,7 +174,9 @@ def test_records_come_in_order_though_some_came_before_the_kernel_took_the_parti
         def close(self) -> None:
             self.fetcher.close()
 
-    late = tested._fetcher = Late(tested._fetcher)
+    source = tested._source
+    assert isinstance(source, LibrdkafkaSource)
+    late = source._fetcher = Late(source._fetcher)
     try:
         tested.assign({partition: 0})
         deadline = time.monotonic() + DEADLINE_SECONDS

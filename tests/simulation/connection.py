@@ -1,6 +1,6 @@
 """A group member's connection to the simulated coordinator: the coroutines of the real membership run over it.
 
-Takes the place of workers/membership/kafka_connection.GroupConnection. What runs there on an IO thread runs here as
+Takes the place of workers/kafka_connections.KafkaConnections. What runs there on an IO thread runs here as
 events of the world, so a heartbeat goes out while the stream thread is busy, but not while its process is stopped.
 """
 
@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Protocol, TypeVar
 
-from penstock.workers.membership.kafka_connection import UnreachableError
+from penstock.workers.kafka_connections import UnreachableError
 
 from .faults import Points
 from .world import World
@@ -74,7 +74,7 @@ class WaitedFuture(Future[T]):
 
 
 class SimulatedConnection:
-    """GroupConnection over a Coordinator in memory."""
+    """KafkaConnections over a Coordinator in memory."""
 
     def __init__(self, world: World, io: Io, client: str, coordinator: Coordinator) -> None:
         self._world, self._io, self._client, self._coordinator = world, io, client, coordinator

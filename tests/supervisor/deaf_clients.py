@@ -18,6 +18,8 @@ COUNT_FILE = "deaf-assignments"
 class DeafConsumer:
     """A Consumer that librdkafka does not let fetch one partition: paused behind the back of whoever assigns it."""
 
+    fetch_settings = None  # librdkafka reads
+
     def __init__(self, consumer: Consumer, is_deaf: Callable[[], bool]) -> None:
         self._consumer = consumer
         self._is_deaf = is_deaf

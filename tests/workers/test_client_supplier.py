@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -36,7 +36,12 @@ def config(**values: Any) -> StreamsConfig:
 def settings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
     """Return what a supplier's method would hand to the client: ``settings_of("get_consumer", producer__acks="1")``."""
     handed: list[dict[str, Any]] = []
-    monkeypatch.setattr(client_supplier, "_make", lambda client, settings: handed.append(dict(settings)))
+
+    def make(client: type, settings: dict[str, Any]) -> SimpleNamespace:
+        handed.append(dict(settings))
+        return SimpleNamespace()
+
+    monkeypatch.setattr(client_supplier, "_make", make)
 
     def settings(method: str, *arguments: Any, **values: Any) -> dict[str, Any]:
         getattr(KafkaClientSupplier(config(**values)), method)("the-client", *arguments)
@@ -148,7 +153,7 @@ def test_librdkafka_takes_all_of_our_settings() -> None:
         ),
         ("get_producer", {"producer__linger__mss": 1}, 'settings of the producer: .*"linger.mss"'),
         ("get_producer", {"acks": "1"}, "settings of the producer: .*acks"),
-        ("get_admin", {"admin__client__dns__lookup": "x"}, "settings of the adminclient: .*client.dns.lookup"),
+        ("get_admin", {"admin__client__dns__lookup": "x"}, "settings of the admin client: .*client.dns.lookup"),
         (
             "get_consumer",
             {"ssl__truststore__location": "x"},
@@ -281,17 +286,6 @@ def test_oauth_asks_librdkafkas_callback() -> None:
     }
     provider = kafka_python_security(settings)["sasl_oauth_token_provider"]
     assert provider.token() == "token for scope=kafka"
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with cert.pem for localhost, its key.pem, and locked.pem, the same key under the password ``secret``."""
-    folder = tmp_path_factory.mktemp("tls")
-    make = "openssl req -x509 -newkey rsa:2048 -keyout key.pem -out cert.pem -days 2 -nodes -subj /CN=localhost -addext"
-    lock = "openssl rsa -in key.pem -aes256 -passout pass:secret -out locked.pem"
-    for command in ([*make.split(), "subjectAltName=DNS:localhost"], lock.split()):
-        subprocess.run(command, cwd=folder, check=True, capture_output=True)
-    return folder
 
 
 def handshake(

@@ -14,10 +14,10 @@ from confluent_kafka import Consumer
 from penstock.topology.errors import StreamsError, TaskAssignmentError
 from penstock.topology.records import TopicPartition
 from penstock.workers.clock import SystemClock
+from penstock.workers.kafka_connections import KafkaConnections
 from penstock.workers.membership import requests
 from penstock.workers.membership.classic_protocol import ClassicProtocol
 from penstock.workers.membership.group_member import GroupMember
-from penstock.workers.membership.kafka_connection import GroupConnection
 from penstock.workers.membership.member_state import MemberState
 from penstock.workers.membership.membership import (
     Assign,
@@ -150,7 +150,7 @@ def group(unique_name: Callable[[str], str], make_topic: Callable[..., str], boo
 
 def evict(group: Group, member_id: str) -> None:
     """Throw a member out behind its back, as an operator's tool can."""
-    connection = GroupConnection({"bootstrap_servers": group.bootstrap_servers})
+    connection = KafkaConnections({"bootstrap_servers": group.bootstrap_servers})
 
     async def leave() -> list[int]:
         _, offsets = await connection.find_coordinator(group.config.group_id)

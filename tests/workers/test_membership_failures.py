@@ -23,10 +23,10 @@ from penstock.dev_broker import DevBroker
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TopicPartition
 from penstock.workers.clock import SystemClock
+from penstock.workers.kafka_connections import KafkaConnections, UnreachableError
 from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.membership import group_coordinator, group_metadata, requests
 from penstock.workers.membership.group_member import GroupMember
-from penstock.workers.membership.kafka_connection import GroupConnection, UnreachableError
 from penstock.workers.membership.member_state import MEMBER_TRANSITIONS, MemberState, member_states
 from penstock.workers.membership.membership import (
     Assigned,
@@ -255,7 +255,7 @@ def test_group_metadata_is_little_of_a_secret() -> None:
 def test_a_kafka_python_without_the_names_we_need_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(KafkaConnectionManager, "call_soon")
     with pytest.raises(StreamsError, match=r"lacks KafkaConnectionManager\.call_soon, .*kafka-python==3\.0\.12"):
-        GroupConnection({"bootstrap_servers": "localhost:1"})
+        KafkaConnections({"bootstrap_servers": "localhost:1"})
 
 
 @given(st.binary(max_size=60))

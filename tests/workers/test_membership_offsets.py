@@ -16,9 +16,9 @@ from confluent_kafka import TopicPartition as RdTopicPartition
 from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskMigratedError
 from penstock.topology.records import TopicPartition
 from penstock.workers.clock import SystemClock
+from penstock.workers.kafka_connections import KafkaConnections
 from penstock.workers.membership import requests
 from penstock.workers.membership.group_member import GroupMember
-from penstock.workers.membership.kafka_connection import GroupConnection
 from penstock.workers.membership.membership import (
     Assigned,
     Event,
@@ -80,7 +80,7 @@ class Members:
         return member
 
     def evict(self, member: GroupMember) -> None:
-        connection = GroupConnection(self.servers)
+        connection = KafkaConnections(self.servers)
 
         async def leave() -> list[int]:
             _, offsets = await connection.find_coordinator(self.config.group_id)

@@ -10,8 +10,8 @@ import kafka.errors as kafka_errors
 from penstock.topology.errors import BrokerUnavailableError
 
 from ..clock import Clock
+from ..kafka_connections import KafkaConnections, UnreachableError, raise_for_code
 from ..log_context import PrefixedLogger
-from .kafka_connection import GroupConnection, UnreachableError, raise_for_code
 from .requests import GroupMemberConfig
 
 #: Between two warnings about a coordinator that cannot be reached.
@@ -43,7 +43,7 @@ class GroupCoordinator:
     """
 
     def __init__(
-        self, config: GroupMemberConfig, connection: GroupConnection, clock: Clock, log: PrefixedLogger
+        self, config: GroupMemberConfig, connection: KafkaConnections, clock: Clock, log: PrefixedLogger
     ) -> None:
         self._config = config
         self._connection = connection

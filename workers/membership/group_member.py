@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..clock import Clock
+from ..kafka_connections import KafkaConnections
 from .classic_protocol import ClassicProtocol
-from .kafka_connection import GroupConnection
 from .membership import Assign
 from .protocol_member import ProtocolMember
 from .requests import GroupMemberConfig
@@ -25,6 +25,6 @@ class GroupMember(ProtocolMember):
         connection_config: Mapping[str, Any],
         assign: Assign,
         clock: Clock,
-        connect: Callable[[Mapping[str, Any]], GroupConnection] = GroupConnection,
+        connect: Callable[[Mapping[str, Any]], KafkaConnections] = KafkaConnections,
     ) -> None:
         super().__init__(config, connection_config, clock, lambda parts: ClassicProtocol(parts, assign), connect)

@@ -16,9 +16,9 @@ from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskM
 from penstock.topology.records import TopicPartition
 
 from ..clock import Clock
+from ..kafka_connections import KafkaConnections
 from ..log_context import PrefixedLogger
 from .group_coordinator import RETRIABLE, GroupCoordinator
-from .kafka_connection import GroupConnection
 from .membership import CommitTimeoutError, Event, OffsetAndMetadata, RetriableCommitError
 from .offsets import GroupOffsets
 from .requests import GroupMemberConfig, Identity
@@ -33,7 +33,7 @@ class ProtocolParts:
     """What a protocol works with. emit: takes an event; ms_since_poll: how long ago the stream thread polled."""
 
     config: GroupMemberConfig
-    connection: GroupConnection
+    connection: KafkaConnections
     coordinator: GroupCoordinator
     offsets: GroupOffsets
     clock: Clock

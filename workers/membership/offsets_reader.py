@@ -18,10 +18,10 @@ from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TopicPartition
 
 from ..clock import Clock, SystemClock
+from ..kafka_connections import KafkaConnections
 from ..log_context import PrefixedLogger
 from .group_coordinator import RETRIABLE, GroupCoordinator
 from .group_description import GroupDescription, describe_group
-from .kafka_connection import GroupConnection
 from .membership import OffsetAndMetadata
 from .offsets import GroupOffsets
 from .requests import GroupMemberConfig
@@ -47,7 +47,7 @@ class GroupOffsetsReader:
         self._connection_config = connection_config
         self._timeout_ms = timeout_ms
         self._clock = clock or SystemClock()
-        self._opened: tuple[GroupConnection, GroupOffsets, GroupCoordinator] | None = None
+        self._opened: tuple[KafkaConnections, GroupOffsets, GroupCoordinator] | None = None
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return the committed offset of each partition, None where there is none; waits for it.
@@ -78,7 +78,7 @@ class GroupOffsetsReader:
         except kafka_errors.KafkaError as error:
             raise StreamsError(f"{what} of group {self._group_id} were refused: {error!r}.") from error
 
-    def _open(self) -> tuple[GroupConnection, GroupOffsets, GroupCoordinator]:
+    def _open(self) -> tuple[KafkaConnections, GroupOffsets, GroupCoordinator]:
         if self._opened is None or self._opened[0].failure is not None:
             config = GroupMemberConfig(
                 self._group_id,
@@ -86,7 +86,7 @@ class GroupOffsetsReader:
                 api_timeout_ms=self._timeout_ms,
                 unavailable_timeout_ms=self._timeout_ms,
             )
-            connection = GroupConnection(self._connection_config)
+            connection = KafkaConnections(self._connection_config)
             log = PrefixedLogger(__name__, f"offsets-reader [{self._group_id}] ")
             coordinator = GroupCoordinator(config, connection, self._clock, log)
             self._opened = connection, GroupOffsets(config, coordinator, self._clock), coordinator

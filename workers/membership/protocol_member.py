@@ -12,11 +12,11 @@ from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskM
 from penstock.topology.records import TopicPartition
 
 from ..clock import Clock
+from ..kafka_connections import KafkaConnections
 from ..log_context import PrefixedLogger
 from .group_coordinator import GroupCoordinator
 from .group_metadata import encode_group_metadata
 from .group_protocol import LEAVE_TIMEOUT_MS, GroupProtocol, ProtocolParts
-from .kafka_connection import GroupConnection
 from .membership import Assigned, Event, Fatal, Lost, OffsetAndMetadata, Rebalance
 from .offsets import GroupOffsets
 from .requests import GroupMemberConfig
@@ -40,7 +40,7 @@ class ProtocolMember:
         connection_config: Mapping[str, Any],
         clock: Clock,
         make_protocol: Callable[[ProtocolParts], GroupProtocol],
-        connect: Callable[[Mapping[str, Any]], GroupConnection] = GroupConnection,
+        connect: Callable[[Mapping[str, Any]], KafkaConnections] = KafkaConnections,
     ) -> None:
         self._config = config
         self._clock = clock

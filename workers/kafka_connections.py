@@ -1,14 +1,16 @@
 """The one module that knows kafka-python's connection layer, which lies below its public API.
 
 Everything that is private there is used here only, and `require_names` says at start-up what is missing; that is why
-the version is pinned exactly. Coroutines run on the layer's own IO thread, one for each GroupConnection.
+the version is pinned exactly. Coroutines run on the layer's own IO thread, one for each KafkaConnections: a member of
+the group has one, and each fetcher.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Coroutine, Mapping
+import socket
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -20,7 +22,8 @@ from kafka.future import Future as KafkaFuture
 from kafka.net.connection import KafkaConnection
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
-from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
+from kafka.net.transport import KafkaTCPTransport
+from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest, MetadataRequest
 
 from penstock.topology.errors import StreamsError
 
@@ -28,10 +31,11 @@ T = TypeVar("T")
 
 #: Names that this module uses.
 _NAMES: Mapping[object, tuple[str, ...]] = {
-    KafkaConnectionManager: ("get_connection", "call_soon", "close"),
-    KafkaConnection: ("send_request", "init_future"),
-    NetworkSelector: ("start", "sleep", "close"),
-    ClusterMetadata: ("add_coordinator", "bootstrap_brokers"),
+    KafkaConnectionManager: ("get_connection", "call_soon", "close", "least_loaded_node"),
+    KafkaConnection: ("send_request", "init_future", "close"),
+    KafkaTCPTransport: ("pause_reading",),
+    NetworkSelector: ("start", "sleep", "close", "cancel"),
+    ClusterMetadata: ("add_coordinator", "bootstrap_brokers", "broker_metadata", "update_metadata"),
 }
 
 #: These would log each failed attempt as an error with a stack; every failure reaches us as an exception and is
@@ -51,7 +55,7 @@ class UnreachableError(Exception):
     """No answer: the connection could not be made, broke, or timed out. Trying again may help."""
 
 
-class GroupConnection:
+class KafkaConnections:
     """Connections to the brokers, and the IO thread that owns them.
 
     config: keyword arguments of kafka-python's client (see workers/security_config.py).
@@ -60,6 +64,7 @@ class GroupConnection:
     def __init__(self, config: Mapping[str, Any]) -> None:
         for name in _NOISY_LOGGERS:
             logging.getLogger(name).setLevel(logging.CRITICAL)
+        logging.getLogger("kafka.net.selector").setLevel(logging.WARNING)  # it tells of each IO thread's start and end
         require_names(_NAMES)
         self._net = NetworkSelector(**{**_DEFAULTS, **config})
         self._manager = KafkaConnectionManager(self._net, **{**_DEFAULTS, **config})
@@ -109,7 +114,47 @@ class GroupConnection:
         named = SimpleNamespace(node_id=f"{found.node_id}-{purpose}", host=found.host, port=found.port, error_code=0)
         return str(self._manager.cluster.add_coordinator(named, CoordinatorType.GROUP, purpose))
 
-    async def send(self, connection: str, request: Any, timeout_ms: float | None = None) -> Any:
+    async def metadata(self, topics: Collection[str]) -> Any:
+        """Ask any broker for the topics' partitions; return the response. Its brokers can be connected to by their ids.
+
+        Raises UnreachableError, or the broker's error.
+        """
+        node = self._manager.least_loaded_node()
+        if node is None:  # none is known yet, or none can be reached
+            node = random.choice(self._manager.cluster.bootstrap_brokers()).node_id
+        asked = [MetadataRequest.MetadataRequestTopic(name=topic) for topic in sorted(topics)]
+        response = await self.send(node, MetadataRequest(topics=asked, allow_auto_topic_creation=False))
+        self._manager.cluster.update_metadata(response)
+        return response
+
+    async def take_socket(self, node_id: int, api_key: int, version: int) -> socket.socket:
+        """Return a new connection to a broker, authenticated, for requests that are made and read elsewhere.
+
+        api_key, version: of the request that it is for. Raises UnreachableError, kafka-python's
+        UnsupportedVersionError if the broker does not know that, or its authentication errors.
+        """
+
+        async def take(opened: KafkaConnection) -> socket.socket:
+            await opened.init_future
+            least, most = opened.broker_version_data.api_versions.get(api_key, (0, -1))
+            if not least <= version <= most:
+                raise kafka_errors.UnsupportedVersionError(f"the broker knows versions {least} to {most}")
+            transport = opened.transport
+            transport.pause_reading()
+            self._net.cancel(transport._read_task)
+            taken: socket.socket = transport._sock
+            transport._sock = None
+            opened.close()
+            return taken
+
+        broker = self._manager.cluster.broker_metadata(node_id)
+        if broker is None:
+            raise UnreachableError(f"broker {node_id} is not known any more")
+        # Not the connection that questions go through: an answer on its way would come to whoever has the socket.
+        named = SimpleNamespace(node_id=node_id, host=broker.host, port=broker.port)
+        return await self._use(self._connection_name(named, f"api-{api_key}"), take)
+
+    async def send(self, connection: str | int, request: Any, timeout_ms: float | None = None) -> Any:
         """Send a request and return the response; timeout None: the connection's own. Raises UnreachableError."""
 
         async def send(opened: KafkaConnection) -> Any:
@@ -126,7 +171,7 @@ class GroupConnection:
 
         return await self._use(connection, negotiate)
 
-    async def _use(self, connection: str, use: Callable[[KafkaConnection], Coroutine[Any, Any, T]]) -> T:
+    async def _use(self, connection: str | int, use: Callable[[KafkaConnection], Coroutine[Any, Any, T]]) -> T:
         try:
             return await use(self._manager.get_connection(connection, refresh_metadata_on_err=False))
         except _FINAL:
@@ -190,6 +235,6 @@ def require_names(owners: Mapping[object, tuple[str, ...]]) -> None:
     ]
     if missing:
         raise StreamsError(
-            f"kafka-python {kafka.__version__} lacks {', '.join(missing)}, which group membership is built on. "
+            f"kafka-python {kafka.__version__} lacks {', '.join(missing)}, which membership and fetching are built on. "
             "Install the version that penstock pins: pip install 'kafka-python==3.0.12'."
         )

@@ -1,0 +1,467 @@
+"""Takes brokers' answers to Fetch requests apart: partitions, record batches, records, compiled.
+
+The bytes are those of Kafka's protocol (FetchResponse.json, version 12) and of its record batches (message format v2;
+Kafka: DefaultRecordBatch, DefaultRecord). All of them come from the network: nothing is read beyond what is there.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport INT64_MIN, int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
+
+from penstock.kernel.messages cimport Message, Origin
+
+import gzip
+import zlib
+
+from crc32c import crc32c
+from lz4.frame import decompress as lz4_decompress
+
+cdef extern from "Python.h":
+    str PyUnicode_New(Py_ssize_t, int)
+    void *PyUnicode_1BYTE_DATA(object)
+
+cdef enum:
+    ASCII = 127
+    # Where in a record batch its fields are.
+    LENGTH_AT = 8
+    LEADER_EPOCH_AT = 12
+    MAGIC_AT = 16
+    CRC_AT = 17
+    ATTRIBUTES_AT = 21
+    LAST_OFFSET_DELTA_AT = 23
+    FIRST_TIMESTAMP_AT = 27
+    MAX_TIMESTAMP_AT = 35
+    PRODUCER_ID_AT = 43
+    COUNT_AT = 57
+    RECORDS_AT = 61
+    # What its length does not count: offset and length.
+    BEFORE_LENGTH = 12
+    # Its attributes.
+    CODEC = 7
+    LOG_APPEND_TIME = 8
+    TRANSACTIONAL = 16
+    CONTROL = 32
+    # Kinds of control records, and of timestamps as librdkafka counts them.
+    ABORT = 0
+    CREATED = 1
+    APPENDED = 2
+    # Tags of the optional fields of a partition's answer.
+    DIVERGING_EPOCH = 0
+    CURRENT_LEADER = 1
+
+#: What undoes each codec of a record batch. Of the others (snappy, zstd) librdkafka knows.
+DECOMPRESS = {1: gzip.decompress, 3: lz4_decompress}
+
+
+class UnknownFormatError(Exception):
+    """Records in a form that is not read here: an old message format, or a codec that DECOMPRESS does not have."""
+
+
+class CorruptRecordsError(Exception):
+    """Bytes that are no record batches, or whose checksum is another (Kafka: CorruptRecordException)."""
+
+
+cdef int64_t big_endian(const uint8_t *at, int size) noexcept nogil:
+    cdef uint64_t value = 0
+    cdef int index
+    for index in range(size):
+        value = value << 8 | at[index]
+    return <int64_t>value
+
+
+cdef inline int16_t int16_at(const uint8_t *at) noexcept nogil:
+    return <int16_t>big_endian(at, 2)
+
+
+cdef inline int32_t int32_at(const uint8_t *at) noexcept nogil:
+    return <int32_t>big_endian(at, 4)
+
+
+cdef inline int64_t int64_at(const uint8_t *at) noexcept nogil:
+    return big_endian(at, 8)
+
+
+cdef inline int64_t varint(const uint8_t **at, const uint8_t *end) noexcept nogil:
+    """Return a zigzag number and go behind it; if it does not end in time, INT64_MIN, which no length is."""
+    cdef const uint8_t *byte = at[0]
+    cdef uint64_t value = 0
+    cdef int shift = 0
+    while byte < end and shift < 64:
+        value |= <uint64_t>(byte[0] & 127) << shift
+        byte += 1
+        if byte[-1] < 128:
+            at[0] = byte
+            return <int64_t>(value >> 1) ^ -<int64_t>(value & 1)
+        shift += 7
+    at[0] = end
+    return INT64_MIN
+
+
+cdef inline bint follows(int64_t size, const uint8_t *at, const uint8_t *end) noexcept nogil:
+    return 0 <= size <= end - at
+
+
+cdef class RecordBatches:
+    """The record batches of a partition that one answer has, read as they are asked for (Kafka: CompletedFetch).
+
+    data: the answer; start, size: where in it the batches are, of which the last may be cut off. offset: of the first
+    record that is wanted: a batch may begin before it. aborted: (producer id, first offset) of the transactions in it
+    that were aborted, whose records are left out; None: no record is left out (read_uncommitted). checked: compare
+    checksums.
+
+    next_offset: behind all batches. leader_epoch: of the last one, -1 without any.
+    Raises UnknownFormatError for the format of the first batch, CorruptRecordsError if there is no whole one.
+    """
+
+    cdef Origin origin
+    cdef const uint8_t[::1] data
+    cdef object view  # of the data, for the functions that want a buffer
+    cdef Py_ssize_t at, end  # of the batches that are not begun
+    cdef int64_t offset
+    cdef list aborted
+    cdef set aborting
+    cdef bint checked
+    cdef readonly int64_t next_offset
+    cdef readonly int32_t leader_epoch
+    # The batch that was begun.
+    cdef object records  # owns the bytes
+    cdef const uint8_t *record
+    cdef const uint8_t *records_end
+    cdef int32_t left
+    cdef int64_t first_offset, first_timestamp, append_time
+    cdef bint appended
+
+    def __init__(self, Origin origin not None, data, Py_ssize_t start, Py_ssize_t size, int64_t offset, aborted, bint checked):
+        self.origin = origin
+        self.data = data
+        self.view = memoryview(data)
+        if start < 0 or size < 0 or start > len(self.view) - size:
+            raise CorruptRecordsError(f"{size} bytes of records are not there")
+        self.at = start
+        self.offset = offset
+        self.aborted = None if aborted is None else sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
+        self.aborting = set()
+        self.checked = checked
+        self.left = 0
+        self.next_offset = offset
+        self.leader_epoch = -1
+        self.end = self.look_ahead(start + size)
+
+    cdef Py_ssize_t look_ahead(self, Py_ssize_t end) except -1:
+        """Return where the whole batches end; next_offset and leader_epoch come from their headers."""
+        cdef Py_ssize_t at = self.at
+        cdef const uint8_t *batch
+        cdef int64_t size
+        while end - at >= RECORDS_AT:
+            batch = &self.data[at]
+            size = <int64_t>int32_at(batch + LENGTH_AT) + BEFORE_LENGTH
+            if batch[MAGIC_AT] != 2:
+                if at > self.at:
+                    break  # those before it are read first, the next answer begins with it
+                raise UnknownFormatError(f"records of the message format v{batch[MAGIC_AT]}")
+            if size < RECORDS_AT or size > end - at:
+                break
+            self.next_offset = int64_at(batch) + int32_at(batch + LAST_OFFSET_DELTA_AT) + 1
+            self.leader_epoch = int32_at(batch + LEADER_EPOCH_AT)
+            at += size
+        if at == self.at and at < end:
+            raise CorruptRecordsError(f"{end - at} bytes at offset {self.offset} that are no record batch")
+        return at
+
+    @property
+    def finished(self):
+        """Whether all records have been taken."""
+        return self.left == 0 and self.at >= self.end
+
+    def take(self, list run not None, Py_ssize_t limit):
+        """Append up to limit records to run, as Messages; return how many. Those before an error come without it.
+
+        Raises CorruptRecordsError, and UnknownFormatError for a codec.
+        """
+        cdef Py_ssize_t before = len(run), wanted = before + limit
+        try:
+            while len(run) < wanted and (self.left or self.begin_batch()):
+                self.take_from_batch(run, wanted - len(run))
+        except (CorruptRecordsError, UnknownFormatError):
+            if len(run) == before:
+                raise
+            # It comes again with the next call: what could not be read is still the next.
+        return len(run) - before
+
+    cdef bint begin_batch(self) except -1:
+        """Go to the records of the next batch that has any that are wanted; return False if there is none."""
+        cdef const uint8_t *batch
+        cdef Py_ssize_t size
+        cdef int16_t attributes
+        while self.at < self.end:
+            batch = &self.data[self.at]
+            size = int32_at(batch + LENGTH_AT) + BEFORE_LENGTH
+            attributes = int16_at(batch + ATTRIBUTES_AT)
+            if self.checked and crc32c(self.view[self.at + ATTRIBUTES_AT:self.at + size]) != big_endian(batch + CRC_AT, 4):
+                raise CorruptRecordsError(f"the checksum of the record batch at offset {int64_at(batch)} is another")
+            if self.is_wanted(batch, attributes, size):
+                self.open_batch(batch, attributes, size)
+                self.at += size
+                return True
+            self.at += size
+        return False
+
+    cdef bint is_wanted(self, const uint8_t *batch, int16_t attributes, Py_ssize_t size) except -1:
+        """Return whether a batch has records for the application; follow its producer's transactions."""
+        cdef int64_t last = int64_at(batch) + int32_at(batch + LAST_OFFSET_DELTA_AT)
+        cdef int64_t producer = int64_at(batch + PRODUCER_ID_AT)
+        if self.aborted is not None:
+            while self.aborted and self.aborted[-1][1] <= last:
+                self.aborting.add(self.aborted.pop()[0])
+            if attributes & CONTROL and control_type(batch + RECORDS_AT, batch + size) == ABORT:
+                self.aborting.discard(producer)
+            elif attributes & TRANSACTIONAL and producer in self.aborting:
+                return False
+        return not attributes & CONTROL and last >= self.offset and int32_at(batch + COUNT_AT) > 0
+
+    cdef int open_batch(self, const uint8_t *batch, int16_t attributes, Py_ssize_t size) except -1:
+        cdef int codec = attributes & CODEC
+        packed = self.view[self.at + RECORDS_AT:self.at + size]
+        if not codec:
+            self.records = self.view
+            self.record = batch + RECORDS_AT
+            self.records_end = batch + size
+        else:
+            if codec not in DECOMPRESS:
+                raise UnknownFormatError(f"records that are compressed with codec {codec}")
+            try:
+                records = DECOMPRESS[codec](packed)
+            except (RuntimeError, OSError, EOFError, ValueError, zlib.error) as error:
+                raise CorruptRecordsError(f"a record batch cannot be decompressed: {error}") from error
+            self.records = records
+            self.record = <const uint8_t *>PyBytes_AS_STRING(<bytes?>records)
+            self.records_end = self.record + len(records)
+        self.first_offset = int64_at(batch)
+        self.first_timestamp = int64_at(batch + FIRST_TIMESTAMP_AT)
+        self.appended = attributes & LOG_APPEND_TIME
+        self.append_time = int64_at(batch + MAX_TIMESTAMP_AT)
+        self.left = int32_at(batch + COUNT_AT)
+        return 0
+
+    cdef int take_from_batch(self, list run, Py_ssize_t limit) except -1:
+        cdef const uint8_t *at = self.record
+        cdef const uint8_t *end
+        cdef Message message
+        cdef int64_t size
+        while self.left > 0 and limit > 0:
+            size = varint(&at, self.records_end)
+            if size < 1 or not follows(size, at, self.records_end):
+                raise self.corrupt()
+            end = at + size
+            at += 1  # a record's attributes: none is in use
+            message = Message.__new__(Message)
+            message._origin = self.origin
+            message._timestamp_type = APPENDED if self.appended else CREATED
+            size = varint(&at, end)
+            message._timestamp = self.append_time if self.appended else self.first_timestamp + size
+            message._offset = self.first_offset + varint(&at, end)
+            message._key = self.key_of(&at, end)
+            message._value = self.bytes_of(&at, end)
+            message._headers = None if at < end and at[0] == 0 else self.headers_of(&at, end)
+            self.record = at = end
+            self.left -= 1
+            if message._offset >= self.offset:
+                run.append(message)
+                limit -= 1
+        return 0
+
+    cdef object corrupt(self):
+        return CorruptRecordsError(f"a record of the batch at offset {self.first_offset} does not end where it should")
+
+    cdef object bytes_of(self, const uint8_t **at, const uint8_t *end):
+        cdef int64_t size = varint(at, end)
+        if size == -1:
+            return None
+        if not follows(size, at[0], end):
+            raise self.corrupt()
+        found = PyBytes_FromStringAndSize(<const char *>at[0], size)
+        at[0] += size
+        return found
+
+    cdef object key_of(self, const uint8_t **at, const uint8_t *end):
+        """Return a key as a Message has it: at once as the text that it will be asked for, if that is ASCII."""
+        cdef const uint8_t *behind_size = at[0]
+        cdef int64_t size, index
+        cdef uint8_t seen = 0
+        if not self.origin.has_texts:
+            return self.bytes_of(at, end)
+        size = varint(&behind_size, end)
+        if not follows(size, behind_size, end):
+            return self.bytes_of(at, end)
+        for index in range(size):
+            seen |= behind_size[index]
+        if seen > ASCII:
+            return self.bytes_of(at, end)
+        text = PyUnicode_New(size, ASCII)
+        memcpy(PyUnicode_1BYTE_DATA(text), behind_size, size)
+        at[0] = behind_size + size
+        return text
+
+    cdef list headers_of(self, const uint8_t **at, const uint8_t *end):
+        cdef int64_t count = varint(at, end)
+        cdef list found = []
+        if count < 0 or count > end - at[0]:
+            raise self.corrupt()
+        while count > 0:
+            name = self.bytes_of(at, end)
+            if name is None:
+                raise self.corrupt()
+            found.append(((<bytes>name).decode("utf-8", "replace"), self.bytes_of(at, end)))
+            count -= 1
+        return found or None
+
+
+cdef int control_type(const uint8_t *at, const uint8_t *end) noexcept:
+    """Return the kind of a control batch's only record, -1 if it has none (Kafka: ControlRecordType)."""
+    cdef int64_t size = varint(&at, end)
+    if size < 1 or not follows(size, at, end):
+        return -1
+    at += 1
+    varint(&at, end)
+    varint(&at, end)
+    size = varint(&at, end)  # of the key: its version and the kind
+    return int16_at(at + 2) if size >= 4 and follows(size, at, end) else -1
+
+
+@cython.final
+cdef class PartitionAnswer:
+    """What an answer says of one partition. aborted: (producer id, first offset) of transactions, None if unasked.
+
+    start, size: where in the answer its record batches are. leader, leader_epoch: where it is led now, -1 if the broker
+    does not say. diverging_offset: where the log ends that has the epoch of the last record, -1 if all is well.
+    """
+
+    cdef readonly str topic
+    cdef readonly int32_t partition
+    cdef readonly int error
+    cdef readonly int64_t high_watermark, last_stable_offset
+    cdef readonly list aborted
+    cdef readonly int32_t preferred_replica
+    cdef readonly Py_ssize_t start, size
+    cdef readonly int32_t leader, leader_epoch
+    cdef readonly int64_t diverging_offset
+
+
+@cython.final
+cdef class FetchAnswer:
+    """A FetchResponse of version 12. data: its bytes behind the length, which stay in use.
+
+    Raises ValueError if the bytes are none.
+    """
+
+    cdef readonly object data
+    cdef readonly int32_t correlation_id, throttle_ms
+    cdef readonly int error
+    cdef readonly list partitions
+    cdef const uint8_t *begin
+    cdef const uint8_t *at
+    cdef const uint8_t *end
+
+    def __init__(self, data):
+        cdef const uint8_t[::1] view = data
+        if len(view) == 0:
+            raise ValueError("an empty answer")
+        self.data = data
+        self.begin = self.at = &view[0]
+        self.end = self.begin + len(view)
+        self.partitions = []
+        self.correlation_id = <int32_t>self.number(4)
+        self.skip_tags()
+        self.throttle_ms = <int32_t>self.number(4)
+        self.error = <int>self.number(2)
+        self.number(4)  # the session
+        for _ in range(self.count()):
+            size = self.count()
+            topic = self.taken(size).decode()
+            for _ in range(self.count()):
+                self.partitions.append(self.partition(topic))
+            self.skip_tags()
+
+    cdef PartitionAnswer partition(self, str topic):
+        cdef PartitionAnswer found = PartitionAnswer.__new__(PartitionAnswer)
+        found.topic = topic
+        found.partition = <int32_t>self.number(4)
+        found.error = <int>self.number(2)
+        found.high_watermark = self.number(8)
+        found.last_stable_offset = self.number(8)
+        self.number(8)  # where the log starts
+        aborted = self.count()
+        found.aborted = None if aborted < 0 else []
+        for _ in range(aborted):
+            found.aborted.append((self.number(8), self.number(8)))
+            self.skip_tags()
+        found.preferred_replica = <int32_t>self.number(4)
+        found.size = max(self.count(), 0)
+        found.start = self.at - self.begin
+        self.skip(found.size)
+        found.leader = found.leader_epoch = -1
+        found.diverging_offset = -1
+        for _ in range(self.unsigned()):
+            self.tagged(found)
+        return found
+
+    cdef int tagged(self, PartitionAnswer found) except -1:
+        cdef int64_t tag = self.unsigned(), size = self.unsigned()
+        cdef const uint8_t *at = self.at
+        self.skip(size)
+        if tag == DIVERGING_EPOCH and size >= 12:
+            found.diverging_offset = int64_at(at + 4)
+        elif tag == CURRENT_LEADER and size >= 8:
+            found.leader = int32_at(at)
+            found.leader_epoch = int32_at(at + 4)
+        return 0
+
+    cdef int skip(self, int64_t size) except -1:
+        if not follows(size, self.at, self.end):
+            raise ValueError("an answer that ends too early")
+        self.at += size
+        return 0
+
+    cdef bytes taken(self, int64_t size):
+        cdef const uint8_t *at = self.at
+        self.skip(size)
+        return PyBytes_FromStringAndSize(<const char *>at, size)
+
+    cdef int64_t number(self, int size) except? -1:
+        """Return a signed number of so many bytes."""
+        cdef const uint8_t *at = self.at
+        self.skip(size)
+        cdef int unused = 64 - 8 * size
+        return <int64_t>(<uint64_t>big_endian(at, size) << unused) >> unused
+
+    cdef int64_t unsigned(self) except? -1:
+        cdef uint64_t value = 0
+        cdef int shift = 0
+        while shift < 35:
+            if self.at >= self.end:
+                break
+            value |= <uint64_t>(self.at[0] & 127) << shift
+            self.at += 1
+            if self.at[-1] < 128:
+                return <int64_t>value
+            shift += 7
+        raise ValueError("a number that does not end")
+
+    cdef int64_t count(self) except? -2:
+        """Return how many entries or bytes follow, -1 for none at all (null)."""
+        return self.unsigned() - 1
+
+    cdef int skip_tags(self) except -1:
+        for _ in range(self.unsigned()):
+            self.unsigned()
+            self.skip(self.unsigned())
+        return 0
+
+
+def origin_of(str topic not None, int32_t partition):
+    """Return what all messages of a partition share."""
+    cdef Origin origin = Origin.__new__(Origin)
+    origin.topic = topic
+    origin.partition = partition
+    return origin

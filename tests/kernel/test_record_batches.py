@@ -1,0 +1,260 @@
+"""Record batches and answers that kafka-python encodes are read as what they are; any other bytes are refused."""
+
+from __future__ import annotations
+
+import random
+import struct
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafka.protocol.consumer import FetchResponse
+
+from penstock import kernel
+from tests.record_bytes import (
+    APPEND_TIME,
+    GZIP,
+    LZ4,
+    NONE,
+    SNAPPY,
+    Given,
+    GivenAnswer,
+    GivenBatch,
+    GivenResponse,
+    control_batch,
+    encoded,
+    encoded_log,
+    encoded_response,
+    size_in_offsets,
+)
+
+batches = kernel.record_batches
+pytestmark = pytest.mark.skipif(batches is None, reason="the compiled kernel is not built here")
+
+TEXTS = st.one_of(st.none(), st.binary(max_size=12), st.text(max_size=6).map(str.encode))
+RECORDS = st.builds(
+    Given,
+    key=TEXTS,
+    value=st.one_of(TEXTS, st.binary(min_size=100, max_size=300)),
+    timestamp=st.integers(0, 1 << 45),
+    headers=st.lists(st.tuples(st.text(max_size=5), st.one_of(st.none(), st.binary(max_size=5))), max_size=3),
+    gap=st.sampled_from([0, 0, 0, 1, 200]),
+)
+BATCHES = st.lists(
+    st.builds(
+        GivenBatch,
+        records=st.lists(RECORDS, min_size=1, max_size=8),
+        codec=st.sampled_from([NONE, GZIP, LZ4]),
+        more_attributes=st.sampled_from([0, APPEND_TIME]),
+        epoch=st.integers(0, 1 << 20),
+        behind=st.sampled_from([0, 3]),
+    ),
+    max_size=5,
+)
+ONE = GivenBatch([Given(b"a", b"1"), Given(b"b", b"2")])
+
+
+def opened(data: bytes, offset: int = 0, aborted: Any = None, texts: bool = False, checked: bool = True) -> Any:
+    origin = batches.origin_of("in", 7)
+    if texts:
+        read_as_texts(origin)
+    return batches.RecordBatches(origin, data, 0, len(data), offset, aborted, checked)
+
+
+def read_as_texts(origin: Any) -> None:
+    """Have a loop ask for the keys of this origin as texts once: from then on they are read as such."""
+    log = encoded(GivenBatch([Given(b"x")]), 0)
+    run: list[Any] = []
+    batches.RecordBatches(origin, log, 0, len(log), 0, None, True).take(run, 1)
+    assert [row[1] for row in kernel.messages.Unpacked(run, True)] == ["x"]
+
+
+def fields(message: Any) -> tuple[Any, ...]:
+    place = message.topic(), message.partition(), message.offset()
+    return *place, message.key(), message.value(), message.timestamp(), message.headers(), message.error()
+
+
+def expected(given_batches: list[GivenBatch], start: int) -> list[tuple[Any, ...]]:
+    """Return the fields of the messages from an offset on."""
+    found, offset = [], 0
+    for batch in given_batches:
+        latest = max(record.timestamp for record in batch.records)
+        for record in batch.records:
+            offset += record.gap
+            at = (2, latest) if batch.more_attributes & APPEND_TIME else (1, record.timestamp)
+            if offset >= start:
+                found.append(
+                    ("in", 7, offset, record.key, record.value, at, [*map(tuple, record.headers)] or None, None)
+                )
+            offset += 1
+        offset += batch.behind
+    return found
+
+
+@given(BATCHES, st.integers(0, 40), st.lists(st.integers(1, 7), min_size=1, max_size=5), st.booleans(), st.data())
+def test_all_records_from_an_offset_on_are_read_whatever_is_taken_at_once(
+    given_batches: list[GivenBatch], start: int, limits: list[int], texts: bool, data: st.DataObject
+) -> None:
+    log = encoded_log(given_batches)
+    cut = data.draw(st.integers(0, 60), label="bytes of a next batch")
+    log += encoded(ONE, 10_000)[:cut]
+    if not given_batches and cut:
+        with pytest.raises(batches.CorruptRecordsError):
+            opened(log)
+        return
+    tested = opened(log, start, texts=texts)
+    run: list[Any] = []
+    while not tested.finished:
+        limit = limits[len(run) % len(limits)]
+        before = len(run)
+        assert tested.take(run, limit) == len(run) - before <= limit
+    assert tested.take(run, 1) == 0
+    assert [fields(message) for message in run] == expected(given_batches, start)
+    end = sum(map(size_in_offsets, given_batches))
+    assert tested.next_offset == (end if given_batches else start)
+    assert tested.leader_epoch == (given_batches[-1].epoch if given_batches else -1)
+
+
+def offsets(data: bytes, aborted: list[tuple[int, int]] | None) -> list[int]:
+    run: list[Any] = []
+    opened(data, 0, aborted).take(run, 1_000)
+    return [message.offset() for message in run]
+
+
+def test_records_of_aborted_transactions_and_markers_are_left_out() -> None:
+    def of(producer_id: int) -> GivenBatch:
+        return GivenBatch([Given(), Given()], LZ4, producer_id, True)
+
+    log = encoded_log(
+        [
+            of(1),  # 0, 1: aborted
+            of(2),  # 2, 3: committed
+            control_batch(1, 0),  # 4
+            of(1),  # 5, 6: another transaction of the same producer, committed
+            control_batch(2, 1),  # 7
+            GivenBatch([Given()], NONE, 1, False),  # 8: outside of transactions
+            control_batch(1, 1),  # 9
+            of(2),  # 10, 11: aborted
+            control_batch(2, 0),  # 12
+        ]
+    )
+    assert offsets(log, [(2, 10), (1, 0)]) == [2, 3, 5, 6, 8]
+    assert offsets(log, []) == [0, 1, 2, 3, 5, 6, 8, 10, 11]
+    assert offsets(log, None) == [0, 1, 2, 3, 5, 6, 8, 10, 11]
+    assert opened(log).next_offset == 13
+
+
+def test_a_wrong_checksum_is_told_after_the_records_before_it() -> None:
+    log = bytearray(encoded_log([ONE, ONE, ONE]))
+    log[-3] ^= 1
+    run: list[Any] = []
+    tested = opened(bytes(log))
+    assert tested.take(run, 100) == 4
+    for _ in range(2):
+        with pytest.raises(batches.CorruptRecordsError, match="checksum of the record batch at offset 4"):
+            tested.take(run, 100)
+    assert len(run) == 4
+    assert not tested.finished
+
+
+def test_what_only_librdkafka_reads_is_told() -> None:
+    packed = bytearray(encoded(ONE, 0))
+    struct.pack_into(">h", packed, 21, SNAPPY)
+    with pytest.raises(batches.UnknownFormatError, match="codec 2"):
+        opened(bytes(packed), checked=False).take([], 1)
+    old = bytearray(encoded(ONE, 0))
+    old[16] = 1
+    with pytest.raises(batches.UnknownFormatError, match="message format v1"):
+        opened(bytes(old))
+    tested = opened(encoded(ONE, 0) + bytes(old))
+    assert (tested.take([], 10), tested.next_offset) == (2, 2)
+
+
+def test_fewer_bytes_than_said_are_refused() -> None:
+    log = encoded(ONE, 0)
+    with pytest.raises(batches.CorruptRecordsError, match="are not there"):
+        batches.RecordBatches(batches.origin_of("in", 0), log, 1, len(log), 0, None, True)
+
+
+@settings(max_examples=300)
+@given(BATCHES.filter(bool), st.integers(0, 1 << 30), st.booleans())
+def test_broken_bytes_are_errors_or_records_and_nothing_else(
+    given_batches: list[GivenBatch], seed: int, texts: bool
+) -> None:
+    """Unchecked, so that what is broken is read. A sanitizer or valgrind sees whether more is read than is there."""
+    log, chance = bytearray(encoded_log(given_batches)), random.Random(seed)
+    for _ in range(chance.randrange(1, 4)):
+        log[chance.randrange(len(log))] = chance.choice([0, 1, 127, 128, 255, chance.randrange(256)])
+    data = bytes(log[: chance.randrange(1, len(log) + 1)])
+    run: list[Any] = []
+    try:
+        tested = opened(data, texts=texts, checked=False)
+        for _ in range(1_000):
+            if tested.finished:
+                break
+            tested.take(run, 50)
+    except (batches.CorruptRecordsError, batches.UnknownFormatError):
+        pass
+    for message in run:
+        fields(message)
+
+
+ANSWERS = st.lists(
+    st.builds(
+        GivenAnswer,
+        partition=st.integers(0, 1 << 20),
+        error=st.integers(-1, 120),
+        high_watermark=st.integers(-1, 1 << 60),
+        last_stable_offset=st.integers(0, 1 << 60),
+        aborted=st.one_of(st.none(), st.lists(st.tuples(st.integers(0, 1 << 60), st.integers(0, 1 << 60)), max_size=3)),
+        preferred_replica=st.integers(-1, 1 << 30),
+        records=st.one_of(st.none(), st.binary(max_size=200)),
+        leader=st.one_of(st.none(), st.tuples(st.integers(0, 1 << 30), st.integers(0, 1 << 30))),
+        diverging=st.one_of(st.none(), st.tuples(st.integers(0, 1 << 30), st.integers(0, 1 << 60))),
+        topic=st.sampled_from(["in", "other", "a" * 200]),
+    ),
+    max_size=6,
+)
+
+
+@given(st.builds(GivenResponse, ANSWERS, st.integers(-1, 120), st.integers(0, 1 << 30)), st.integers(0, 1 << 30))
+def test_an_answer_is_read_as_it_was_meant(response: GivenResponse, correlation_id: int) -> None:
+    data = encoded_response(response, correlation_id)
+    answer = batches.FetchAnswer(data)
+    assert (answer.correlation_id, answer.throttle_ms, answer.error) == (
+        correlation_id,
+        response.throttle_ms,
+        response.error,
+    )
+    meant = sorted(response.partitions, key=lambda p: [q.topic for q in response.partitions].index(p.topic))
+    for found, given_answer in zip(answer.partitions, meant, strict=True):
+        assert (found.topic, found.partition, found.error) == (
+            given_answer.topic,
+            given_answer.partition,
+            given_answer.error,
+        )
+        assert found.high_watermark == given_answer.high_watermark
+        assert found.last_stable_offset == given_answer.last_stable_offset
+        assert found.aborted == given_answer.aborted
+        assert found.preferred_replica == given_answer.preferred_replica
+        assert data[found.start : found.start + found.size] == (given_answer.records or b"")
+        assert (found.leader, found.leader_epoch) == (given_answer.leader or (-1, -1))
+        assert found.diverging_offset == (given_answer.diverging or (-1, -1))[1]
+
+
+def test_an_answer_that_ends_too_early_is_refused_wherever_it_ends() -> None:
+    response = GivenResponse([GivenAnswer(aborted=[(1, 2)], records=b"abc", leader=(1, 2), diverging=(3, 4))])
+    data = encoded_response(response, 1)
+    assert FetchResponse.decode(data[5:], version=12).responses[0].topic == "in"
+    for size in range(len(data) - 1):
+        with pytest.raises(ValueError, match=r"ends too early|does not end|an empty answer"):
+            batches.FetchAnswer(data[:size])
+
+
+@settings(max_examples=300)
+@given(st.binary(max_size=120))
+def test_any_bytes_are_an_answer_or_refused(data: bytes) -> None:
+    with suppress(ValueError):
+        batches.FetchAnswer(data)

@@ -1,0 +1,138 @@
+"""Record batches and answers to Fetch requests as kafka-python encodes them: what the kernel must be able to read."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from crc32c import crc32c
+from kafka.protocol.consumer import FetchResponse
+from kafka.record.default_records import DefaultRecordBatchBuilder
+
+Header = tuple[str, bytes | None]
+NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
+APPEND_TIME, CONTROL = 8, 32
+_ATTRIBUTES_AT, _CRC_AT, _PAST_CRC = 21, 17, 21
+
+
+@dataclass(frozen=True)
+class Given:
+    """A record. gap: how many offsets before it are compacted away."""
+
+    key: bytes | None = None
+    value: bytes | None = b"value"
+    timestamp: int = 1_700_000_000_000
+    headers: Sequence[Header] = ()
+    gap: int = 0
+
+
+@dataclass(frozen=True)
+class GivenBatch:
+    """A record batch. more_attributes: APPEND_TIME, CONTROL. behind: how many offsets at its end are compacted away."""
+
+    records: Sequence[Given]
+    codec: int = NONE
+    producer_id: int = -1
+    is_transactional: bool = False
+    more_attributes: int = 0
+    epoch: int = 3
+    behind: int = 0
+
+
+def control_batch(producer_id: int, kind: int) -> GivenBatch:
+    """Return the marker that ends a transaction; kind: 0 aborts, 1 commits."""
+    record = Given(key=struct.pack(">hh", 0, kind), value=b"\0" * 6)
+    return GivenBatch([record], NONE, producer_id, True, CONTROL)
+
+
+def encoded(batch: GivenBatch, base_offset: int) -> bytes:
+    """Return a batch's bytes."""
+    builder = DefaultRecordBatchBuilder(2, batch.codec, batch.is_transactional, batch.producer_id, 0, 0, 1 << 30)
+    offset = -1
+    for record in batch.records:
+        offset += 1 + record.gap
+        builder.append(offset, record.timestamp, record.key, record.value, list(record.headers))
+    made = bytearray(builder.build())
+    struct.pack_into(">q", made, 0, base_offset)
+    struct.pack_into(">i", made, 12, batch.epoch)
+    (attributes,) = struct.unpack_from(">h", made, _ATTRIBUTES_AT)
+    struct.pack_into(">hi", made, _ATTRIBUTES_AT, attributes | batch.more_attributes, offset + batch.behind)
+    struct.pack_into(">I", made, _CRC_AT, crc32c(bytes(made[_PAST_CRC:])))
+    return bytes(made)
+
+
+def size_in_offsets(batch: GivenBatch) -> int:
+    """Return how many offsets a batch takes."""
+    return sum(1 + record.gap for record in batch.records) + batch.behind
+
+
+def encoded_log(batches: Sequence[GivenBatch], base_offset: int = 0) -> bytes:
+    """Return batches one behind the other."""
+    parts, offset = [], base_offset
+    for batch in batches:
+        parts.append(encoded(batch, offset))
+        offset += size_in_offsets(batch)
+    return b"".join(parts)
+
+
+@dataclass
+class GivenAnswer:
+    """What an answer says of a partition."""
+
+    partition: int = 0
+    error: int = 0
+    high_watermark: int = 0
+    last_stable_offset: int = -1
+    aborted: list[tuple[int, int]] | None = None
+    preferred_replica: int = -1
+    records: bytes | None = b""
+    leader: tuple[int, int] | None = None
+    diverging: tuple[int, int] | None = None
+    topic: str = "in"
+
+
+@dataclass
+class GivenResponse:
+    """A whole answer."""
+
+    partitions: list[GivenAnswer] = field(default_factory=list)
+    error: int = 0
+    throttle_ms: int = 0
+
+
+def encoded_response(response: GivenResponse, correlation_id: int) -> bytes:
+    """Return an answer, version 12, without the length in front of it."""
+    topics: dict[str, list[Any]] = {}
+    kinds = FetchResponse.FetchableTopicResponse
+    data = kinds.PartitionData
+    for given in response.partitions:
+        optional: dict[str, Any] = {}
+        if given.leader is not None:
+            optional["current_leader"] = data.LeaderIdAndEpoch(*given.leader)
+        if given.diverging is not None:
+            optional["diverging_epoch"] = data.EpochEndOffset(*given.diverging)
+        topics.setdefault(given.topic, []).append(
+            data(
+                partition_index=given.partition,
+                error_code=given.error,
+                high_watermark=given.high_watermark,
+                last_stable_offset=given.high_watermark if given.last_stable_offset < 0 else given.last_stable_offset,
+                log_start_offset=0,
+                aborted_transactions=None
+                if given.aborted is None
+                else [data.AbortedTransaction(producer_id=p, first_offset=o) for p, o in given.aborted],
+                preferred_read_replica=given.preferred_replica,
+                records=given.records,
+                **optional,
+            )
+        )
+    made = FetchResponse(
+        throttle_time_ms=response.throttle_ms,
+        error_code=response.error,
+        session_id=0,
+        responses=[kinds(topic=topic, partitions=partitions) for topic, partitions in topics.items()],
+    )
+    header = struct.pack(">i", correlation_id) + b"\0"  # without tags
+    return header + bytes(made.encode(version=12))

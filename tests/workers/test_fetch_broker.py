@@ -1,0 +1,150 @@
+"""A fetcher and librdkafka read the same from a real broker, field by field."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from penstock import kernel
+from penstock.topology.records import TopicPartition
+from penstock.topology.streams_config import StreamsConfig
+from penstock.workers.client_supplier import KafkaClientSupplier
+from penstock.workers.clock import SystemClock
+from penstock.workers.fetching.brokers import TooOldError
+from penstock.workers.fetching.fetch_request import API_KEY, API_VERSION
+from penstock.workers.fetching.fetcher import Fetcher, fetcher_for
+from penstock.workers.kafka_connections import KafkaConnections, UnreachableError
+from penstock.workers.log_context import PrefixedLogger
+from penstock.workers.partition_consumer import PartitionConsumer
+
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.skipif(kernel.record_batches is None, reason="the compiled kernel is not built here"),
+]
+DEADLINE_SECONDS = 60.0
+PARTITIONS = 3
+HEADERS: list[Any] = [None, [("a", b"1"), ("a", None), ("ü", b"")], [("h", b"%d" % n) for n in range(100)]]
+
+
+@pytest.fixture
+def config(bootstrap_servers: str, unique_name: Callable[[str], str]) -> dict[str, Any]:
+    return {"application.id": unique_name("app"), "bootstrap.servers": bootstrap_servers}
+
+
+@pytest.fixture(params=["none", "gzip", "lz4", "snappy", "zstd"])
+def topic(request: pytest.FixtureRequest, bootstrap_servers: str, make_topic: Callable[..., str]) -> str:
+    """Records of all kinds, outside of transactions and in those that were committed and aborted."""
+    name = make_topic("in", PARTITIONS)
+    settings: dict[str, Any] = {"bootstrap.servers": bootstrap_servers, "compression.type": request.param}
+    plain = Producer({**settings, "linger.ms": 20})
+    transactional = Producer({**settings, "transactional.id": name, "linger.ms": 0})
+    transactional.init_transactions(DEADLINE_SECONDS)
+    for turn in range(6):
+        write(plain, name, turn, 200)
+        transactional.begin_transaction()
+        write(transactional, name, 100 + turn, 20)
+        assert transactional.flush(DEADLINE_SECONDS) == 0
+        if turn % 2:
+            transactional.abort_transaction(DEADLINE_SECONDS)
+        else:
+            transactional.commit_transaction(DEADLINE_SECONDS)
+    return name
+
+
+def write(producer: Producer, topic: str, turn: int, count: int) -> None:
+    for number in range(count):
+        key = [None, b"", b"key-%d" % number, "ключ".encode()][number % 4]
+        value = None if number % 7 == 0 else b"%d " % turn * number
+        headers, at = HEADERS[number % 3 if number % 10 == 0 else 0], 1_700_000_000_000 - turn * 60_000 + number
+        producer.produce(topic, value, key, number % PARTITIONS, timestamp=at, headers=headers)
+    assert producer.flush(DEADLINE_SECONDS) == 0
+
+
+def fields(message: Any) -> tuple[Any, ...]:
+    place = message.topic(), message.partition(), message.offset()
+    return *place, message.key(), message.value(), message.timestamp(), message.headers(), message.error()
+
+
+def opened(config: dict[str, Any], fetcher: str) -> PartitionConsumer:
+    log = PrefixedLogger("penstock.test", "")
+    client = KafkaClientSupplier(StreamsConfig({**config, "penstock.fetcher": fetcher})).get_consumer("c")
+    return PartitionConsumer(client, log, fetcher_for(client, SystemClock(), log))
+
+
+def read(config: dict[str, Any], topic: str, fetcher: str) -> tuple[list[Any], dict[TopicPartition, Any]]:
+    """Return the fields of all records by partition and offset, and what the consumer says of each partition's end."""
+    consumer = opened(config, fetcher)
+    assert isinstance(consumer._source, Fetcher) == (fetcher == "auto")
+    partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    found: list[Any] = []
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    try:
+        consumer.assign(dict.fromkeys(partitions, 0))
+        while any(consumer.lag(partition) != 0 for partition in partitions):
+            assert time.monotonic() < deadline
+            for run in consumer.poll(37, 0.1).values():
+                found += map(fields, run)
+        ends = {p: (consumer.position(p), consumer.end(p)) for p in partitions}
+    finally:
+        consumer.close()
+    for partition in partitions:
+        offsets = [offset for _, number, offset, *_ in found if number == partition.partition]
+        assert offsets == sorted(offsets)
+    return sorted(found, key=lambda record: record[:3]), ends
+
+
+def test_a_socket_that_is_taken_has_no_answers_to_others_questions(bootstrap_servers: str, topic: str) -> None:
+    connections = KafkaConnections({"bootstrap_servers": bootstrap_servers})
+    try:
+        connections.submit(connections.metadata, [topic]).result(DEADLINE_SECONDS)
+        for _ in range(20):
+            asked = [connections.submit(connections.metadata, [topic]) for _ in range(3)]
+            taken = connections.submit(connections.take_socket, 1, API_KEY, API_VERSION).result(DEADLINE_SECONDS)
+            assert [question.result(DEADLINE_SECONDS).topics[0].name for question in asked] == [topic] * 3
+            taken.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                taken.recv(1)
+            taken.close()
+        with pytest.raises(UnreachableError, match="broker 77 is not known"):
+            connections.submit(connections.take_socket, 77, API_KEY, API_VERSION).result(DEADLINE_SECONDS)
+        with pytest.raises(TooOldError, match="the broker knows versions"):
+            connections.submit(connections.take_socket, 1, API_KEY, 1_000).result(DEADLINE_SECONDS)
+    finally:
+        connections.close()
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_both_read_the_same(config: dict[str, Any], topic: str, isolation: str) -> None:
+    ours, our_ends = read({**config, "consumer.isolation.level": isolation}, topic, "auto")
+    theirs, their_ends = read({**config, "consumer.isolation.level": isolation}, topic, "librdkafka")
+    assert ours == theirs
+    assert our_ends == their_ends
+    assert len(ours) == 6 * 200 + (3 if isolation == "read_committed" else 6) * 20
+
+
+def test_answers_may_be_smaller_than_a_record(
+    config: dict[str, Any], bootstrap_servers: str, make_topic: Callable[..., str]
+) -> None:
+    topic = make_topic("large", PARTITIONS, {"message.timestamp.type": "LogAppendTime", "max.message.bytes": "3000000"})
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "message.max.bytes": 3_000_000})
+    for number in range(30):
+        producer.produce(topic, b"%d" % number * (1_000_000 if number % 10 == 0 else 1), partition=number % PARTITIONS)
+        producer.flush(DEADLINE_SECONDS)
+    small = {**config, "consumer.max.partition.fetch.bytes": 1_000}
+    ours, theirs = read(small, topic, "auto"), read(config, topic, "librdkafka")
+    assert len(ours[0]) == 30
+    assert ours == theirs
+
+
+def test_a_setting_that_a_fetcher_does_not_know_leaves_the_records_to_librdkafka(
+    config: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    consumer = opened({**config, "consumer.queued.max.messages.kbytes": 1_000}, "auto")
+    consumer.close()
+    assert not isinstance(consumer._source, Fetcher)
+    assert "Reading with librdkafka, which knows queued.max.messages.kbytes" in caplog.text

@@ -1,0 +1,119 @@
+"""A PartitionConsumer over a Fetcher is what it is over librdkafka, to which it changes where it must."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import kafka.errors as kafka_errors
+import pytest
+from confluent_kafka import KafkaError
+from fetch_stage import FetchStage, log_of
+from memory_kafka import Cluster, ManualClock, MemoryConsumer
+
+from penstock import kernel
+from penstock.topology.errors import MissingSourceTopicError, StreamsError
+from penstock.topology.records import TopicPartition
+from penstock.workers.fetching.brokers import Leader, Leaders
+from penstock.workers.log_context import PrefixedLogger
+from penstock.workers.partition_consumer import InvalidOffsetError, PartitionConsumer
+from tests.record_bytes import SNAPPY, Given, GivenAnswer, GivenBatch, encoded_log
+
+pytestmark = pytest.mark.skipif(kernel.record_batches is None, reason="the compiled kernel is not built here")
+
+IN_0, IN_1 = TopicPartition("in", 0), TopicPartition("in", 1)
+LOG = PrefixedLogger("penstock.test", "")
+
+
+@pytest.fixture
+def stage() -> Iterator[FetchStage]:
+    """Two partitions that broker 1 leads."""
+    made = FetchStage({IN_0: Leader(1, 5), IN_1: Leader(1, 6)}, read_committed=False)
+    yield made
+    made.fetcher.close()
+
+
+@pytest.fixture
+def consumer(stage: FetchStage, cluster: Cluster, clock: ManualClock) -> PartitionConsumer:
+    """A consumer over the stage's fetcher, and a librdkafka in memory beside it."""
+    cluster.create_topic("in", 2)
+    for _ in range(5):
+        cluster.append("in", 0, b"k", b"v")
+    return PartitionConsumer(MemoryConsumer(cluster, clock, False), LOG, stage.fetcher)
+
+
+def polled(consumer: PartitionConsumer) -> dict[TopicPartition, list[int]]:
+    found: dict[TopicPartition, list[int]] = {}
+    for _ in range(3):
+        for partition, run in consumer.poll(100, 0).items():
+            found.setdefault(partition, []).extend(message.offset() for message in run)
+    return found
+
+
+def test_a_consumer_over_a_fetcher_knows_where_it_is(stage: FetchStage, consumer: PartitionConsumer) -> None:
+    consumer.assign({IN_0: 0})
+    assert (consumer.position(IN_0), consumer.lag(IN_0), consumer.end(IN_0)) == (0, None, None)
+    assert polled(consumer) == {}
+    stage.brokers.reply(stage.brokers.request(), GivenAnswer(0, high_watermark=9, records=log_of(3)))
+    assert polled(consumer) == {IN_0: [0, 1, 2]}
+    assert (consumer.position(IN_0), consumer.lag(IN_0), consumer.end(IN_0)) == (3, 6, 9)
+    consumer.seek({IN_0: 8})
+    polled(consumer)
+    stage.brokers.reply(stage.brokers.request(), GivenAnswer(0, high_watermark=9))
+    polled(consumer)
+    log = encoded_log([GivenBatch([Given()])], 8)
+    stage.brokers.reply(stage.brokers.request(), GivenAnswer(0, high_watermark=9, records=log))
+    assert polled(consumer) == {IN_0: [8]}
+    assert (consumer.position(IN_0), consumer.lag(IN_0)) == (9, 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (KafkaError.OFFSET_OUT_OF_RANGE, InvalidOffsetError),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, StreamsError),
+    ],
+)
+def test_a_consumer_over_a_fetcher_raises_what_it_raises_over_librdkafka(
+    stage: FetchStage, consumer: PartitionConsumer, code: int, error: type[Exception]
+) -> None:
+    consumer.assign({IN_0: 3})
+    polled(consumer)
+    stage.brokers.reply(stage.brokers.request(), GivenAnswer(0, error=code))
+    with pytest.raises(error, match="in-0"):
+        polled(consumer)
+
+
+def test_a_consumer_over_a_fetcher_names_a_missing_topic(stage: FetchStage, consumer: PartitionConsumer) -> None:
+    stage.brokers.answer = Leaders({}, {"in": KafkaError.UNKNOWN_TOPIC_OR_PART})
+    consumer.assign({IN_0: 3})
+    for _ in range(stage.settings.unknown_topic_ms // 100):
+        assert polled(consumer) == {}
+        stage.clock.advance(100)
+    with pytest.raises(MissingSourceTopicError, match="The topic in does not exist"):
+        polled(consumer)
+
+
+@pytest.mark.parametrize("reason", ["an old broker", "an old format", "an unknown codec"])
+def test_librdkafka_goes_on_where_the_fetcher_cannot(
+    stage: FetchStage, consumer: PartitionConsumer, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    if reason == "an old broker":
+        stage.brokers.refused[1] = kafka_errors.UnsupportedVersionError("Fetch up to 11")
+    consumer.assign({IN_0: 1, IN_1: 0})
+    consumer.pause([IN_1])
+    polled(consumer)
+    if reason != "an old broker":
+        last = bytearray(encoded_log([GivenBatch([Given()], more_attributes=SNAPPY)], 2))
+        if reason == "an old format":
+            last[16] = 1
+        answer = GivenAnswer(0, high_watermark=9, records=log_of(1, 1) + bytes(last))
+        stage.brokers.reply(stage.brokers.request(), answer)
+        assert polled(consumer)[IN_0][0] == 1
+        if reason == "an old format":  # it is not read on behind the batches before it
+            stage.brokers.reply(stage.brokers.request(), GivenAnswer(0, high_watermark=9, records=bytes(last)))
+    polled(consumer)
+    assert consumer.position(IN_0) == 5
+    assert stage.brokers.closed
+    assert "Reading with librdkafka from now on" in caplog.text
+    assert consumer.paused() == {IN_1}

@@ -1,0 +1,1 @@
+"""Reading records without librdkafka: Fetch requests of our own, whose answers the kernel takes apart."""

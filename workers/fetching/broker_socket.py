@@ -1,0 +1,84 @@
+"""One broker's connection, as requests and answers: a length of four bytes, then as many (Kafka: NetworkReceive)."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+
+#: What a socket raises that has nothing now, or, with TLS, must write or read first.
+_LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_LENGTH_BYTES = 4
+
+
+class BrokerSocket:
+    """Sends and receives without ever waiting. opened: a connected, authenticated socket, TLS or not, which it owns.
+
+    max_bytes: a longer answer is refused.
+    """
+
+    def __init__(self, opened: socket.socket, max_bytes: int) -> None:
+        opened.setblocking(False)
+        self._socket = opened
+        self._max_bytes = max_bytes
+        self._unsent = b""
+        self._length = bytearray()
+        self._answer: bytearray | None = None
+        self._received = 0
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait on."""
+        return self._socket.fileno()
+
+    def send(self, request: bytes) -> None:
+        """Send a request; what does not fit into the socket now goes out with the next calls. Raises OSError."""
+        self._unsent += len(request).to_bytes(_LENGTH_BYTES, "big") + request
+        self._flush()
+
+    def _flush(self) -> None:
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[self._socket.send(self._unsent) :]
+        except _LATER:
+            return
+
+    def receive(self) -> bytearray | None:
+        """Return an answer if it is complete, without its length. Raises OSError if the connection is lost."""
+        if self._unsent:
+            self._flush()
+        try:
+            while True:
+                if self._answer is None:
+                    some = self._socket.recv(_LENGTH_BYTES - len(self._length))
+                    self._check_open(len(some))
+                    self._length += some
+                    if len(self._length) == _LENGTH_BYTES:
+                        self._begin(int.from_bytes(self._length, "big", signed=True))
+                else:
+                    into = memoryview(self._answer)[self._received :]
+                    count = self._socket.recv_into(into)
+                    self._check_open(count)
+                    self._received += count
+                    if self._received == len(self._answer):
+                        return self._complete()
+        except _LATER:
+            return None
+
+    def _begin(self, length: int) -> None:
+        if not 0 < length <= self._max_bytes:
+            raise ConnectionError(f"an answer of {length} bytes, beyond receive.message.max.bytes={self._max_bytes}")
+        self._length.clear()
+        self._answer = bytearray(length)
+        self._received = 0
+
+    def _complete(self) -> bytearray | None:
+        answer, self._answer = self._answer, None
+        return answer
+
+    @staticmethod
+    def _check_open(received: int) -> None:
+        if not received:
+            raise ConnectionError("the broker closed the connection")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()

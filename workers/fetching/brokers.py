@@ -1,0 +1,92 @@
+"""Questions to the brokers that are asked seldom, and new connections to them: on kafka-python's IO thread."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+import kafka.errors as kafka_errors
+
+from penstock.topology.records import TopicPartition
+
+from ..kafka_connections import KafkaConnections
+from .fetch_request import API_KEY, API_VERSION
+
+T = TypeVar("T")
+
+#: The broker does not know Fetch requests of our version.
+TooOldError = kafka_errors.UnsupportedVersionError
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """The broker that leads a partition, -1 if none does at the moment; epoch: of its leadership, -1 if unknown."""
+
+    node: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leaders:
+    """An answer about some topics. errors: code by topic, of those that the broker says nothing else about."""
+
+    by_partition: Mapping[TopicPartition, Leader]
+    errors: Mapping[str, int] = field(default_factory=dict)
+
+
+class Brokers(Protocol):
+    """What a fetcher asks of the cluster. on_done is called when a future is done, on another thread."""
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What makes all questions futile: none will be answered; None as long as all is well."""
+
+    def leaders(self, topics: Collection[str], on_done: Callable[[], None]) -> Future[Leaders]:
+        """Ask who leads the partitions of these topics."""
+
+    def open(self, node: int, on_done: Callable[[], None]) -> Future[socket.socket]:
+        """Connect to a broker: the future has a socket, authenticated; kafka-python's errors say why not."""
+
+    def close(self) -> None:
+        """Ask nothing any more; futures that are not done are cancelled."""
+
+
+class KafkaBrokers:
+    """The brokers of a real cluster. config: keyword arguments of kafka-python's client."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._connections = KafkaConnections(config)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """See Brokers."""
+        return self._connections.failure
+
+    def leaders(self, topics: Collection[str], on_done: Callable[[], None]) -> Future[Leaders]:
+        """See Brokers."""
+        return _told(self._connections.submit(self._leaders, topics), on_done)
+
+    async def _leaders(self, topics: Collection[str]) -> Leaders:
+        response = await self._connections.metadata(topics)
+        by_partition = {
+            TopicPartition(topic.name, partition.partition_index): Leader(partition.leader_id, partition.leader_epoch)
+            for topic in response.topics
+            for partition in topic.partitions
+        }
+        return Leaders(by_partition, {t.name: t.error_code for t in response.topics if t.error_code})
+
+    def open(self, node: int, on_done: Callable[[], None]) -> Future[socket.socket]:
+        """See Brokers."""
+        return _told(self._connections.submit(self._connections.take_socket, node, API_KEY, API_VERSION), on_done)
+
+    def close(self) -> None:
+        """See Brokers."""
+        self._connections.close()
+
+
+def _told(future: Future[T], on_done: Callable[[], None]) -> Future[T]:
+    future.add_done_callback(lambda _: on_done())
+    return future

@@ -1,0 +1,91 @@
+"""What a consumer's settings mean for a fetcher, and whether it knows all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..security_config import is_security_key, kafka_python_security
+
+#: librdkafka's names of settings of connections that kafka-python knows too.
+CONNECTION_SETTINGS: Mapping[str, str] = {
+    "bootstrap.servers": "bootstrap_servers",
+    "client.id": "client_id",
+    "socket.timeout.ms": "request_timeout_ms",
+    "reconnect.backoff.ms": "reconnect_backoff_ms",
+    "reconnect.backoff.max.ms": "reconnect_backoff_max_ms",
+    "connections.max.idle.ms": "connections_max_idle_ms",
+    "socket.connection.setup.timeout.ms": "socket_connection_setup_timeout_ms",
+    "receive.message.max.bytes": "receive_message_max_bytes",
+    "client.dns.lookup": "client_dns_lookup",
+}
+
+#: Fields of FetchSettings by librdkafka's names (of aliases, the last one that is given wins, as there).
+_FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    "client.id": ("client_id", str),
+    "client.rack": ("rack", str),
+    "isolation.level": ("read_committed", lambda value: value == "read_committed"),
+    "check.crcs": ("check_crcs", lambda value: str(value).lower() == "true"),
+    "fetch.wait.max.ms": ("max_wait_ms", int),
+    "fetch.min.bytes": ("min_bytes", int),
+    "fetch.max.bytes": ("max_bytes", int),
+    "fetch.message.max.bytes": ("max_partition_bytes", int),
+    "max.partition.fetch.bytes": ("max_partition_bytes", int),
+    "fetch.queue.backoff.ms": ("queue_backoff_ms", int),
+    "retry.backoff.ms": ("retry_backoff_ms", int),
+    "socket.timeout.ms": ("request_timeout_ms", int),
+    "metadata.max.age.ms": ("metadata_max_age_ms", int),
+    "topic.metadata.propagation.max.ms": ("unknown_topic_ms", int),
+}
+
+#: What the runtime gives to each consumer, and nothing else has to do with how records are read.
+_WITHOUT_EFFECT = frozenset(
+    (
+        "allow.auto.create.topics",
+        "auto.offset.reset",
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "enable.partition.eof",
+        "group.id",
+        "max.poll.interval.ms",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSettings:
+    """How to fetch; defaults are librdkafka's. connection: keyword arguments of kafka-python's client."""
+
+    client_id: str = "penstock"
+    rack: str = ""
+    read_committed: bool = True
+    check_crcs: bool = False
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = 52_428_800
+    max_partition_bytes: int = 1_048_576
+    queue_backoff_ms: int = 1_000
+    retry_backoff_ms: int = 100
+    request_timeout_ms: int = 60_000
+    metadata_max_age_ms: int = 900_000
+    unknown_topic_ms: int = 30_000
+    connection: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+
+def unknown_settings(settings: Mapping[str, Any]) -> list[str]:
+    """Return those of a consumer's settings that a fetcher would not follow: with them, librdkafka reads."""
+    known = _FIELDS.keys() | CONNECTION_SETTINGS.keys() | _WITHOUT_EFFECT
+    return sorted(name for name in settings if name not in known and not is_security_key(name))
+
+
+def fetch_settings(settings: Mapping[str, Any]) -> FetchSettings:
+    """Return what a consumer's settings, all of them known, mean; raises ConfigError for TLS and SASL ones."""
+    fields = {field: read(settings[name]) for name, (field, read) in _FIELDS.items() if name in settings}
+    return FetchSettings(**fields, connection=connection_settings(settings))
+
+
+def connection_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keyword arguments of kafka-python's client for librdkafka's settings; raises ConfigError."""
+    known = {ours: settings[name] for name, ours in CONNECTION_SETTINGS.items() if name in settings}
+    return known | kafka_python_security(settings)

@@ -1,0 +1,340 @@
+"""Reads assigned partitions from their leaders by Fetch requests, in the stream thread itself (Kafka: Fetcher).
+
+Nothing here waits but fetch(), and no other thread reads: an answer comes into the socket while records of the one
+before are processed. docs/fetching.md says what is asked when.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError
+
+from penstock.kernel import record_batches
+from penstock.topology.errors import StreamsError
+from penstock.topology.records import TopicPartition
+
+from ..clock import Clock
+from ..log_context import PrefixedLogger
+from ..record_source import NotFetchableError, Records
+from .broker_link import BrokerLink, LinkState
+from .brokers import Brokers, KafkaBrokers, Leader
+from .fetch_request import PartitionRequest, fetch_request
+from .fetch_settings import FetchSettings
+from .leader_table import LeaderTable
+from .partition_fetch import Buffered, FetchBuffer, PartitionEvent, PartitionFetch
+
+#: A partition with so many answers in the buffer is not asked for more: one is processed, the next is there.
+ANSWERS_AHEAD = 2
+
+#: Errors after which the leader is looked up again and asked anew.
+_MOVED = frozenset(
+    (
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+    )
+)
+#: Errors after which the same is asked again.
+_AGAIN = frozenset((KafkaError.UNKNOWN, KafkaError.OFFSET_NOT_AVAILABLE, KafkaError.REQUEST_TIMED_OUT))
+
+Asked = Mapping[TopicPartition, PartitionFetch]
+
+
+class Fetcher:
+    """A RecordSource; see there. One thread may use it. It owns brokers."""
+
+    def __init__(self, brokers: Brokers, settings: FetchSettings, clock: Clock, log: PrefixedLogger) -> None:
+        self._brokers = brokers
+        self._settings = settings
+        self._clock = clock
+        self._log = log
+        self._selector = selectors.DefaultSelector()
+        self._woken, self._waker = socket.socketpair()
+        for end in (self._woken, self._waker):
+            end.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._leaders = LeaderTable(brokers, settings, self._wake)
+        self._fetches: dict[TopicPartition, PartitionFetch] = {}
+        self._links: dict[int, tuple[BrokerLink, Asked]] = {}  # with what its request asks for
+        self._buffer = FetchBuffer()
+        self._events: list[PartitionEvent] = []  # not behind any record
+        self._told: dict[int | None, str] = {}  # failures by broker, None: of the question for leaders
+        self._ask_at = 0  # in ms: when there may be something to ask for, though nothing happens before
+
+    def _wake(self) -> None:
+        try:
+            self._waker.send(b"\0")
+        except BlockingIOError:  # it is full: whoever waits will wake up
+            return
+
+    def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """See RecordSource."""
+        for partition, offset in offsets.items():
+            self._fetches[partition] = PartitionFetch(partition, offset)
+        self._leaders.hear_of(offsets)
+        self._ask_at = 0
+
+    def unassign(self, partitions: Collection[TopicPartition]) -> None:
+        """See RecordSource."""
+        for partition in partitions:
+            self._fetches.pop(partition).is_read = False
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """See RecordSource."""
+        for partition in partitions:
+            self._fetches[partition].paused = True
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """See RecordSource."""
+        for partition in partitions:
+            self._fetches[partition].paused = False
+            self._buffer.resume(self._fetches[partition])
+        self._ask_at = 0
+
+    def high_watermark(self, partition: TopicPartition) -> int | None:
+        """See RecordSource."""
+        return self._fetches[partition].high_watermark
+
+    def fetch(self, max_records: int, timeout_seconds: float) -> tuple[Records, list[Any]]:
+        """See RecordSource. Raises NotFetchableError for what only librdkafka can read, StreamsError if all is over."""
+        now = self._clock.monotonic_ms()
+        deadline = now + int(timeout_seconds * 1000)
+        while True:
+            self._advance(now)
+            found = self._take(max_records)
+            if now >= self._ask_at:
+                self._ask(now)
+                self._ask_at = now + self._settings.queue_backoff_ms
+            if any(found) or now >= deadline:
+                return found
+            self._wait(now, deadline)
+            now = self._clock.monotonic_ms()
+
+    def _take(self, max_records: int) -> tuple[Records, list[Any]]:
+        records, events = self._buffer.take(max_records)
+        if self._buffer.freed:
+            self._ask_at = 0
+        if self._events:
+            events += self._events
+            self._events.clear()
+        return records, events
+
+    def _wait(self, now: int, deadline: int) -> None:
+        due = (self._leaders.next_at(), *(link.next_at(now) for link, _ in self._links.values()), *self._retries(now))
+        until = min((deadline, *(at for at in due if at is not None)))
+        for key, _ in self._selector.select(max(until - now, 1) / 1000):
+            if key.fileobj is self._woken:
+                self._woken.recv(1024)
+        self._ask_at = 0
+
+    def _retries(self, now: int) -> Iterable[int]:
+        return (fetch.retry_at_ms for fetch in self._fetches.values() if fetch.retry_at_ms > now)
+
+    def _advance(self, now: int) -> None:
+        """Take the answers that are there."""
+        if self._brokers.failure is not None:
+            raise StreamsError(f"The brokers cannot be asked any more: {self._brokers.failure!r}")
+        if self._leaders.advance(self._fetches, now):
+            self._give_up_unreadable(now)
+            self._ask_at = 0
+        for node, (link, asked) in list(self._links.items()):
+            before = link.state
+            answer = link.advance(now)
+            if link.state is not before:
+                self._ask_at = 0
+                if link.state is LinkState.CLOSED:
+                    self._leave(node, now)
+            if answer is not None:
+                self._links[node] = link, {}
+                self._take_answer(node, asked, answer, now)
+            self._note(f"Broker {node} cannot be read from", node, link.failure)
+        self._note("The leaders of partitions cannot be asked for", None, self._leaders.failure)
+
+    def _leave(self, node: int, now: int) -> None:
+        """Look for others where a broker cannot be reached: it may have given up what it led."""
+        self._leaders.refresh(now)
+        for fetch in self._fetches.values():
+            if fetch.replica == node:
+                fetch.replica = None
+
+    def _note(self, what: str, node: int | None, failure: str | None) -> None:
+        """Tell of a failure once; the next one is another, or comes after a success."""
+        if failure == self._told.get(node):
+            return
+        if failure is None:
+            del self._told[node]
+            return
+        self._told[node] = failure
+        text = f"{what}: {failure}; trying again"
+        self._events.append(PartitionEvent(None, -1, KafkaError(KafkaError._TRANSPORT, text)))
+
+    def _give_up_unreadable(self, now: int) -> None:
+        for fetch in self._fetches.values():
+            code = self._leaders.error_of(fetch.partition, now) if fetch.is_read else None
+            if code is not None:
+                self._fail(fetch, KafkaError(code))
+
+    def _fail(self, fetch: PartitionFetch, error: KafkaError) -> None:
+        """Read a partition no more until it is assigned anew, and say why."""
+        fetch.is_read = False
+        self._events.append(PartitionEvent(fetch.partition, fetch.next_offset, error))
+
+    # Asking
+
+    def _ask(self, now: int) -> None:
+        """Ask each broker that may be asked, and has partitions that are wanted."""
+        for node, fetches in self._by_node(now).items():
+            link, _ = self._links.get(node) or self._new_link(node)
+            if link.state is LinkState.WAITING:
+                continue
+            wanted = [fetch for fetch in fetches if fetch.waiting < ANSWERS_AHEAD]
+            if wanted and link.is_ready(now):
+                self._send(link, wanted, now, waits=len(wanted) == len(fetches))
+
+    def _by_node(self, now: int) -> dict[int, list[PartitionFetch]]:
+        """Return the partitions that may be read now, by the broker to ask."""
+        found = defaultdict(list)
+        for fetch in self._fetches.values():
+            if fetch.is_read and not fetch.paused and now >= fetch.retry_at_ms:
+                node = self._node_of(fetch, now)
+                if node is not None:
+                    found[node].append(fetch)
+        return found
+
+    def _node_of(self, fetch: PartitionFetch, now: int) -> int | None:
+        leader = self._leaders.of(fetch.partition)
+        if leader is None:
+            self._leaders.refresh(now)
+            return None
+        if fetch.replica is not None and now >= fetch.replica_until_ms:
+            fetch.replica = None
+        return leader.node if fetch.replica is None else fetch.replica
+
+    def _new_link(self, node: int) -> tuple[BrokerLink, Asked]:
+        link = BrokerLink(node, self._brokers, self._settings, self._selector, self._wake, self._log)
+        made: tuple[BrokerLink, Asked] = (link, {})
+        self._links[node] = made
+        return made
+
+    def _send(self, link: BrokerLink, wanted: list[PartitionFetch], now: int, waits: bool) -> None:
+        """Ask for partitions. waits: there is none beside them whose records may soon be wanted."""
+        topics: dict[str, list[PartitionRequest]] = defaultdict(list)
+        for fetch in wanted:
+            leader = self._leaders.of(fetch.partition)
+            epoch = -1 if leader is None else leader.epoch
+            topics[fetch.partition.topic].append(
+                PartitionRequest(fetch.partition.partition, fetch.next_offset, epoch, fetch.last_epoch)
+            )
+        max_wait = (
+            self._settings.max_wait_ms if waits else min(self._settings.queue_backoff_ms, self._settings.max_wait_ms)
+        )
+        link.send(lambda number: fetch_request(self._settings, number, max_wait, topics), max_wait, now)
+        self._links[link.node] = link, {fetch.partition: fetch for fetch in wanted}
+
+    # Answers
+
+    def _take_answer(self, node: int, asked: Asked, answer: record_batches.FetchAnswer, now: int) -> None:
+        if answer.error:
+            for each in asked.values():
+                self._retry(each, answer.error, now)
+        for found in answer.partitions:
+            fetch = asked.get(TopicPartition(found.topic, found.partition))
+            if fetch is None or not fetch.is_read:
+                continue
+            if found.error:
+                self._take_error(node, fetch, found, now)
+            elif found.diverging_offset >= 0:
+                self._fail(fetch, _truncated(fetch, found))
+            else:
+                self._take_records(fetch, found, answer.data, now)
+
+    def _take_records(self, fetch: PartitionFetch, found: record_batches.PartitionAnswer, data: Any, now: int) -> None:
+        settings = self._settings
+        fetch.high_watermark = found.high_watermark
+        if found.preferred_replica >= 0:
+            fetch.replica, fetch.replica_until_ms = found.preferred_replica, now + settings.metadata_max_age_ms
+        batches = None
+        if found.size:
+            batches = self._batches(fetch, found, data)
+            if batches is None:
+                return
+            fetch.next_offset = batches.next_offset
+            if batches.leader_epoch >= 0:
+                fetch.last_epoch = batches.leader_epoch
+            # Others come first in the next request, whose answer may be full before it is their turn.
+            self._fetches[fetch.partition] = self._fetches.pop(fetch.partition)
+        end = found.last_stable_offset if settings.read_committed else found.high_watermark
+        event = None
+        if fetch.next_offset >= end and fetch.told_end != fetch.next_offset:
+            fetch.told_end = fetch.next_offset
+            event = PartitionEvent(fetch.partition, fetch.next_offset, KafkaError(KafkaError._PARTITION_EOF))
+        if batches is not None or event is not None:
+            self._buffer.put(Buffered(fetch, batches, event))
+
+    def _batches(
+        self, fetch: PartitionFetch, found: record_batches.PartitionAnswer, data: Any
+    ) -> record_batches.RecordBatches | None:
+        aborted = (found.aborted or []) if self._settings.read_committed else None
+        place = data, found.start, found.size
+        try:
+            return record_batches.RecordBatches(
+                fetch.origin, *place, fetch.next_offset, aborted, self._settings.check_crcs
+            )
+        except record_batches.CorruptRecordsError as error:
+            self._fail(fetch, KafkaError(KafkaError._BAD_MSG, str(error)))
+        except record_batches.UnknownFormatError as error:
+            raise NotFetchableError(f"{fetch.partition} has {error}") from error
+        return None
+
+    def _take_error(self, node: int, fetch: PartitionFetch, found: record_batches.PartitionAnswer, now: int) -> None:
+        error = KafkaError(found.error)
+        if found.error == KafkaError.OFFSET_OUT_OF_RANGE and fetch.replica != node:
+            self._fail(fetch, KafkaError(found.error, f"offset {fetch.next_offset} is not on broker {node}"))
+        elif found.error in _MOVED or found.error in _AGAIN or fetch.replica == node:
+            if found.leader >= 0:
+                self._leaders.learn(fetch.partition, Leader(found.leader, found.leader_epoch))
+            self._retry(fetch, found.error, now)
+        else:
+            self._fail(fetch, error)
+
+    def _retry(self, fetch: PartitionFetch, code: int, now: int) -> None:
+        self._log.debug("Fetching %s again after %s", fetch.partition, KafkaError(code).name())
+        fetch.replica = None
+        fetch.retry_at_ms = now + self._settings.retry_backoff_ms
+        if code not in _AGAIN:
+            self._leaders.refresh(now)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for link, _ in self._links.values():
+            link.close()
+        self._brokers.close()
+        self._selector.close()
+        self._woken.close()
+        self._waker.close()
+
+
+def fetcher_for(consumer: Any, clock: Clock, log: PrefixedLogger) -> Fetcher | None:
+    """Return a Fetcher in place of a consumer whose supplier gave it fetch_settings, None where librdkafka reads."""
+    settings: FetchSettings | None = getattr(consumer, "fetch_settings", None)
+    if settings is None or record_batches is None:
+        return None
+    return Fetcher(KafkaBrokers(settings.connection), settings, clock, log)
+
+
+def _truncated(fetch: PartitionFetch, found: record_batches.PartitionAnswer) -> KafkaError:
+    """Return what a log means whose end is now before what was read of it (KIP-320, Kafka: LogTruncationException)."""
+    return KafkaError(
+        KafkaError.OFFSET_OUT_OF_RANGE,
+        f"the log was truncated to {found.diverging_offset}, records up to {fetch.next_offset} had been read "
+        f"(an unclean election of its leader, number {fetch.last_epoch + 1} or later)",
+    )
