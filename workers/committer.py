@@ -33,7 +33,7 @@ from collections.abc import Callable, Collection, Mapping
 from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.records import TopicPartition
 
-from .membership.membership import GroupMembership, OffsetAndMetadata
+from .membership.membership import GroupMembership, Meanwhile, OffsetAndMetadata
 from .stream_task import StreamTask
 from .streams_producer import StreamsProducer
 
@@ -49,6 +49,7 @@ class Commit(ABC):
         producer: StreamsProducer,
         membership: GroupMembership,
         end_offsets: EndOffsets,
+        meanwhile: Meanwhile | None,
         enforce_checkpoint: bool,
     ) -> None:
         self.producer = producer
@@ -56,6 +57,7 @@ class Commit(ABC):
         self.tasks: list[StreamTask] = []
         self.offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         self._end_offsets = end_offsets
+        self.meanwhile = meanwhile
         self._enforce_checkpoint = enforce_checkpoint
 
     def add(self, task: StreamTask) -> None:
@@ -109,7 +111,7 @@ class AtLeastOnceCommit(Commit):
         """See the module's docstring."""
         ends = self.changelog_ends()
         if self.offsets:
-            self.membership.commit(self.offsets)
+            self.membership.commit(self.offsets, self.meanwhile)
         self.commit_stores(ends)
 
 
@@ -124,10 +126,16 @@ class ExactlyOnceCommit(Commit):
 
 
 class Committer:
-    """Makes commits for one thread."""
+    """Makes commits for one thread. meanwhile: what to do while the group takes the offsets."""
 
-    def __init__(self, producer: StreamsProducer, membership: GroupMembership, end_offsets: EndOffsets) -> None:
-        self._arguments = (producer, membership, end_offsets)
+    def __init__(
+        self,
+        producer: StreamsProducer,
+        membership: GroupMembership,
+        end_offsets: EndOffsets,
+        meanwhile: Meanwhile | None = None,
+    ) -> None:
+        self._arguments = (producer, membership, end_offsets, meanwhile)
         #: Whether a commit has to take in all tasks, because they share a transaction.
         self.all_together = producer.transactional
 

@@ -7,6 +7,7 @@ explicit, because the group's committed offsets are read through the membership.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 import confluent_kafka
@@ -15,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException
 from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError
 from penstock.topology.records import TopicPartition
 
+from .fetching.fetcher import Fetcher
 from .librdkafka_source import LibrdkafkaSource, ask_for_leaders
 from .log_context import PrefixedLogger, listed
 from .record_source import NotFetchableError, Records, RecordSource
@@ -55,7 +57,7 @@ class PartitionConsumer:
     consumer: a confluent_kafka.Consumer, for questions to the brokers; also for the records, unless there is a fetcher.
     """
 
-    def __init__(self, consumer: Any, log: PrefixedLogger, fetcher: RecordSource | None = None) -> None:
+    def __init__(self, consumer: Any, log: PrefixedLogger, fetcher: Fetcher | None = None) -> None:
         self._consumer = consumer
         self._log = log
         self._fetcher = fetcher
@@ -143,6 +145,14 @@ class PartitionConsumer:
         except NotFetchableError as error:
             self._read_with_librdkafka(str(error))
             return {}, []
+
+    def read_ahead(self, until: Future[Any]) -> None:
+        """Have records come while something else is waited for, and return when that is done, or at once.
+
+        At once where librdkafka reads: it has a thread for that.
+        """
+        if self._fetcher is not None:
+            self._fetcher.read_ahead(until)
 
     def _read_with_librdkafka(self, reason: str) -> None:
         """Go on where the fetcher is, for good."""

@@ -238,7 +238,12 @@ class _Assembly:
             TaskCreator(self.topologies, environment, clients, self.log),
             StandbyTaskCreator(self.topologies, environment, self.log),
             changelog_reader,
-            Committer(producer, membership, self._changelog_offsets(COMMIT_OFFSETS_TIMEOUT_MS).end_offsets),
+            Committer(
+                producer,
+                membership,
+                self._changelog_offsets(COMMIT_OFFSETS_TIMEOUT_MS).end_offsets,
+                consumer.read_ahead,
+            ),
             membership,
             producer,
             self.state_directory,

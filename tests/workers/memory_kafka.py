@@ -379,7 +379,7 @@ class MemoryMember:
         self.events.append(Lost(reason))
         self.cluster.group.rebalance(None)
 
-    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], meanwhile: Any = None) -> None:
         if self.generation != self.cluster.group.generation:
             raise TaskMigratedError("Not a member any more")
         if self.refuse_commits:

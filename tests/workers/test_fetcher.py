@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import kafka.errors as kafka_errors
@@ -92,7 +93,8 @@ def test_partitions_take_turns_and_stay_in_order(stage: FetchStage) -> None:
     assert stage.fetch(2) == ({IN_0: [6]}, [])
 
 
-def test_a_partition_with_two_answers_is_not_asked_for_and_others_then_wait_for_a_short_time(stage: FetchStage) -> None:
+def test_a_partition_with_two_answers_is_not_asked_for_and_others_then_wait_for_a_short_time() -> None:
+    stage = FetchStage({IN_0: Leader(1, 5), IN_1: Leader(1, 6)}, read_committed=False, max_partition_bytes=100)
     request = assigned(stage, {IN_0: 0, IN_1: 0})
     stage.brokers.reply(request, GivenAnswer(0, high_watermark=9, records=log_of(3)))
     stage.fetch(1)
@@ -106,6 +108,33 @@ def test_a_partition_with_two_answers_is_not_asked_for_and_others_then_wait_for_
     assert stage.fetch(1) == ({IN_0: [2]}, [])
     request = stage.brokers.request()
     assert (request.offsets.keys(), request.fields.max_wait_ms) == ({IN_0, IN_1}, 100)
+    stage.fetcher.close()
+
+
+def test_while_something_else_is_waited_for_records_come_into_the_buffer() -> None:
+    brokers = PlayedBrokers({IN_0: Leader(1, 5)})
+    fetcher = Fetcher(brokers, FetchSettings(max_wait_ms=100), SystemClock(), LOG)
+    fetcher.assign({IN_0: 0})
+    done: Future[None] = Future()
+
+    def answer() -> None:
+        for number in range(5):  # small ones, of which there may be more than two
+            request = brokers.request()
+            assert request.offsets == {IN_0: number}
+            brokers.reply(request, GivenAnswer(0, high_watermark=9, records=log_of(1, number)))
+        brokers.request()
+        done.set_result(None)
+
+    fetcher.fetch(1, 0.05)
+    broker = threading.Thread(target=answer)
+    broker.start()
+    fetcher.read_ahead(done)
+    broker.join()
+    assert done.done()
+    records, _ = fetcher.fetch(10, 0)
+    assert [message.offset() for message in records[IN_0]] == [0, 1, 2, 3, 4]
+    fetcher.read_ahead(done)  # returns at once
+    fetcher.close()
 
 
 def test_an_answer_to_what_is_not_assigned_any_more_is_dropped(stage: FetchStage) -> None:

@@ -10,6 +10,8 @@ import selectors
 import socket
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import KafkaError
@@ -30,6 +32,10 @@ from .partition_fetch import Buffered, FetchBuffer, PartitionEvent, PartitionFet
 
 #: A partition with so many answers in the buffer is not asked for more: one is processed, the next is there.
 ANSWERS_AHEAD = 2
+#: … unless they are small: less than this part of what an answer may have.
+SMALL_PART = 16
+#: How long read_ahead() goes on at most, in ms.
+READ_AHEAD_MS = 10_000
 
 #: Errors after which the leader is looked up again and asked anew.
 _MOVED = frozenset(
@@ -111,13 +117,28 @@ class Fetcher:
         while True:
             self._advance(now)
             found = self._take(max_records)
-            if now >= self._ask_at:
-                self._ask(now)
-                self._ask_at = now + self._settings.queue_backoff_ms
+            self._maybe_ask(now)
             if any(found) or now >= deadline:
                 return found
             self._wait(now, deadline)
             now = self._clock.monotonic_ms()
+
+    def read_ahead(self, until: Future[Any]) -> None:
+        """Take what brokers send into the buffer, and ask for more, until something else is done."""
+        until.add_done_callback(lambda _: self._wake())
+        now = self._clock.monotonic_ms()
+        deadline = now + READ_AHEAD_MS
+        with suppress(NotFetchableError, StreamsError):  # the next fetch() meets the same
+            while not until.done() and now < deadline:
+                self._advance(now)
+                self._maybe_ask(now)
+                self._wait(now, deadline)
+                now = self._clock.monotonic_ms()
+
+    def _maybe_ask(self, now: int) -> None:
+        if now >= self._ask_at:
+            self._ask(now)
+            self._ask_at = now + self._settings.queue_backoff_ms
 
     def _take(self, max_records: int) -> tuple[Records, list[Any]]:
         records, events = self._buffer.take(max_records)
@@ -196,9 +217,13 @@ class Fetcher:
             link, _ = self._links.get(node) or self._new_link(node)
             if link.state is LinkState.WAITING:
                 continue
-            wanted = [fetch for fetch in fetches if fetch.waiting < ANSWERS_AHEAD]
+            wanted = [fetch for fetch in fetches if not self._has_enough(fetch)]
             if wanted and link.is_ready(now):
                 self._send(link, wanted, now, waits=len(wanted) == len(fetches))
+
+    def _has_enough(self, fetch: PartitionFetch) -> bool:
+        small = self._settings.max_partition_bytes // SMALL_PART
+        return fetch.waiting >= ANSWERS_AHEAD and fetch.waiting_bytes >= small
 
     def _by_node(self, now: int) -> dict[int, list[PartitionFetch]]:
         """Return the partitions that may be read now, by the broker to ask."""
@@ -278,7 +303,7 @@ class Fetcher:
             fetch.told_end = fetch.next_offset
             event = PartitionEvent(fetch.partition, fetch.next_offset, KafkaError(KafkaError._PARTITION_EOF))
         if batches is not None or event is not None:
-            self._buffer.put(Buffered(fetch, batches, event))
+            self._buffer.put(Buffered(fetch, batches, event, found.size))
 
     def _batches(
         self, fetch: PartitionFetch, found: record_batches.PartitionAnswer, data: Any

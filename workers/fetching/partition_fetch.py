@@ -55,6 +55,7 @@ class PartitionFetch:
         self.replica: int | None = None  # a broker that is nearer than the leader (KIP-392)
         self.replica_until_ms = 0
         self.waiting = 0  # how many answers of it are in the buffer
+        self.waiting_bytes = 0  # compressed, as they came
         self.parked: list[Buffered] = []  # those of them that came to their turn while it was paused
 
 
@@ -65,6 +66,7 @@ class Buffered:
     fetch: PartitionFetch
     batches: record_batches.RecordBatches | None
     event: PartitionEvent | None
+    size: int = 0  # of the records, in bytes
 
 
 class FetchBuffer:
@@ -78,6 +80,7 @@ class FetchBuffer:
     def put(self, buffered: Buffered) -> None:
         """Add what an answer has of a partition."""
         buffered.fetch.waiting += 1
+        buffered.fetch.waiting_bytes += buffered.size
         self._buffered.append(buffered)
 
     def resume(self, fetch: PartitionFetch) -> None:
@@ -107,6 +110,7 @@ class FetchBuffer:
                     self._put_back(buffered)
                     continue
             fetch.waiting -= 1
+            fetch.waiting_bytes -= buffered.size
             self.freed = True
             if buffered.event is not None:
                 events.append(buffered.event)

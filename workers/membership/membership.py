@@ -99,6 +99,10 @@ class FencedInstanceIdError(StreamsError):
     """Another process has joined with this ``group.instance.id`` (FencedInstanceIdException)."""
 
 
+#: Uses the time until a future is done.
+Meanwhile = Callable[[Future[None]], None]
+
+
 class GroupMembership(Protocol):
     """One member of a group. Only the thread that made it may call it."""
 
@@ -126,9 +130,10 @@ class GroupMembership(Protocol):
         broker's log (KIP-800). Raises StreamsError while join_pending.
         """
 
-    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], meanwhile: Meanwhile | None = None) -> None:
         """Commit and wait for it.
 
+        meanwhile: called with the future that is waited for, may use the time until it is done.
         Raises RetriableCommitError (try again), TaskMigratedError (not a member any more; a Lost event follows),
         FencedInstanceIdError, or StreamsError for what the broker refuses for good.
         """

@@ -17,7 +17,7 @@ from ..log_context import PrefixedLogger
 from .group_coordinator import GroupCoordinator
 from .group_metadata import encode_group_metadata
 from .group_protocol import LEAVE_TIMEOUT_MS, GroupProtocol, ProtocolParts
-from .membership import Assigned, Event, Fatal, Lost, OffsetAndMetadata, Rebalance
+from .membership import Assigned, Event, Fatal, Lost, Meanwhile, OffsetAndMetadata, Rebalance
 from .offsets import GroupOffsets
 from .requests import GroupMemberConfig
 from .standstill import Standstill
@@ -116,9 +116,12 @@ class ProtocolMember:
         self._join_pending = True
         self._connection.submit(self._protocol.join, topics, user_data, reason, self._losses_seen)
 
-    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], meanwhile: Meanwhile | None = None) -> None:
         """Commit and wait."""
-        self._wait(self.commit_async(offsets))
+        asked = self.commit_async(offsets)
+        if meanwhile is not None:
+            meanwhile(asked)
+        self._wait(asked)
 
     def commit_async(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Future[None]:
         """Commit without waiting."""
