@@ -10,18 +10,13 @@ cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy
 
-from penstock.kernel.messages cimport Message, Origin
+from penstock.kernel.messages cimport Message, Origin, key_from
 
 import confluent_kafka
 from confluent_kafka import KafkaError
 
 from penstock.kernel.librdkafka import PATH, handle_of
-
-cdef extern from "Python.h":
-    str PyUnicode_New(Py_ssize_t, int)
-    void *PyUnicode_1BYTE_DATA(object)
 
 cdef extern from "librdkafka.h":
     ctypedef struct rd_message:
@@ -54,26 +49,6 @@ cdef extern from "librdkafka.h":
 
 cdef object _bytes(const void *data, size_t size):
     return None if data is NULL else PyBytes_FromStringAndSize(<const char *>data, size)
-
-
-cdef enum:
-    ASCII = 127
-
-
-cdef object _key_of(const rd_message *record, Origin origin):
-    """Return a record's key as a Message has it: at once as the text that it will be asked for, if that is ASCII."""
-    cdef const char *data = <const char *>record.key
-    cdef size_t index
-    cdef unsigned char seen = 0
-    if data is NULL or not origin.has_texts:
-        return _bytes(data, record.key_len)
-    for index in range(record.key_len):
-        seen |= <unsigned char>data[index]
-    if seen > ASCII:
-        return _bytes(data, record.key_len)
-    text = PyUnicode_New(record.key_len, ASCII)
-    memcpy(PyUnicode_1BYTE_DATA(text), data, record.key_len)
-    return text
 
 
 cdef bint _surely_has_no_headers(const rd_message *record):
@@ -180,7 +155,7 @@ cdef class Fetcher:
                     run = records.setdefault((origin.topic, origin.partition), [])
                 message._origin = origin
                 message._timestamp = rd_message_timestamp(record, &message._timestamp_type)
-                message._key = _key_of(record, origin)
+                message._key = None if record.key is NULL else key_from(<const char *>record.key, record.key_len, origin)
                 message._value = _bytes(record.payload, record.len)
                 message._headers = _headers_of(record)
                 run.append(message)

@@ -7,9 +7,8 @@ Kafka: DefaultRecordBatch, DefaultRecord). All of them come from the network: no
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport INT64_MIN, int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
-from libc.string cimport memcpy
 
-from penstock.kernel.messages cimport Message, Origin
+from penstock.kernel.messages cimport Message, Origin, key_from
 
 import gzip
 import zlib
@@ -17,12 +16,7 @@ import zlib
 from crc32c import crc32c
 from lz4.frame import decompress as lz4_decompress
 
-cdef extern from "Python.h":
-    str PyUnicode_New(Py_ssize_t, int)
-    void *PyUnicode_1BYTE_DATA(object)
-
 cdef enum:
-    ASCII = 127
     # Where in a record batch its fields are.
     LENGTH_AT = 8
     LEADER_EPOCH_AT = 12
@@ -285,23 +279,14 @@ cdef class RecordBatches:
         return found
 
     cdef object key_of(self, const uint8_t **at, const uint8_t *end):
-        """Return a key as a Message has it: at once as the text that it will be asked for, if that is ASCII."""
-        cdef const uint8_t *behind_size = at[0]
-        cdef int64_t size, index
-        cdef uint8_t seen = 0
-        if not self.origin.has_texts:
-            return self.bytes_of(at, end)
-        size = varint(&behind_size, end)
-        if not follows(size, behind_size, end):
-            return self.bytes_of(at, end)
-        for index in range(size):
-            seen |= behind_size[index]
-        if seen > ASCII:
-            return self.bytes_of(at, end)
-        text = PyUnicode_New(size, ASCII)
-        memcpy(PyUnicode_1BYTE_DATA(text), behind_size, size)
-        at[0] = behind_size + size
-        return text
+        cdef int64_t size = varint(at, end)
+        if size == -1:
+            return None
+        if not follows(size, at[0], end):
+            raise self.corrupt()
+        found = key_from(<const char *>at[0], size, self.origin)
+        at[0] += size
+        return found
 
     cdef list headers_of(self, const uint8_t **at, const uint8_t *end):
         cdef int64_t count = varint(at, end)

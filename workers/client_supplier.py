@@ -19,7 +19,8 @@ from penstock.topology.errors import ConfigError
 from penstock.topology.streams_config import StreamsConfig
 
 from .clock import Clock, SystemClock
-from .fetching.fetch_settings import FetchSettings, connection_settings, fetch_settings, unknown_settings
+from .fetching.fetch_settings import FetchSettings, fetch_settings, unknown_settings
+from .kafka_connections import connection_settings
 from .membership.group_member import GroupMember
 from .membership.group_metadata import verify_layout
 from .membership.membership import Assign

@@ -27,6 +27,8 @@ from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest, Met
 
 from penstock.topology.errors import StreamsError
 
+from .security_config import kafka_python_security
+
 T = TypeVar("T")
 
 #: Names that this module uses.
@@ -42,11 +44,26 @@ _NAMES: Mapping[object, tuple[str, ...]] = {
 #: reported once, in our words.
 _NOISY_LOGGERS = ("kafka.net.manager", "kafka.net.connection", "kafka.net.transport", "kafka.cluster")
 
+#: librdkafka's names of settings of connections that kafka-python knows too.
+CONNECTION_SETTINGS: Mapping[str, str] = {
+    "bootstrap.servers": "bootstrap_servers",
+    "client.id": "client_id",
+    "socket.timeout.ms": "request_timeout_ms",
+    "reconnect.backoff.ms": "reconnect_backoff_ms",
+    "reconnect.backoff.max.ms": "reconnect_backoff_max_ms",
+    "connections.max.idle.ms": "connections_max_idle_ms",
+    "socket.connection.setup.timeout.ms": "socket_connection_setup_timeout_ms",
+    "receive.message.max.bytes": "receive_message_max_bytes",
+    "client.dns.lookup": "client_dns_lookup",
+}
+
+#: The longest answer that is taken, in bytes: librdkafka's default.
+RECEIVE_MAX_BYTES = 100_000_000
 #: Overrides of the layer's defaults, which are those of a small client: its reconnect back-off grows to 30 s and it
-#: refuses answers above 1 MB, which a leader's JoinGroup of a big application exceeds (librdkafka allows 100 MB).
+#: refuses answers above 1 MB, which a leader's JoinGroup of a big application exceeds.
 _DEFAULTS: Mapping[str, Any] = {
     "reconnect_backoff_max_ms": 1000,
-    "receive_message_max_bytes": 100_000_000,
+    "receive_message_max_bytes": RECEIVE_MAX_BYTES,
     "slow_task_threshold_secs": 0,  # the leader's assign runs on the IO thread and may take longer than its 0.1 s
 }
 
@@ -58,7 +75,7 @@ class UnreachableError(Exception):
 class KafkaConnections:
     """Connections to the brokers, and the IO thread that owns them.
 
-    config: keyword arguments of kafka-python's client (see workers/security_config.py).
+    config: keyword arguments of kafka-python's client; see connection_settings.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -238,3 +255,9 @@ def require_names(owners: Mapping[object, tuple[str, ...]]) -> None:
             f"kafka-python {kafka.__version__} lacks {', '.join(missing)}, which membership and fetching are built on. "
             "Install the version that penstock pins: pip install 'kafka-python==3.0.12'."
         )
+
+
+def connection_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keyword arguments of kafka-python's client for librdkafka's settings; raises ConfigError."""
+    known = {ours: settings[name] for name, ours in CONNECTION_SETTINGS.items() if name in settings}
+    return known | kafka_python_security(settings)

@@ -34,8 +34,7 @@ class RestoreBudget(NamedTuple):
     """How long one call restores, in ms, and how many records of changelogs it takes at once.
 
     A larger batch makes a larger write, which costs less for each row, and of several records of a key one row; but
-    tasks that run wait for it. It is never more than what the consumer has fetched ahead, which
-    queued.max.messages.kbytes limits.
+    tasks that run wait for it. It is never more than what was fetched ahead.
     """
 
     ms: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -18,6 +18,8 @@ from penstock.workers.log_context import PrefixedLogger
 from tests.record_bytes import Given, GivenAnswer, GivenBatch, GivenResponse, encoded_log, encoded_response
 
 RECEIVE_SECONDS = 5.0
+IN_0, IN_1 = TopicPartition("in", 0), TopicPartition("in", 1)
+LOG = PrefixedLogger("penstock.test", "")
 
 
 class Request:
@@ -116,7 +118,7 @@ class FetchStage:
         self.clock = ManualClock()
         self.brokers = PlayedBrokers(leaders)
         self.settings = FetchSettings(max_wait_ms=100, queue_backoff_ms=10, check_crcs=True, **settings)
-        self.fetcher = Fetcher(self.brokers, self.settings, self.clock, PrefixedLogger("penstock.test", ""))
+        self.fetcher = Fetcher(self.brokers, self.settings, self.clock, LOG)
 
     def fetch(self, limit: int = 1_000) -> tuple[dict[TopicPartition, list[int]], list[tuple[Any, ...]]]:
         """Return offsets by partition, and (topic, partition, offset, code) of the events; waits for nothing."""
@@ -132,6 +134,13 @@ class FetchStage:
             records, events = self.fetch()
             found = ({**found[0], **records}, [*found[1], *events])
         return found
+
+
+def two_partitions() -> Iterator[FetchStage]:
+    """A stage for a fixture: two partitions that broker 1 leads."""
+    made = FetchStage({IN_0: Leader(1, 5), IN_1: Leader(1, 6)}, read_committed=False)
+    yield made
+    made.fetcher.close()
 
 
 def log_of(count: int, base_offset: int = 0, **batch: Any) -> bytes:

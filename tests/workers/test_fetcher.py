@@ -11,7 +11,7 @@ from typing import Any
 import kafka.errors as kafka_errors
 import pytest
 from confluent_kafka import KafkaError
-from fetch_stage import FetchStage, PlayedBrokers, log_of
+from fetch_stage import IN_0, IN_1, LOG, FetchStage, PlayedBrokers, log_of, two_partitions
 
 from penstock import kernel
 from penstock.topology.errors import StreamsError
@@ -20,23 +20,18 @@ from penstock.workers.clock import SystemClock
 from penstock.workers.fetching.brokers import Leader, Leaders
 from penstock.workers.fetching.fetch_settings import FetchSettings
 from penstock.workers.fetching.fetcher import Fetcher
-from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.record_source import NotFetchableError
 from tests.record_bytes import Given, GivenAnswer, GivenBatch, control_batch, encoded_log
 
 pytestmark = pytest.mark.skipif(kernel.record_batches is None, reason="the compiled kernel is not built here")
 
-IN_0, IN_1 = TopicPartition("in", 0), TopicPartition("in", 1)
 EOF = KafkaError._PARTITION_EOF
-LOG = PrefixedLogger("penstock.test", "")
 
 
 @pytest.fixture
 def stage() -> Iterator[FetchStage]:
     """Two partitions that broker 1 leads."""
-    made = FetchStage({IN_0: Leader(1, 5), IN_1: Leader(1, 6)}, read_committed=False)
-    yield made
-    made.fetcher.close()
+    yield from two_partitions()
 
 
 def assigned(stage: FetchStage, offsets: dict[TopicPartition, int]) -> Any:
@@ -224,6 +219,14 @@ def test_what_cannot_be_read_is_told_once_and_not_asked_for_until_it_is_assigned
     stage.fetcher.assign({IN_0: 5})
     stage.run()
     assert stage.brokers.request().offsets == {IN_0: 5}
+
+
+def test_what_was_fetched_before_an_offset_that_is_not_there_is_read_first(stage: FetchStage) -> None:
+    stage.brokers.reply(assigned(stage, {IN_0: 0}), GivenAnswer(0, high_watermark=9, records=log_of(4)))
+    assert stage.fetch(1) == ({IN_0: [0]}, [])
+    stage.brokers.reply(stage.brokers.request(), GivenAnswer(0, error=KafkaError.OFFSET_OUT_OF_RANGE))
+    assert stage.fetch(2) == ({IN_0: [1, 2]}, [])
+    assert stage.fetch() == ({IN_0: [3]}, [("in", 0, 4, KafkaError.OFFSET_OUT_OF_RANGE)])
 
 
 def test_a_broken_batch_is_told_behind_the_records_before_it(stage: FetchStage) -> None:

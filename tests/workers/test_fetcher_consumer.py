@@ -7,29 +7,23 @@ from collections.abc import Iterator
 import kafka.errors as kafka_errors
 import pytest
 from confluent_kafka import KafkaError
-from fetch_stage import FetchStage, log_of
+from fetch_stage import IN_0, IN_1, LOG, FetchStage, log_of, two_partitions
 from memory_kafka import Cluster, ManualClock, MemoryConsumer
 
 from penstock import kernel
 from penstock.topology.errors import MissingSourceTopicError, StreamsError
 from penstock.topology.records import TopicPartition
-from penstock.workers.fetching.brokers import Leader, Leaders
-from penstock.workers.log_context import PrefixedLogger
+from penstock.workers.fetching.brokers import Leaders
 from penstock.workers.partition_consumer import InvalidOffsetError, PartitionConsumer
 from tests.record_bytes import SNAPPY, Given, GivenAnswer, GivenBatch, encoded_log
 
 pytestmark = pytest.mark.skipif(kernel.record_batches is None, reason="the compiled kernel is not built here")
 
-IN_0, IN_1 = TopicPartition("in", 0), TopicPartition("in", 1)
-LOG = PrefixedLogger("penstock.test", "")
-
 
 @pytest.fixture
 def stage() -> Iterator[FetchStage]:
     """Two partitions that broker 1 leads."""
-    made = FetchStage({IN_0: Leader(1, 5), IN_1: Leader(1, 6)}, read_committed=False)
-    yield made
-    made.fetcher.close()
+    yield from two_partitions()
 
 
 @pytest.fixture

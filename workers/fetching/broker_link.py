@@ -17,9 +17,6 @@ from .broker_socket import BrokerSocket
 from .brokers import Brokers, TooOldError
 from .fetch_settings import FetchSettings
 
-#: Longest answer without ``receive.message.max.bytes``: librdkafka's default.
-ANSWER_BYTES = 100_000_000
-
 
 class LinkState(Enum):
     """CLOSED: not connected, perhaps until a moment. WAITING: for an answer."""
@@ -134,8 +131,7 @@ class BrokerLink:
         if error is not None:
             self._lose(error, now_ms)
             return
-        limit = int(self._settings.connection.get("receive_message_max_bytes", ANSWER_BYTES))
-        self._socket = BrokerSocket(opening.result(), limit)
+        self._socket = BrokerSocket(opening.result(), self._settings.max_answer_bytes)
         self._selector.register(self._socket, selectors.EVENT_READ)
         self._not_before_ms, self.failure = 0, None
         self._states.transition_to(_S.IDLE)

@@ -55,15 +55,25 @@ class Brokers(Protocol):
 
 
 class KafkaBrokers:
-    """The brokers of a real cluster. config: keyword arguments of kafka-python's client."""
+    """The brokers of a real cluster. config: keyword arguments of kafka-python's client.
+
+    There is an IO thread as soon as something is asked: many an application never restores.
+    """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        self._connections = KafkaConnections(config)
+        self._config = config
+        self._opened: KafkaConnections | None = None
+
+    @property
+    def _connections(self) -> KafkaConnections:
+        if self._opened is None:
+            self._opened = KafkaConnections(self._config)
+        return self._opened
 
     @property
     def failure(self) -> BaseException | None:
         """See Brokers."""
-        return self._connections.failure
+        return None if self._opened is None else self._opened.failure
 
     def leaders(self, topics: Collection[str], on_done: Callable[[], None]) -> Future[Leaders]:
         """See Brokers."""
@@ -84,7 +94,8 @@ class KafkaBrokers:
 
     def close(self) -> None:
         """See Brokers."""
-        self._connections.close()
+        if self._opened is not None:
+            self._opened.close()
 
 
 def _told(future: Future[T], on_done: Callable[[], None]) -> Future[T]:

@@ -6,20 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..security_config import is_security_key, kafka_python_security
-
-#: librdkafka's names of settings of connections that kafka-python knows too.
-CONNECTION_SETTINGS: Mapping[str, str] = {
-    "bootstrap.servers": "bootstrap_servers",
-    "client.id": "client_id",
-    "socket.timeout.ms": "request_timeout_ms",
-    "reconnect.backoff.ms": "reconnect_backoff_ms",
-    "reconnect.backoff.max.ms": "reconnect_backoff_max_ms",
-    "connections.max.idle.ms": "connections_max_idle_ms",
-    "socket.connection.setup.timeout.ms": "socket_connection_setup_timeout_ms",
-    "receive.message.max.bytes": "receive_message_max_bytes",
-    "client.dns.lookup": "client_dns_lookup",
-}
+from ..kafka_connections import CONNECTION_SETTINGS, RECEIVE_MAX_BYTES, connection_settings
+from ..security_config import is_security_key
 
 #: Fields of FetchSettings by librdkafka's names (of aliases, the last one that is given wins, as there).
 _FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
@@ -34,6 +22,7 @@ _FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "max.partition.fetch.bytes": ("max_partition_bytes", int),
     "fetch.queue.backoff.ms": ("queue_backoff_ms", int),
     "retry.backoff.ms": ("retry_backoff_ms", int),
+    "receive.message.max.bytes": ("max_answer_bytes", int),
     "socket.timeout.ms": ("request_timeout_ms", int),
     "metadata.max.age.ms": ("metadata_max_age_ms", int),
     "topic.metadata.propagation.max.ms": ("unknown_topic_ms", int),
@@ -65,6 +54,7 @@ class FetchSettings:
     min_bytes: int = 1
     max_bytes: int = 52_428_800
     max_partition_bytes: int = 1_048_576
+    max_answer_bytes: int = RECEIVE_MAX_BYTES
     queue_backoff_ms: int = 1_000
     retry_backoff_ms: int = 100
     request_timeout_ms: int = 60_000
@@ -83,9 +73,3 @@ def fetch_settings(settings: Mapping[str, Any]) -> FetchSettings:
     """Return what a consumer's settings, all of them known, mean; raises ConfigError for TLS and SASL ones."""
     fields = {field: read(settings[name]) for name, (field, read) in _FIELDS.items() if name in settings}
     return FetchSettings(**fields, connection=connection_settings(settings))
-
-
-def connection_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keyword arguments of kafka-python's client for librdkafka's settings; raises ConfigError."""
-    known = {ours: settings[name] for name, ours in CONNECTION_SETTINGS.items() if name in settings}
-    return known | kafka_python_security(settings)

@@ -70,9 +70,10 @@ class Fetcher:
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._leaders = LeaderTable(brokers, settings, self._wake)
         self._fetches: dict[TopicPartition, PartitionFetch] = {}
-        self._links: dict[int, tuple[BrokerLink, Asked]] = {}  # with what its request asks for
+        self._links: dict[int, BrokerLink] = {}
+        self._asked: dict[int, Asked] = {}  # by the last request to each broker
         self._buffer = FetchBuffer()
-        self._events: list[PartitionEvent] = []  # not behind any record
+        self._events: list[PartitionEvent] = []  # of the client
         self._told: dict[int | None, str] = {}  # failures by broker, None: of the question for leaders
         self._ask_at = 0  # in ms: when there may be something to ask for, though nothing happens before
 
@@ -92,7 +93,7 @@ class Fetcher:
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         """See RecordSource."""
         for partition in partitions:
-            self._fetches.pop(partition).is_read = False
+            self._fetches.pop(partition).is_assigned = False
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """See RecordSource."""
@@ -150,7 +151,7 @@ class Fetcher:
         return records, events
 
     def _wait(self, now: int, deadline: int) -> None:
-        due = (self._leaders.next_at(), *(link.next_at(now) for link, _ in self._links.values()), *self._retries(now))
+        due = (self._leaders.next_at(), *(link.next_at(now) for link in self._links.values()), *self._retries(now))
         until = min((deadline, *(at for at in due if at is not None)))
         for key, _ in self._selector.select(max(until - now, 1) / 1000):
             if key.fileobj is self._woken:
@@ -167,7 +168,7 @@ class Fetcher:
         if self._leaders.advance(self._fetches, now):
             self._give_up_unreadable(now)
             self._ask_at = 0
-        for node, (link, asked) in list(self._links.items()):
+        for node, link in self._links.items():
             before = link.state
             answer = link.advance(now)
             if link.state is not before:
@@ -175,8 +176,7 @@ class Fetcher:
                 if link.state is LinkState.CLOSED:
                     self._leave(node, now)
             if answer is not None:
-                self._links[node] = link, {}
-                self._take_answer(node, asked, answer, now)
+                self._take_answer(node, self._asked[node], answer, now)
             self._note(f"Broker {node} cannot be read from", node, link.failure)
         self._note("The leaders of partitions cannot be asked for", None, self._leaders.failure)
 
@@ -200,21 +200,21 @@ class Fetcher:
 
     def _give_up_unreadable(self, now: int) -> None:
         for fetch in self._fetches.values():
-            code = self._leaders.error_of(fetch.partition, now) if fetch.is_read else None
+            code = None if fetch.has_failed else self._leaders.error_of(fetch.partition, now)
             if code is not None:
                 self._fail(fetch, KafkaError(code))
 
     def _fail(self, fetch: PartitionFetch, error: KafkaError) -> None:
-        """Read a partition no more until it is assigned anew, and say why."""
-        fetch.is_read = False
-        self._events.append(PartitionEvent(fetch.partition, fetch.next_offset, error))
+        """Ask for a partition no more until it is assigned anew, and say why, behind what was fetched of it before."""
+        fetch.has_failed = True
+        self._buffer.put(Buffered(fetch, None, PartitionEvent(fetch.partition, fetch.next_offset, error)))
 
     # Asking
 
     def _ask(self, now: int) -> None:
         """Ask each broker that may be asked, and has partitions that are wanted."""
         for node, fetches in self._by_node(now).items():
-            link, _ = self._links.get(node) or self._new_link(node)
+            link = self._links.get(node) or self._new_link(node)
             if link.state is LinkState.WAITING:
                 continue
             wanted = [fetch for fetch in fetches if not self._has_enough(fetch)]
@@ -229,7 +229,7 @@ class Fetcher:
         """Return the partitions that may be read now, by the broker to ask."""
         found = defaultdict(list)
         for fetch in self._fetches.values():
-            if fetch.is_read and not fetch.paused and now >= fetch.retry_at_ms:
+            if not (fetch.has_failed or fetch.paused) and now >= fetch.retry_at_ms:
                 node = self._node_of(fetch, now)
                 if node is not None:
                     found[node].append(fetch)
@@ -244,11 +244,10 @@ class Fetcher:
             fetch.replica = None
         return leader.node if fetch.replica is None else fetch.replica
 
-    def _new_link(self, node: int) -> tuple[BrokerLink, Asked]:
+    def _new_link(self, node: int) -> BrokerLink:
         link = BrokerLink(node, self._brokers, self._settings, self._selector, self._wake, self._log)
-        made: tuple[BrokerLink, Asked] = (link, {})
-        self._links[node] = made
-        return made
+        self._links[node] = link
+        return link
 
     def _send(self, link: BrokerLink, wanted: list[PartitionFetch], now: int, waits: bool) -> None:
         """Ask for partitions. waits: there is none beside them whose records may soon be wanted."""
@@ -263,7 +262,7 @@ class Fetcher:
             self._settings.max_wait_ms if waits else min(self._settings.queue_backoff_ms, self._settings.max_wait_ms)
         )
         link.send(lambda number: fetch_request(self._settings, number, max_wait, topics), max_wait, now)
-        self._links[link.node] = link, {fetch.partition: fetch for fetch in wanted}
+        self._asked[link.node] = {fetch.partition: fetch for fetch in wanted}
 
     # Answers
 
@@ -273,7 +272,7 @@ class Fetcher:
                 self._retry(each, answer.error, now)
         for found in answer.partitions:
             fetch = asked.get(TopicPartition(found.topic, found.partition))
-            if fetch is None or not fetch.is_read:
+            if fetch is None or fetch.has_failed or not fetch.is_assigned:
                 continue
             if found.error:
                 self._take_error(node, fetch, found, now)
@@ -321,7 +320,6 @@ class Fetcher:
         return None
 
     def _take_error(self, node: int, fetch: PartitionFetch, found: record_batches.PartitionAnswer, now: int) -> None:
-        error = KafkaError(found.error)
         if found.error == KafkaError.OFFSET_OUT_OF_RANGE and fetch.replica != node:
             self._fail(fetch, KafkaError(found.error, f"offset {fetch.next_offset} is not on broker {node}"))
         elif found.error in _MOVED or found.error in _AGAIN or fetch.replica == node:
@@ -329,7 +327,7 @@ class Fetcher:
                 self._leaders.learn(fetch.partition, Leader(found.leader, found.leader_epoch))
             self._retry(fetch, found.error, now)
         else:
-            self._fail(fetch, error)
+            self._fail(fetch, KafkaError(found.error))
 
     def _retry(self, fetch: PartitionFetch, code: int, now: int) -> None:
         self._log.debug("Fetching %s again after %s", fetch.partition, KafkaError(code).name())
@@ -340,7 +338,7 @@ class Fetcher:
 
     def close(self) -> None:
         """Close all connections."""
-        for link, _ in self._links.values():
+        for link in self._links.values():
             link.close()
         self._brokers.close()
         self._selector.close()

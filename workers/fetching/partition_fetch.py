@@ -49,7 +49,8 @@ class PartitionFetch:
         self.last_epoch = -1  # of the last record that was fetched
         self.high_watermark: int | None = None
         self.paused = False
-        self.is_read = True  # False: it was unassigned, or failed until it is assigned anew
+        self.is_assigned = True
+        self.has_failed = False  # it is not asked for until it is assigned anew
         self.told_end = -1
         self.retry_at_ms = 0
         self.replica: int | None = None  # a broker that is nearer than the leader (KIP-392)
@@ -98,7 +99,7 @@ class FetchBuffer:
             turns -= 1
             buffered = self._buffered.popleft()
             fetch = buffered.fetch
-            if not fetch.is_read:
+            if not fetch.is_assigned:
                 continue
             if fetch.paused:
                 fetch.parked.append(buffered)
@@ -106,7 +107,7 @@ class FetchBuffer:
             if buffered.batches is not None:
                 run = records.setdefault(fetch.partition, [])
                 left -= self._take_from(buffered, run, left)
-                if not buffered.batches.finished and fetch.is_read:
+                if buffered.batches is not None and not buffered.batches.finished:
                     self._put_back(buffered)
                     continue
             fetch.waiting -= 1
@@ -130,7 +131,8 @@ class FetchBuffer:
             return int(buffered.batches.take(run, limit))
         except record_batches.CorruptRecordsError as error:
             fetch = buffered.fetch
-            fetch.is_read = False
+            fetch.is_assigned, fetch.has_failed = False, True  # nothing behind it is of use
+            buffered.batches = None
             buffered.event = PartitionEvent(fetch.partition, -1, KafkaError(KafkaError._BAD_MSG, str(error)))
             return 0
         except record_batches.UnknownFormatError as error:
