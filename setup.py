@@ -7,6 +7,11 @@ try:
 except ImportError:
     extensions = []
 else:
+    # The same are kernel.MODULES.
+    MODULES = (
+        *("buffers", "cells", "rows", "messages", "record_batches", "fetch"),
+        *("sinks", "produce", "record_accumulator"),
+    )
     extensions = cythonize(
         [
             Extension(
@@ -16,7 +21,7 @@ else:
                 extra_compile_args=["-O3"],
                 optional=True,
             )
-            for name in ("buffers", "cells", "rows", "messages", "record_batches", "fetch", "produce")
+            for name in MODULES
         ],
         language_level=3,
     )

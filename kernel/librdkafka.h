@@ -57,7 +57,6 @@ typedef int (*rd_on_acknowledgement)(void *rk, rd_message *message, void *opaque
     F(int64_t, message_timestamp, (const rd_message *, int *))                                                  \
     F(int, message_headers, (const rd_message *, void **))                                                      \
     F(int32_t, message_leader_epoch, (const rd_message *))                                                      \
-    F(int32_t, msg_partitioner_murmur2, (const void *, const void *, size_t, int32_t, void *, void *))          \
     F(int, header_get_all, (const void *, size_t, const char **, const void **, size_t *))                      \
     F(const char *, message_errstr, (const rd_message *))                                                       \
     F(void, message_destroy, (rd_message *))                                                                    \

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from penstock.kernel import produce
+from penstock.kernel import sinks
 
 from .error_handling import ErrorHandling
 from .errors import StreamsError
@@ -108,9 +108,9 @@ def _compiled_send(
             return None
         to_key = inline(inner.serializer)
     key, value = to_key.compiled, to_value.compiled
-    if produce is None or key is None or value is None:
+    if sinks is None or key is None or value is None:
         return None
-    send: CompiledSend | None = produce.sink_for(task.send, topic, key, value, times)
+    send: CompiledSend | None = sinks.sink_for(task.send, topic, key, value, times)
     return send
 
 

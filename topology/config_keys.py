@@ -244,7 +244,7 @@ _TABLE = (
               "Which records are read.", one_of("read_uncommitted", "read_committed"), client="consumer"),
     # -- the producer; found behind producer. too
     ConfigKey("linger.ms", MS, 100,
-              "How long records wait for a fuller batch; with idempotence 0 counts as 0.25.",
+              "How long records wait for a fuller batch; where librdkafka writes, 0 counts as 0.25.",
               at_least(0), client="producer"),
     ConfigKey("acks", STRING, "all",
               "Who must have a record before it counts as written.", one_of("all", "-1", "0", "1"), client="producer"),
@@ -264,6 +264,9 @@ _TABLE = (
               "Each slot is a static member, so that a replaced process gets its tasks back."),
     ConfigKey("penstock.fetcher", STRING, "auto",
               "Who reads records: auto: Penstock itself, where it knows all of a consumer's settings; librdkafka.",
+              one_of("auto", "librdkafka")),
+    ConfigKey("penstock.sender", STRING, "auto",
+              "Who writes records without transactions: auto: Penstock, where it knows all settings; librdkafka.",
               one_of("auto", "librdkafka")),
     ConfigKey("penstock.worker.beat.interval.ms", MS, 1_000,
               "How often a stream thread reports its status to the supervisor.", at_least(10)),

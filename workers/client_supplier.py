@@ -19,7 +19,8 @@ from penstock.topology.errors import ConfigError
 from penstock.topology.streams_config import StreamsConfig
 
 from .clock import Clock, SystemClock
-from .fetching.fetch_settings import FetchSettings, fetch_settings, unknown_settings
+from .fetching import fetch_settings as fetching
+from .fetching.fetch_settings import FetchSettings
 from .kafka_connections import connection_settings
 from .membership.group_member import GroupMember
 from .membership.group_metadata import verify_layout
@@ -28,6 +29,8 @@ from .membership.offsets_reader import GroupOffsetsReader
 from .membership.requests import GroupMemberConfig
 from .membership.streams_group_member import StreamsGroupMember
 from .membership.streams_topology import StreamsTopology
+from .producing import produce_settings as producing
+from .producing.produce_settings import ProduceSettings
 from .security_config import check_security_keys
 from .transactional_producer import TransactionalProducer
 
@@ -80,6 +83,12 @@ class AssignedConsumer(Consumer):
     fetch_settings: FetchSettings | None = None
 
 
+class ReplaceableProducer(Producer):
+    """A Producer. produce_settings: how a KafkaProducer writes in its place, None if librdkafka is to write."""
+
+    produce_settings: ProduceSettings | None = None
+
+
 class KafkaClientSupplier:
     """Makes clients from one configuration; ``default.client.supplier`` may name a subclass.
 
@@ -120,11 +129,11 @@ class KafkaClientSupplier:
     def _fetch_settings(self, settings: Mapping[str, Any]) -> FetchSettings | None:
         if self._config["penstock.fetcher"] == "librdkafka":
             return None
-        unknown = unknown_settings(settings)
+        unknown = fetching.unknown_settings(settings)
         if unknown:
             LOG.info("Reading with librdkafka, which knows %s", ", ".join(unknown))
             return None
-        return fetch_settings(settings)
+        return fetching.fetch_settings(settings)
 
     def get_producer(
         self, client_id: str, settings: Mapping[str, Any] | None = None, transactional_id: str | None = None
@@ -136,8 +145,9 @@ class KafkaClientSupplier:
         """
         config = self._config
         own = {name: config[name] for name in _FOR_PRODUCER}
+        linger_ms = own["linger.ms"]
         if own["enable.idempotence"]:
-            own["linger.ms"] = max(own["linger.ms"], LEAST_LINGER_MS)
+            own["linger.ms"] = max(linger_ms, LEAST_LINGER_MS)
         if transactional_id is not None:
             self._verify_layout()
             # librdkafka ends a record's time with its transaction's; a longer one is an error there.
@@ -146,10 +156,21 @@ class KafkaClientSupplier:
         given, settings = self._given("producer."), dict(settings or {})
         if given.get(_PLUGINS) and settings.get(_PLUGINS):
             settings[_PLUGINS] = f"{given[_PLUGINS]};{settings[_PLUGINS]}"
-        return _make(
-            Producer if transactional_id is None else TransactionalProducer,
-            {**self._common(client_id, "producer."), **own, **given, **_PRODUCER_FIXED, **settings},
-        )
+        settings = {**self._common(client_id, "producer."), **own, **given, **_PRODUCER_FIXED, **settings}
+        if transactional_id is not None:
+            return _make(TransactionalProducer, settings)
+        producer = _make(ReplaceableProducer, settings)
+        producer.produce_settings = self._produce_settings({**settings, "linger.ms": linger_ms})
+        return producer
+
+    def _produce_settings(self, settings: Mapping[str, Any]) -> ProduceSettings | None:
+        if self._config["penstock.sender"] == "librdkafka":
+            return None
+        unknown = producing.unknown_settings(settings)
+        if unknown:
+            LOG.info("Writing with librdkafka, which knows %s", ", ".join(unknown))
+            return None
+        return producing.produce_settings(settings)
 
     def _verify_layout(self) -> None:
         """Check, before the first transaction, that the group fences the offsets in it; see group_metadata."""

@@ -24,6 +24,7 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaTCPTransport
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest, MetadataRequest
+from kafka.protocol.producer import InitProducerIdRequest
 
 from penstock.topology.errors import StreamsError
 
@@ -131,18 +132,31 @@ class KafkaConnections:
         named = SimpleNamespace(node_id=f"{found.node_id}-{purpose}", host=found.host, port=found.port, error_code=0)
         return str(self._manager.cluster.add_coordinator(named, CoordinatorType.GROUP, purpose))
 
-    async def metadata(self, topics: Collection[str]) -> Any:
+    async def metadata(self, topics: Collection[str], creates_topics: bool = False) -> Any:
         """Ask any broker for the topics' partitions; return the response. Its brokers can be connected to by their ids.
 
-        Raises UnreachableError, or the broker's error.
+        creates_topics: the broker may make those that are not there. Raises UnreachableError, or the broker's error.
         """
+        asked = [MetadataRequest.MetadataRequestTopic(name=topic) for topic in sorted(topics)]
+        request = MetadataRequest(topics=asked, allow_auto_topic_creation=creates_topics)
+        response = await self.send(self._any_node(), request)
+        self._manager.cluster.update_metadata(response)
+        return response
+
+    async def producer_id(self) -> tuple[int, int]:
+        """Ask any broker for a producer id without transactions; return it and its epoch. Raises as metadata does."""
+        request = InitProducerIdRequest(
+            transactional_id=None, transaction_timeout_ms=-1, producer_id=-1, producer_epoch=-1
+        )
+        response = await self.send(self._any_node(), request)
+        raise_for_code(response.error_code)
+        return response.producer_id, response.producer_epoch
+
+    def _any_node(self) -> Any:
         node = self._manager.least_loaded_node()
         if node is None:  # none is known yet, or none can be reached
             node = random.choice(self._manager.cluster.bootstrap_brokers()).node_id
-        asked = [MetadataRequest.MetadataRequestTopic(name=topic) for topic in sorted(topics)]
-        response = await self.send(node, MetadataRequest(topics=asked, allow_auto_topic_creation=False))
-        self._manager.cluster.update_metadata(response)
-        return response
+        return node
 
     async def take_socket(self, node_id: int, api_key: int, version: int) -> socket.socket:
         """Return a new connection to a broker, authenticated, for requests that are made and read elsewhere.
@@ -252,7 +266,7 @@ def require_names(owners: Mapping[object, tuple[str, ...]]) -> None:
     ]
     if missing:
         raise StreamsError(
-            f"kafka-python {kafka.__version__} lacks {', '.join(missing)}, which membership and fetching are built on. "
+            f"kafka-python {kafka.__version__} lacks {', '.join(missing)}, which membership and clients are built on. "
             "Install the version that penstock pins: pip install 'kafka-python==3.0.12'."
         )
 

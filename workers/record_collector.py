@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from confluent_kafka import KafkaException
 
-from penstock.kernel import produce as compiled
+from penstock.kernel import sinks as compiled
 from penstock.topology.records import Headers, RawRecord, TaskId, TopicPartition
 
 from .streams_producer import StreamsProducer
@@ -25,14 +25,12 @@ LogChange = Callable[..., None]
 
 #: librdkafka's "the partitioner decides".
 UNASSIGNED = -1
-#: librdkafka takes timestamp 0 for "now", which would move a record from 1970 to today; 1 ms after it is closest.
-EARLIEST_TIMESTAMP = 1
-NOW = 0
 
 
 def make_send(producer: StreamsProducer, task_id: TaskId | None = None) -> Send:
     """Return a task's send. It raises the error of an earlier record, as Kafka Streams' does."""
     produce, errors, check, produce_later = producer.produce, producer.errors, producer.check, producer.produce_later
+    now, earliest = producer.now, producer.earliest
 
     def send(
         topic: str,
@@ -45,7 +43,7 @@ def make_send(producer: StreamsProducer, task_id: TaskId | None = None) -> Send:
         if errors:
             check()
         to = UNASSIGNED if partition is None else partition
-        at = NOW if timestamp is None else timestamp or EARLIEST_TIMESTAMP
+        at = now if timestamp is None else timestamp or earliest
         try:
             produce(topic, value, key, to, None, None, at, list(headers) if headers else None)
         except BufferError:
@@ -64,6 +62,7 @@ def make_log_change(
 ) -> LogChange:
     """Return a task's log_change. changelogs: by store; stores whose source topic is the changelog are not in it."""
     produce, errors, check, produce_later = producer.produce, producer.errors, producer.check, producer.produce_later
+    now, earliest = producer.now, producer.earliest
 
     def log_change(
         store_name: str, key: bytes, value: bytes | None, timestamp: int | None, headers: Headers = None
@@ -71,7 +70,7 @@ def make_log_change(
         if errors:
             check()
         topic, partition = changelogs[store_name]
-        at = NOW if timestamp is None else timestamp or EARLIEST_TIMESTAMP
+        at = now if timestamp is None else timestamp or earliest
         try:
             produce(topic, value, key, partition, None, None, at, list(headers) if headers else None)
         except BufferError:

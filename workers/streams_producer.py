@@ -12,7 +12,7 @@ or the other, and the tasks then start from what is committed (Kafka Streams doe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -39,6 +39,7 @@ from .producer_errors import (
     checked,
     transaction_log_hint,
 )
+from .producing.kafka_producer import KafkaProducer, NotProducibleError, kafka_producer_for
 
 #: How the names of changelogs end.
 CHANGELOG_SUFFIX = "-changelog"
@@ -55,6 +56,9 @@ METADATA_SECONDS = 5.0
 PARTITION_COUNT_MS = 300_000
 #: How long records that nobody waits for any more may take when the client is closed, in seconds.
 CLOSE_SECONDS = 5.0
+
+#: librdkafka takes timestamp 0 for "now", which would move a record from 1970 to today; 1 ms after it is closest.
+NOW, EARLIEST = 0, 1
 
 #: Makes the client: called with settings that this class needs on top of the configuration.
 MakeProducer = Callable[[Mapping[str, Any]], Any]
@@ -116,6 +120,7 @@ class StreamsProducer:
         self._timeout_ms = timeout_ms
         self._request_seconds = min(TRANSACTION_REQUEST_SECONDS, transaction_timeout_ms / 1000)
         self._make_producer = make_producer
+        self._librdkafka_only = False
         #: Whether the client can only be replaced: it is fenced, or nobody knows what became of its transaction.
         self._unusable = False
         self._producer = self._new_producer()
@@ -127,6 +132,12 @@ class StreamsProducer:
         """The client's own produce; record_collector.py says how it is called."""
         produce: Callable[..., None] = self._producer.produce
         return produce
+
+    def wait_ms(self, limit_ms: int, now_ms: int) -> int:
+        """Return how long the thread may wait for other things until poll() is to be called, up to a limit, in ms."""
+        if not isinstance(self._producer, KafkaProducer):
+            return limit_ms
+        return max(int(min(limit_ms, self._producer.next_at(now_ms) - now_ms)), 0)
 
     def produce_later(self, *record: Any) -> None:
         """Produce what raised BufferError, as soon as the local queue has room."""
@@ -291,9 +302,16 @@ class StreamsProducer:
         self.errors = []
         callback = partial(self._on_error, self.errors)
         settings = {"on_delivery": callback, "delivery.report.only.error": True}
-        producer = self._make_producer(settings if compiled is None else settings | compiled.SETTINGS)
+        client = self._make_producer(settings if compiled is None else settings | compiled.SETTINGS)
+        own = None if compiled is None or self._librdkafka_only else kafka_producer_for(client, self._clock, self._log)
+        producer = client if own is None else own
+        #: Timestamps that stand for now, and for the beginning of time.
+        self.now = NOW if own is None else own.NOW
+        self.earliest = EARLIEST if own is None else own.EARLIEST
         #: Takes most records past the client's produce; None: it has all of them.
-        self.records = None if compiled is None else compiled.record_producer_for(producer)
+        self.records: Any = None
+        if compiled is not None:
+            self.records = compiled.record_producer_for(client) if own is None else own.records
         return producer
 
     def _initialize_transactions(self) -> None:
@@ -345,8 +363,17 @@ class StreamsProducer:
             checked(call, *arguments)
         except KafkaException as exception:
             self.errors.append((exception.args[0], None))
-        for error, lost in () if self.records is None else self.records.take_lost():
-            self._on_error(self.errors, error, lost and _lost_record(*lost))
+        except NotProducibleError as reason:
+            self._librdkafka_only = True
+            self.errors.append((KafkaError(KafkaError._UNSUPPORTED_FEATURE, f"{reason}. librdkafka writes."), None))
+        for error, lost in self._take_lost():
+            self._on_error(self.errors, error, lost)
+
+    def _take_lost(self) -> Iterable[tuple[KafkaError, Any]]:
+        if isinstance(self._producer, KafkaProducer):
+            return self._producer.take_lost()
+        found = () if self.records is None else self.records.take_lost()
+        return ((error, lost and _lost_record(*lost)) for error, lost in found)
 
     @staticmethod
     def _on_error(errors: list[tuple[KafkaError, Any]], error: KafkaError | None, message: Any) -> None:
@@ -370,7 +397,10 @@ class StreamsProducer:
             why = "With exactly_once_v2 it cannot be left out: the broker takes back the whole transaction."
             return FailedProcessingError(f"{text}. {why}")
         if error.code() in TRANSIENT and not self._is_missing(message.topic()):
-            return TaskMigratedError(f"{text}. The tasks of this thread start again from the last commit.")
+            # Tasks that start again would make a changelog anew that is gone, and go on without what was in it.
+            return self._missing_changelog() or TaskMigratedError(
+                f"{text}. The tasks of this thread start again from the last commit."
+            )
         return FailedProcessingError(
             f"{text}. No offset is committed; what was read since the last commit is read again."
         )
@@ -382,7 +412,7 @@ class StreamsProducer:
             self._dead_letter_topics.add(letter.topic)
             to = -1 if letter.partition is None else letter.partition
             headers = None if letter.headers is None else list(letter.headers)
-            at = letter.timestamp or 0
+            at = self.now if letter.timestamp is None else letter.timestamp or self.earliest
             try:
                 self.produce_later(letter.topic, letter.value, letter.key, to, None, None, at, headers)
                 self.dead_letters[letter.topic] += 1
@@ -408,17 +438,23 @@ class StreamsProducer:
 
     def check_changelogs(self) -> None:
         """Raise StreamsError if a changelog that a task writes to is gone; return if the broker does not answer."""
+        missing = self._missing_changelog()
+        if missing is not None:
+            raise missing
+
+    def _missing_changelog(self) -> StreamsError | None:
         try:
             existing = self._producer.list_topics(timeout=METADATA_SECONDS).topics
         except KafkaException:
-            return
+            return None
         for topic, tasks in sorted(self._writers.items()):
             if topic.endswith(CHANGELOG_SUFFIX) and topic not in existing:
                 partition = min(tasks).partition
-                raise StreamsError(
+                return StreamsError(
                     f"There is no topic {topic} partition {partition} any more, written by {listed(sorted(tasks))}. "
                     f"The changelog was deleted. {CHANGELOG_DELETED}"
                 )
+        return None
 
     def _is_missing(self, topic: str) -> bool:
         """Ask the broker whether a topic does not exist; False if it does not answer."""

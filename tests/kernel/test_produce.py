@@ -52,7 +52,7 @@ def client(reports: list[Any]) -> Iterator[Producer]:
 def writer(client: Producer, plain: Any, errors: list[Any] | None = None, **producer: Any) -> Any:
     records = kernel.produce.record_producer_for(client)
     owner = SimpleNamespace(**{"transactional": False, "in_transaction": False, **producer})
-    return kernel.produce.RecordWriter(records, plain, [] if errors is None else errors, owner, {"store": (TOPIC, 1)})
+    return kernel.sinks.RecordWriter(records, plain, [] if errors is None else errors, owner, {"store": (TOPIC, 1)})
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_lost_record_is_known_once_with_all_that_it_was(client: Producer, repo
 
 
 def sink(client: Producer, plain: Any, to_key: Any, to_value: Any, **more: Any) -> Any:
-    return kernel.produce.sink_for(writer(client, plain, **more).send, TOPIC, to_key, to_value)
+    return kernel.sinks.sink_for(writer(client, plain, **more).send, TOPIC, to_key, to_value)
 
 
 def produced(client: Producer) -> list[Any]:
@@ -148,7 +148,7 @@ def test_a_sink_leaves_to_python_what_is_not_usual_serialized(client: Producer) 
 
 def windowed_sink(client: Producer, plain: Any, serde: WindowedSerde, to_key: Any, **more: Any) -> Any:
     send = writer(client, plain, **more).send
-    return kernel.produce.sink_for(send, TOPIC, to_key, orjson.dumps, serde.times)
+    return kernel.sinks.sink_for(send, TOPIC, to_key, orjson.dumps, serde.times)
 
 
 @pytest.mark.parametrize("serde", [TimeWindowedSerde(Serdes.string(), 10), SessionWindowedSerde(Serdes.string())])
@@ -227,8 +227,8 @@ def test_what_sending_raises_is_raised_by_the_sink(client: Producer) -> None:
 
 
 def test_a_task_that_sends_otherwise_has_no_compiled_sink() -> None:
-    assert kernel.produce.sink_for(pytest.fail, TOPIC, str.encode, orjson.dumps) is None
-    assert kernel.produce.sink_for(pytest.fail, TOPIC, str.encode, orjson.dumps, (1,)) is None
+    assert kernel.sinks.sink_for(pytest.fail, TOPIC, str.encode, orjson.dumps) is None
+    assert kernel.sinks.sink_for(pytest.fail, TOPIC, str.encode, orjson.dumps, (1,)) is None
 
 
 def test_only_a_producer_with_the_plugin_has_one(client: Producer) -> None:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kafka.protocol.consumer import FetchRequest
 from memory_kafka import ManualClock
+from played_brokers import PlayedBrokers
 
 from penstock.topology.records import TopicPartition
-from penstock.workers.fetching.brokers import Leader, Leaders
 from penstock.workers.fetching.fetch_settings import FetchSettings
 from penstock.workers.fetching.fetcher import Fetcher
 from penstock.workers.log_context import PrefixedLogger
+from penstock.workers.network.brokers import Leader
 from tests.record_bytes import Given, GivenAnswer, GivenBatch, GivenResponse, encoded_log, encoded_response
 
-RECEIVE_SECONDS = 5.0
 IN_0, IN_1 = TopicPartition("in", 0), TopicPartition("in", 1)
 LOG = PrefixedLogger("penstock.test", "")
 
@@ -40,75 +38,16 @@ class Request:
         return {partition: asked.fetch_offset for partition, asked in self.asked.items()}
 
 
-class PlayedBrokers:
-    """Brokers whose every word is the test's. refused: why a node cannot be connected to."""
-
-    def __init__(self, leaders: Mapping[TopicPartition, Leader]) -> None:
-        self.answer: Leaders | Exception = Leaders(leaders)
-        self.asked: list[set[str]] = []
-        self.refused: dict[int, Exception] = {}
-        self.opened: list[int] = []
-        self.ends: dict[int, socket.socket] = {}
-        self.closed = False
-        self.failure: BaseException | None = None
-
-    def leaders(self, topics: Collection[str], on_done: Callable[[], None]) -> Future[Leaders]:
-        self.asked.append(set(topics))
-        on_done()
-        return _done(self.answer)
-
-    def open(self, node: int, on_done: Callable[[], None]) -> Future[socket.socket]:
-        self.opened.append(node)
-        on_done()
-        if node in self.refused:
-            return _done(self.refused[node])
-        ours, theirs = socket.socketpair()
-        theirs.settimeout(RECEIVE_SECONDS)
-        if node in self.ends:
-            self.ends[node].close()
-        self.ends[node] = theirs
-        return _done(ours)
-
-    def close(self) -> None:
-        self.closed = True
-        for end in self.ends.values():
-            end.close()
+class FetchedBrokers(PlayedBrokers):
+    """Brokers that are asked for records."""
 
     def request(self, node: int = 1) -> Request:
         """Return the request that a broker has received."""
-        size = int.from_bytes(self._read(node, 4), "big")
-        return Request(self._read(node, size))
-
-    def _read(self, node: int, size: int) -> bytes:
-        found = b""
-        while len(found) < size:
-            found += self.ends[node].recv(size - len(found))
-        return found
-
-    def has_request(self, node: int = 1) -> bool:
-        """Return whether there is something to read."""
-        end = self.ends[node]
-        end.setblocking(False)
-        try:
-            return bool(end.recv(1, socket.MSG_PEEK))
-        except BlockingIOError:
-            return False
-        finally:
-            end.settimeout(RECEIVE_SECONDS)
+        return Request(self.received(node))
 
     def reply(self, request: Request, *answers: GivenAnswer, node: int = 1, **response: int) -> None:
         """Answer a request."""
-        data = encoded_response(GivenResponse(list(answers), **response), request.correlation_id)
-        self.ends[node].sendall(len(data).to_bytes(4, "big") + data)
-
-
-def _done(result: Any) -> Future[Any]:
-    future: Future[Any] = Future()
-    if isinstance(result, Exception):
-        future.set_exception(result)
-    else:
-        future.set_result(result)
-    return future
+        self.say(encoded_response(GivenResponse(list(answers), **response), request.correlation_id), node)
 
 
 class FetchStage:
@@ -116,7 +55,7 @@ class FetchStage:
 
     def __init__(self, leaders: Mapping[TopicPartition, Leader], **settings: Any) -> None:
         self.clock = ManualClock()
-        self.brokers = PlayedBrokers(leaders)
+        self.brokers = FetchedBrokers(leaders)
         self.settings = FetchSettings(max_wait_ms=100, queue_backoff_ms=10, check_crcs=True, **settings)
         self.fetcher = Fetcher(self.brokers, self.settings, self.clock, LOG)
 

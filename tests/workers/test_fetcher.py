@@ -11,15 +11,15 @@ from typing import Any
 import kafka.errors as kafka_errors
 import pytest
 from confluent_kafka import KafkaError
-from fetch_stage import IN_0, IN_1, LOG, FetchStage, PlayedBrokers, log_of, two_partitions
+from fetch_stage import IN_0, IN_1, LOG, FetchedBrokers, FetchStage, log_of, two_partitions
 
 from penstock import kernel
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
 from penstock.workers.clock import SystemClock
-from penstock.workers.fetching.brokers import Leader, Leaders
 from penstock.workers.fetching.fetch_settings import FetchSettings
 from penstock.workers.fetching.fetcher import Fetcher
+from penstock.workers.network.brokers import Leader, Leaders
 from penstock.workers.record_source import NotFetchableError
 from tests.record_bytes import Given, GivenAnswer, GivenBatch, control_batch, encoded_log
 
@@ -107,7 +107,7 @@ def test_a_partition_with_two_answers_is_not_asked_for_and_others_then_wait_for_
 
 
 def test_while_something_else_is_waited_for_records_come_into_the_buffer() -> None:
-    brokers = PlayedBrokers({IN_0: Leader(1, 5)})
+    brokers = FetchedBrokers({IN_0: Leader(1, 5)})
     fetcher = Fetcher(brokers, FetchSettings(max_wait_ms=100), SystemClock(), LOG)
     fetcher.assign({IN_0: 0})
     done: Future[None] = Future()
@@ -412,7 +412,7 @@ def test_an_end_behind_markers_only_is_told(stage: FetchStage) -> None:
 
 
 def test_fetch_waits_for_the_first_answer_only() -> None:
-    brokers = PlayedBrokers({IN_0: Leader(1, 5)})
+    brokers = FetchedBrokers({IN_0: Leader(1, 5)})
     fetcher = Fetcher(brokers, FetchSettings(max_wait_ms=100), SystemClock(), LOG)
     fetcher.assign({IN_0: 0})
     fetcher.fetch(10, 0.05)

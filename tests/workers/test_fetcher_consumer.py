@@ -13,7 +13,7 @@ from memory_kafka import Cluster, ManualClock, MemoryConsumer
 from penstock import kernel
 from penstock.topology.errors import MissingSourceTopicError, StreamsError
 from penstock.topology.records import TopicPartition
-from penstock.workers.fetching.brokers import Leaders
+from penstock.workers.network.brokers import Leaders
 from penstock.workers.partition_consumer import InvalidOffsetError, PartitionConsumer
 from tests.record_bytes import SNAPPY, Given, GivenAnswer, GivenBatch, encoded_log
 

@@ -207,6 +207,17 @@ def test_a_fenced_producer_means_that_its_tasks_have_moved(mock: Mock) -> None:
         mock.producer.check()
 
 
+def test_tasks_do_not_start_again_without_their_changelog(mock: Mock) -> None:
+    """Their new start would make it anew, and it would be empty."""
+    mock.producer.register_writer(TASK, ["app-store-changelog"])
+    mock.producer.partition_count(TOPIC)
+    late = KafkaError(KafkaError._MSG_TIMED_OUT)
+    mock.producer._on_error(mock.producer.errors, late, records.RawRecord(TOPIC, 0, -1, 1, b"k", b"v"))
+    with pytest.raises(StreamsError, match=r"no topic app-store-changelog partition 1 any more.*was deleted") as raised:
+        mock.producer.check()
+    assert not isinstance(raised.value, TaskMigratedError)
+
+
 def test_how_many_partitions_a_topic_has_is_asked_once_in_minutes() -> None:
     """A partitioner asks for each record: windowed results were a question to the broker each."""
     asked: list[str] = []

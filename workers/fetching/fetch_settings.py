@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from ..kafka_connections import CONNECTION_SETTINGS, RECEIVE_MAX_BYTES, connection_settings
+from ..kafka_connections import CONNECTION_SETTINGS, connection_settings
+from ..network.network_settings import NETWORK_FIELDS, NetworkSettings
 from ..security_config import is_security_key
 
 #: Fields of FetchSettings by librdkafka's names (of aliases, the last one that is given wins, as there).
 _FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
-    "client.id": ("client_id", str),
+    **NETWORK_FIELDS,
     "client.rack": ("rack", str),
     "isolation.level": ("read_committed", lambda value: value == "read_committed"),
     "check.crcs": ("check_crcs", lambda value: str(value).lower() == "true"),
@@ -21,11 +22,6 @@ _FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "fetch.message.max.bytes": ("max_partition_bytes", int),
     "max.partition.fetch.bytes": ("max_partition_bytes", int),
     "fetch.queue.backoff.ms": ("queue_backoff_ms", int),
-    "retry.backoff.ms": ("retry_backoff_ms", int),
-    "receive.message.max.bytes": ("max_answer_bytes", int),
-    "socket.timeout.ms": ("request_timeout_ms", int),
-    "metadata.max.age.ms": ("metadata_max_age_ms", int),
-    "topic.metadata.propagation.max.ms": ("unknown_topic_ms", int),
 }
 
 #: What the runtime gives to each consumer, and nothing else has to do with how records are read.
@@ -43,10 +39,9 @@ _WITHOUT_EFFECT = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class FetchSettings:
-    """How to fetch; defaults are librdkafka's. connection: keyword arguments of kafka-python's client."""
+class FetchSettings(NetworkSettings):
+    """How to fetch; defaults are librdkafka's."""
 
-    client_id: str = "penstock"
     rack: str = ""
     read_committed: bool = True
     check_crcs: bool = False
@@ -54,13 +49,7 @@ class FetchSettings:
     min_bytes: int = 1
     max_bytes: int = 52_428_800
     max_partition_bytes: int = 1_048_576
-    max_answer_bytes: int = RECEIVE_MAX_BYTES
     queue_backoff_ms: int = 1_000
-    retry_backoff_ms: int = 100
-    request_timeout_ms: int = 60_000
-    metadata_max_age_ms: int = 900_000
-    unknown_topic_ms: int = 30_000
-    connection: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 def unknown_settings(settings: Mapping[str, Any]) -> list[str]:

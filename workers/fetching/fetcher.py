@@ -6,8 +6,6 @@ before are processed. docs/fetching.md says what is asked when.
 
 from __future__ import annotations
 
-import selectors
-import socket
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
@@ -22,12 +20,12 @@ from penstock.topology.records import TopicPartition
 
 from ..clock import Clock
 from ..log_context import PrefixedLogger
+from ..network.broker_link import Api, BrokerLink, LinkState, OldBrokerError
+from ..network.brokers import Brokers, KafkaBrokers, Leader
+from ..network.network_client import NetworkClient
 from ..record_source import NotFetchableError, Records
-from .broker_link import BrokerLink, LinkState
-from .brokers import Brokers, KafkaBrokers, Leader
-from .fetch_request import PartitionRequest, fetch_request
+from .fetch_request import API_KEY, API_VERSION, PartitionRequest, fetch_request
 from .fetch_settings import FetchSettings
-from .leader_table import LeaderTable
 from .partition_fetch import Buffered, FetchBuffer, PartitionEvent, PartitionFetch
 
 #: A partition with so many answers in the buffer is not asked for more: one is processed, the next is there.
@@ -63,25 +61,13 @@ class Fetcher:
         self._settings = settings
         self._clock = clock
         self._log = log
-        self._selector = selectors.DefaultSelector()
-        self._woken, self._waker = socket.socketpair()
-        for end in (self._woken, self._waker):
-            end.setblocking(False)
-        self._selector.register(self._woken, selectors.EVENT_READ)
-        self._leaders = LeaderTable(brokers, settings, self._wake)
+        api = Api(API_KEY, API_VERSION, "2.7", "read from", record_batches.FetchAnswer)
+        self._network = NetworkClient(brokers, settings, api, self._note, log)
+        self._leaders = self._network.leaders
         self._fetches: dict[TopicPartition, PartitionFetch] = {}
-        self._links: dict[int, BrokerLink] = {}
-        self._asked: dict[int, Asked] = {}  # by the last request to each broker
         self._buffer = FetchBuffer()
         self._events: list[PartitionEvent] = []  # of the client
-        self._told: dict[int | None, str] = {}  # failures by broker, None: of the question for leaders
         self._ask_at = 0  # in ms: when there may be something to ask for, though nothing happens before
-
-    def _wake(self) -> None:
-        try:
-            self._waker.send(b"\0")
-        except BlockingIOError:  # it is full: whoever waits will wake up
-            return
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         """See RecordSource."""
@@ -126,7 +112,7 @@ class Fetcher:
 
     def read_ahead(self, until: Future[Any]) -> None:
         """Take what brokers send into the buffer, and ask for more, until something else is done."""
-        until.add_done_callback(lambda _: self._wake())
+        self._network.wake_when(until)
         now = self._clock.monotonic_ms()
         deadline = now + READ_AHEAD_MS
         with suppress(NotFetchableError, StreamsError):  # the next fetch() meets the same
@@ -151,50 +137,34 @@ class Fetcher:
         return records, events
 
     def _wait(self, now: int, deadline: int) -> None:
-        due = (self._leaders.next_at(), *(link.next_at(now) for link in self._links.values()), *self._retries(now))
-        until = min((deadline, *(at for at in due if at is not None)))
-        for key, _ in self._selector.select(max(until - now, 1) / 1000):
-            if key.fileobj is self._woken:
-                self._woken.recv(1024)
-        self._ask_at = 0
+        self._network.wait(now, min((deadline, *self._retries(now))))
 
     def _retries(self, now: int) -> Iterable[int]:
         return (fetch.retry_at_ms for fetch in self._fetches.values() if fetch.retry_at_ms > now)
 
     def _advance(self, now: int) -> None:
         """Take the answers that are there."""
-        if self._brokers.failure is not None:
-            raise StreamsError(f"The brokers cannot be asked any more: {self._brokers.failure!r}")
-        if self._leaders.advance(self._fetches, now):
+        network = self._network
+        try:
+            over = network.advance(self._fetches, now)
+        except OldBrokerError as error:
+            raise NotFetchableError(str(error)) from error
+        for each in over:
+            if each.answer is not None:
+                self._take_answer(each.node, each.asked, each.answer, now)
+        if network.has_changed:
+            network.has_changed = False
             self._give_up_unreadable(now)
+            self._leave_lost_replicas()
             self._ask_at = 0
-        for node, link in self._links.items():
-            before = link.state
-            answer = link.advance(now)
-            if link.state is not before:
-                self._ask_at = 0
-                if link.state is LinkState.CLOSED:
-                    self._leave(node, now)
-            if answer is not None:
-                self._take_answer(node, self._asked[node], answer, now)
-            self._note(f"Broker {node} cannot be read from", node, link.failure)
-        self._note("The leaders of partitions cannot be asked for", None, self._leaders.failure)
 
-    def _leave(self, node: int, now: int) -> None:
-        """Look for others where a broker cannot be reached: it may have given up what it led."""
-        self._leaders.refresh(now)
-        for fetch in self._fetches.values():
-            if fetch.replica == node:
+    def _leave_lost_replicas(self) -> None:
+        for fetch in self._fetches.values() if self._network.lost_nodes else ():
+            if fetch.replica in self._network.lost_nodes:
                 fetch.replica = None
+        self._network.lost_nodes.clear()
 
-    def _note(self, what: str, node: int | None, failure: str | None) -> None:
-        """Tell of a failure once; the next one is another, or comes after a success."""
-        if failure == self._told.get(node):
-            return
-        if failure is None:
-            del self._told[node]
-            return
-        self._told[node] = failure
+    def _note(self, what: str, failure: str) -> None:
         text = f"{what}: {failure}; trying again"
         self._events.append(PartitionEvent(None, -1, KafkaError(KafkaError._TRANSPORT, text)))
 
@@ -214,7 +184,7 @@ class Fetcher:
     def _ask(self, now: int) -> None:
         """Ask each broker that may be asked, and has partitions that are wanted."""
         for node, fetches in self._by_node(now).items():
-            link = self._links.get(node) or self._new_link(node)
+            link = self._network.link(node)
             if link.state is LinkState.WAITING:
                 continue
             wanted = [fetch for fetch in fetches if not self._has_enough(fetch)]
@@ -244,12 +214,7 @@ class Fetcher:
             fetch.replica = None
         return leader.node if fetch.replica is None else fetch.replica
 
-    def _new_link(self, node: int) -> BrokerLink:
-        link = BrokerLink(node, self._brokers, self._settings, self._selector, self._wake, self._log)
-        self._links[node] = link
-        return link
-
-    def _send(self, link: BrokerLink, wanted: list[PartitionFetch], now: int, waits: bool) -> None:
+    def _send(self, link: BrokerLink[Any], wanted: list[PartitionFetch], now: int, waits: bool) -> None:
         """Ask for partitions. waits: there is none beside them whose records may soon be wanted."""
         topics: dict[str, list[PartitionRequest]] = defaultdict(list)
         for fetch in wanted:
@@ -261,8 +226,8 @@ class Fetcher:
         max_wait = (
             self._settings.max_wait_ms if waits else min(self._settings.queue_backoff_ms, self._settings.max_wait_ms)
         )
-        link.send(lambda number: fetch_request(self._settings, number, max_wait, topics), max_wait, now)
-        self._asked[link.node] = {fetch.partition: fetch for fetch in wanted}
+        asked: Asked = {fetch.partition: fetch for fetch in wanted}
+        link.send(lambda number: fetch_request(self._settings, number, max_wait, topics), asked, max_wait, now)
 
     # Answers
 
@@ -338,12 +303,7 @@ class Fetcher:
 
     def close(self) -> None:
         """Close all connections."""
-        for link in self._links.values():
-            link.close()
-        self._brokers.close()
-        self._selector.close()
-        self._woken.close()
-        self._waker.close()
+        self._network.close()
 
 
 def fetcher_for(consumer: Any, clock: Clock, log: PrefixedLogger) -> Fetcher | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections import deque
 
 #: What a socket raises that has nothing now, or, with TLS, must write or read first.
 _LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -20,7 +21,7 @@ class BrokerSocket:
         opened.setblocking(False)
         self._socket = opened
         self._max_bytes = max_bytes
-        self._unsent = b""
+        self._unsent: deque[memoryview] = deque()
         self._length = bytearray()
         self._answer: bytearray | None = None
         self._received = 0
@@ -29,22 +30,33 @@ class BrokerSocket:
         """Return the descriptor to wait on."""
         return self._socket.fileno()
 
-    def send(self, request: bytes) -> None:
-        """Send a request; what does not fit into the socket now goes out with the next calls. Raises OSError."""
-        self._unsent += len(request).to_bytes(_LENGTH_BYTES, "big") + request
-        self._flush()
+    @property
+    def has_unsent(self) -> bool:
+        """Whether a part of a request did not fit into the socket; it goes out with the next calls."""
+        return bool(self._unsent)
 
-    def _flush(self) -> None:
+    def send(self, request: bytes) -> None:
+        """Send a request, or a part of it. Raises OSError."""
+        self._unsent.append(memoryview(len(request).to_bytes(_LENGTH_BYTES, "big") + request))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what was not sent yet, or a part of it. Raises OSError."""
         try:
             while self._unsent:
-                self._unsent = self._unsent[self._socket.send(self._unsent) :]
+                first = self._unsent[0]
+                sent = self._socket.send(first)
+                if sent < len(first):
+                    self._unsent[0] = first[sent:]
+                else:
+                    self._unsent.popleft()
         except _LATER:
             return
 
     def receive(self) -> bytearray | None:
         """Return an answer if it is complete, without its length. Raises OSError if the connection is lost."""
         if self._unsent:
-            self._flush()
+            self.flush()
         try:
             while True:
                 if self._answer is None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 
 from confluent_kafka import KafkaError
@@ -10,28 +11,31 @@ from confluent_kafka import KafkaError
 from penstock.topology.records import TopicPartition
 
 from .brokers import Brokers, Leader, Leaders
-from .fetch_settings import FetchSettings
+from .network_settings import NetworkSettings
 
 #: What brokers say of topics that may still come to be, or be known there soon.
 _NOT_YET = frozenset((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN))
 
 
 class LeaderTable:
-    """The leaders of the partitions that are read. Nothing waits here: advance() takes the answers that are there.
+    """The leaders of partitions that are read or written. Nothing waits: advance() takes the answers that are there.
 
     on_done: called on another thread when there is an answer to take.
     """
 
-    def __init__(self, brokers: Brokers, settings: FetchSettings, on_done: Callable[[], None]) -> None:
+    def __init__(self, brokers: Brokers, settings: NetworkSettings, on_done: Callable[[], None]) -> None:
         self._brokers = brokers
         self._settings = settings
         self._on_done = on_done
         self._leaders: dict[TopicPartition, Leader] = {}
+        self._counts: dict[str, int] = {}  # of partitions by topic
         self._errors: dict[str, int] = {}  # code by topic
         self._unknown_since: dict[TopicPartition, int] = {}  # what does not exist, by what brokers said, in ms
         self._asked: Future[Leaders] | None = None
         self._topics: frozenset[str] = frozenset()  # of the last question
         self._ask_at = 0  # in ms; the first time at once
+        #: How many questions were answered.
+        self.answers = 0
         #: Why the last question was not answered, None since it was.
         self.failure: str | None = None
 
@@ -39,6 +43,11 @@ class LeaderTable:
         """Return a partition's leader, None if none is known."""
         leader = self._leaders.get(partition)
         return None if leader is None or leader.node < 0 else leader
+
+    @property
+    def partition_counts(self) -> Mapping[str, int]:
+        """How many partitions each topic has that was asked for, and is there."""
+        return self._counts
 
     def refresh(self, now_ms: int) -> None:
         """Ask anew after a ``retry.backoff.ms``, unless an answer is on its way."""
@@ -92,15 +101,16 @@ class LeaderTable:
             self.refresh(now_ms)
             return False
         self.failure = None
+        self.answers += 1
         leaders = answer.result()
         self._leaders, self._errors = dict(leaders.by_partition), dict(leaders.errors)
         # A topic that was not asked for yet is neither among the leaders nor among the errors.
-        topics = {partition.topic for partition in self._leaders}
+        self._counts = dict(Counter(partition.topic for partition in self._leaders))
         self._unknown_since = {
             partition: self._unknown_since.get(partition, now_ms)
             for partition in partitions
             if self._errors.get(partition.topic) == KafkaError.UNKNOWN_TOPIC_OR_PART
-            or (partition.topic in topics and partition not in self._leaders)
+            or (partition.topic in self._counts and partition not in self._leaders)
         }
         return True
 

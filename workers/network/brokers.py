@@ -13,7 +13,6 @@ import kafka.errors as kafka_errors
 from penstock.topology.records import TopicPartition
 
 from ..kafka_connections import KafkaConnections
-from .fetch_request import API_KEY, API_VERSION
 
 T = TypeVar("T")
 
@@ -30,6 +29,14 @@ class Leader:
 
 
 @dataclass(frozen=True, slots=True)
+class ProducerId:
+    """Who a producer is to the brokers, which by it know what they have already written (KIP-98)."""
+
+    id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class Leaders:
     """An answer about some topics. errors: code by topic, of those that the broker says nothing else about."""
 
@@ -38,7 +45,7 @@ class Leaders:
 
 
 class Brokers(Protocol):
-    """What a fetcher asks of the cluster. on_done is called when a future is done, on another thread."""
+    """What readers and writers ask of the cluster. on_done is called when a future is done, on another thread."""
 
     @property
     def failure(self) -> BaseException | None:
@@ -47,8 +54,11 @@ class Brokers(Protocol):
     def leaders(self, topics: Collection[str], on_done: Callable[[], None]) -> Future[Leaders]:
         """Ask who leads the partitions of these topics."""
 
-    def open(self, node: int, on_done: Callable[[], None]) -> Future[socket.socket]:
-        """Connect to a broker: the future has a socket, authenticated; kafka-python's errors say why not."""
+    def producer_id(self, on_done: Callable[[], None]) -> Future[ProducerId]:
+        """Ask for a new producer id; kafka-python's errors say why there is none."""
+
+    def open(self, node: int, api_key: int, version: int, on_done: Callable[[], None]) -> Future[socket.socket]:
+        """Connect to a broker, for such requests: the future has a socket, authenticated; errors as above."""
 
     def close(self) -> None:
         """Ask nothing any more; futures that are not done are cancelled."""
@@ -57,11 +67,13 @@ class Brokers(Protocol):
 class KafkaBrokers:
     """The brokers of a real cluster. config: keyword arguments of kafka-python's client.
 
-    There is an IO thread as soon as something is asked: many an application never restores.
+    creates_topics: let the brokers make a topic that is asked for, if they are configured so. There is an IO thread as
+    soon as something is asked: many an application never restores.
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], creates_topics: bool = False) -> None:
         self._config = config
+        self._creates_topics = creates_topics
         self._opened: KafkaConnections | None = None
 
     @property
@@ -80,7 +92,7 @@ class KafkaBrokers:
         return _told(self._connections.submit(self._leaders, topics), on_done)
 
     async def _leaders(self, topics: Collection[str]) -> Leaders:
-        response = await self._connections.metadata(topics)
+        response = await self._connections.metadata(topics, self._creates_topics)
         by_partition = {
             TopicPartition(topic.name, partition.partition_index): Leader(partition.leader_id, partition.leader_epoch)
             for topic in response.topics
@@ -88,9 +100,16 @@ class KafkaBrokers:
         }
         return Leaders(by_partition, {t.name: t.error_code for t in response.topics if t.error_code})
 
-    def open(self, node: int, on_done: Callable[[], None]) -> Future[socket.socket]:
+    def producer_id(self, on_done: Callable[[], None]) -> Future[ProducerId]:
         """See Brokers."""
-        return _told(self._connections.submit(self._connections.take_socket, node, API_KEY, API_VERSION), on_done)
+        return _told(self._connections.submit(self._producer_id), on_done)
+
+    async def _producer_id(self) -> ProducerId:
+        return ProducerId(*await self._connections.producer_id())
+
+    def open(self, node: int, api_key: int, version: int, on_done: Callable[[], None]) -> Future[socket.socket]:
+        """See Brokers."""
+        return _told(self._connections.submit(self._connections.take_socket, node, api_key, version), on_done)
 
     def close(self) -> None:
         """See Brokers."""

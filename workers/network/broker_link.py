@@ -1,25 +1,69 @@
-"""One broker, as fetching has it: connected or not, with one request on its way at most (Kafka: NetworkClient)."""
+"""One broker: connected or not, with requests on their way (Kafka: NetworkClient's ClusterConnectionStates)."""
 
 from __future__ import annotations
 
 import selectors
 import socket
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from enum import Enum, auto
-
-from penstock.kernel import record_batches
+from typing import Any, Generic, Protocol, TypeVar
 
 from ..log_context import TRACE, PrefixedLogger
-from ..record_source import NotFetchableError
 from ..state_machine import StateMachine
 from .broker_socket import BrokerSocket
 from .brokers import Brokers, TooOldError
-from .fetch_settings import FetchSettings
+from .network_settings import NetworkSettings
+
+
+class Answer(Protocol):
+    """What an answer has in each case. throttle_ms: how long nothing is to be asked after it (KIP-219)."""
+
+    @property
+    def correlation_id(self) -> int:
+        """The number of the request that it answers."""
+
+    @property
+    def throttle_ms(self) -> int:
+        """How long the broker wants no request, in ms."""
+
+
+A = TypeVar("A", bound=Answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Api(Generic[A]):
+    """A kind of request. since: the first Kafka that knows the version. verb: what a broker is, as in "read from".
+
+    decode: makes an answer of its bytes, without the length; it raises ValueError for bytes that are none. in_flight:
+    how many requests a broker may have at a time.
+    """
+
+    key: int
+    version: int
+    since: str
+    verb: str
+    decode: Callable[[bytearray], A]
+    in_flight: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A request on its way. asked: what whoever has sent it needs to make something of the answer."""
+
+    correlation_id: int
+    deadline_ms: int
+    asked: Any
+
+
+class OldBrokerError(Exception):
+    """A broker does not know requests of our version."""
 
 
 class LinkState(Enum):
-    """CLOSED: not connected, perhaps until a moment. WAITING: for an answer."""
+    """CLOSED: not connected, perhaps until a moment. WAITING: for an answer at least."""
 
     CLOSED = auto()
     CONNECTING = auto()
@@ -36,8 +80,8 @@ LINK_TRANSITIONS = {
 }
 
 
-class BrokerLink:
-    """Connects when it is told to, sends one request, has its answer. Never waits; selector: watches its socket.
+class BrokerLink(Generic[A]):
+    """Connects when it is told to, sends requests, has their answers. Never waits; selector: watches its socket.
 
     on_done: called on another thread when a connection is made or refused.
     """
@@ -46,7 +90,8 @@ class BrokerLink:
         self,
         node: int,
         brokers: Brokers,
-        settings: FetchSettings,
+        settings: NetworkSettings,
+        api: Api[A],
         selector: selectors.BaseSelector,
         on_done: Callable[[], None],
         log: PrefixedLogger,
@@ -54,14 +99,18 @@ class BrokerLink:
         self.node = node
         self._brokers = brokers
         self._settings = settings
+        self._api = api
         self._selector = selector
         self._on_done = on_done
         self._states = StateMachine(_S.CLOSED, LINK_TRANSITIONS, log, level=TRACE)
         self._opening: Future[socket.socket] | None = None
         self._socket: BrokerSocket | None = None
+        self._events = 0
         self._correlation_id = 0
-        self._deadline_ms = 0
+        self._pending: deque[Pending] = deque()
         self._not_before_ms = 0  # a quota, or a failure: nothing is sent until then
+        #: What was asked when the connection was lost, and is not answered any more; whoever reads this empties it.
+        self.unanswered: list[Any] = []
         #: Why the connection was lost or refused, None since there is one again.
         self.failure: str | None = None
 
@@ -76,30 +125,37 @@ class BrokerLink:
             return False
         if self.state is _S.CLOSED:
             self._states.transition_to(_S.CONNECTING)
-            self._opening = self._brokers.open(self.node, self._on_done)
-        return self.state is _S.IDLE
+            self._opening = self._brokers.open(self.node, self._api.key, self._api.version, self._on_done)
+        return self.state is _S.IDLE or (self.state is _S.WAITING and len(self._pending) < self._api.in_flight)
 
     def next_at(self, now_ms: int) -> int | None:
         """Return when something is to be done though no answer comes, in ms, None if nothing is."""
         if self.state is _S.WAITING:
-            return self._deadline_ms
+            return self._pending[0].deadline_ms
         return self._not_before_ms if self._not_before_ms > now_ms else None
 
-    def send(self, request: Callable[[int], bytes], max_wait_ms: int, now_ms: int) -> None:
-        """Send the request that a correlation id makes. If the connection is lost, advance() says so."""
+    def send(self, request: Callable[[int], bytes], asked: Any, max_wait_ms: int, now_ms: int) -> None:
+        """Send the request that a correlation id makes. If the connection is lost, advance() says so.
+
+        asked: comes back with the answer, or among what is unanswered. max_wait_ms: how long the broker may wait by
+        itself before it answers.
+        """
         assert self._socket is not None
         self._correlation_id = (self._correlation_id + 1) % (1 << 31)
-        self._deadline_ms = now_ms + max_wait_ms + self._settings.request_timeout_ms
-        self._states.transition_to(_S.WAITING)
+        deadline_ms = now_ms + max_wait_ms + self._settings.request_timeout_ms
+        self._pending.append(Pending(self._correlation_id, deadline_ms, asked))
+        if self.state is _S.IDLE:
+            self._states.transition_to(_S.WAITING)
         try:
             self._socket.send(request(self._correlation_id))
+            self._watch()
         except OSError as error:
             self._lose(error, now_ms)
 
-    def advance(self, now_ms: int) -> record_batches.FetchAnswer | None:
-        """Take a connection that was made, or return an answer that has come.
+    def advance(self, now_ms: int) -> tuple[Any, A] | None:
+        """Take a connection that was made, or return what was asked and the answer, if one has come.
 
-        Raises NotFetchableError if the broker is too old for our requests.
+        Raises OldBrokerError.
         """
         if self.state is _S.CONNECTING:
             self._take_socket(now_ms)
@@ -127,36 +183,51 @@ class BrokerLink:
         self._opening = None
         if isinstance(error, TooOldError):
             self._states.transition_to(_S.CLOSED)
-            raise NotFetchableError(f"broker {self.node} is older than Kafka 2.7: {error}") from error
+            raise OldBrokerError(f"broker {self.node} is older than Kafka {self._api.since}: {error}") from error
         if error is not None:
             self._lose(error, now_ms)
             return
         self._socket = BrokerSocket(opening.result(), self._settings.max_answer_bytes)
-        self._selector.register(self._socket, selectors.EVENT_READ)
+        self._events = selectors.EVENT_READ
+        self._selector.register(self._socket, self._events)
         self._not_before_ms, self.failure = 0, None
         self._states.transition_to(_S.IDLE)
 
-    def _receive(self, now_ms: int) -> record_batches.FetchAnswer | None:
+    def _watch(self) -> None:
+        """Have the selector wake up for room in the socket too while a request is not sent as a whole."""
         assert self._socket is not None
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._socket.has_unsent else 0)
+        if events != self._events:
+            self._events = events
+            self._selector.modify(self._socket, events)
+
+    def _receive(self, now_ms: int) -> tuple[Any, A] | None:
+        assert self._socket is not None
+        first = self._pending[0]
         try:
             received = self._socket.receive()
+            self._watch()
             if received is None:
-                if now_ms >= self._deadline_ms:
+                if now_ms >= first.deadline_ms:
                     raise TimeoutError(f"no answer within {self._settings.request_timeout_ms} ms")
                 return None
-            answer = record_batches.FetchAnswer(received)
-            if answer.correlation_id != self._correlation_id:
-                raise ConnectionError(f"answer {answer.correlation_id} to request {self._correlation_id}")
+            answer = self._api.decode(received)
+            if answer.correlation_id != first.correlation_id:
+                raise ConnectionError(f"answer {answer.correlation_id} to request {first.correlation_id}")
         except (OSError, ValueError) as error:
             self._lose(error, now_ms)
             return None
+        self._pending.popleft()
         self._not_before_ms = now_ms + answer.throttle_ms if answer.throttle_ms > 0 else 0  # KIP-219
-        self._states.transition_to(_S.IDLE)
-        return answer
+        if not self._pending:
+            self._states.transition_to(_S.IDLE)
+        return first.asked, answer
 
     def _lose(self, error: BaseException, now_ms: int) -> None:
         self.failure = str(error) or type(error).__name__
         self._not_before_ms = now_ms + self._settings.retry_backoff_ms
+        self.unanswered += [pending.asked for pending in self._pending]
+        self._pending.clear()
         self._close_socket()
         self._states.transition_to(_S.CLOSED)
 

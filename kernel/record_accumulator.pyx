@@ -1,0 +1,378 @@
+"""Grows the record batches that Produce requests carry: what is done for each record that is written.
+
+The bytes are those of Kafka's record batches (message format v2; Kafka: DefaultRecordBatch, DefaultRecord). What happens
+with a batch once it is closed is Python's: workers/producing/sender.py.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy
+
+from penstock.kernel.murmur2 cimport partition_of
+from penstock.kernel.sinks cimport RecordTaker, find_bytes
+
+import gzip
+
+from crc32c import crc32c
+from lz4.frame import compress as lz4_compress
+
+cdef enum:
+    # Where in a record batch its fields are; see record_batches.pyx.
+    LENGTH_AT = 8
+    LEADER_EPOCH_AT = 12
+    MAGIC_AT = 16
+    CRC_AT = 17
+    ATTRIBUTES_AT = 21
+    LAST_OFFSET_DELTA_AT = 23
+    FIRST_TIMESTAMP_AT = 27
+    MAX_TIMESTAMP_AT = 35
+    PRODUCER_ID_AT = 43
+    EPOCH_AT = 51
+    SEQUENCE_AT = 53
+    COUNT_AT = 57
+    RECORDS_AT = 61
+    BEFORE_LENGTH = 12
+    MAGIC = 2
+    NO_LEADER_EPOCH = -1
+    # Of a number, at most.
+    VARINT_BYTES = 10
+    FIRST_CAPACITY = 16384
+    NONE = -1  # the size of a key or value that is none
+    PARTITIONER_DECIDES = -1
+
+NO_HEADERS = b"\0"
+
+
+def gzip_compress(data):
+    """Return data compressed as a broker or another client would: the same bytes each time."""
+    return gzip.compress(data, 6, mtime=0)
+
+
+def lz4_frame_compress(data):
+    """Return a frame as Java's reader takes it: blocks of 64 KiB that do not depend on each other."""
+    return lz4_compress(data, block_linked=False, store_size=False)
+
+
+#: A codec's number in a record batch, and what compresses, by compression.type.
+CODECS = {"none": (0, bytes), "gzip": (1, gzip_compress), "lz4": (3, lz4_frame_compress)}
+
+
+cdef inline uint8_t *put_varint(uint8_t *at, int64_t number) noexcept nogil:
+    """Write a zigzag number; return where it ends."""
+    cdef uint64_t rest = (<uint64_t>number << 1) ^ <uint64_t>(number >> 63)
+    while rest > 127:
+        at[0] = <uint8_t>(rest & 127) | 128
+        at += 1
+        rest >>= 7
+    at[0] = <uint8_t>rest
+    return at + 1
+
+
+cdef inline int varint_size(int64_t number) noexcept nogil:
+    cdef uint64_t rest = (<uint64_t>number << 1) ^ <uint64_t>(number >> 63)
+    cdef int size = 1
+    while rest > 127:
+        size += 1
+        rest >>= 7
+    return size
+
+
+cdef inline void put_big_endian(uint8_t *at, uint64_t number, int size) noexcept nogil:
+    cdef int index
+    for index in range(size):
+        at[index] = <uint8_t>(number >> 8 * (size - 1 - index))
+
+
+cdef struct record:
+    # What is to be written. Its key and value are not copied until then; the headers are encoded with their count.
+    const char *key
+    Py_ssize_t key_size
+    const char *value
+    Py_ssize_t value_size
+    const char *headers
+    Py_ssize_t headers_size
+    int64_t timestamp
+
+
+cdef bytes encoded_headers(headers):
+    """Return headers as a record has them. Raises TypeError for what is none."""
+    cdef uint8_t number[VARINT_BYTES]
+    parts = [PyBytes_FromStringAndSize(<char *>number, put_varint(number, len(headers)) - number)]
+    for name, value in headers:
+        for data in (name, value):
+            if type(data) is str:
+                data = data.encode()
+            if data is None:
+                parts.append(PyBytes_FromStringAndSize(<char *>number, put_varint(number, NONE) - number))
+            else:
+                data = bytes(<bytes?>data)
+                parts += (PyBytes_FromStringAndSize(<char *>number, put_varint(number, len(data)) - number), data)
+    return b"".join(parts)
+
+
+@cython.final
+cdef class ProducerBatch:
+    """Records of one partition that are written together or not at all (Kafka: ProducerBatch).
+
+    created_ms: when its first record came, by who sends it. stamp: what it was sent with, so that the brokers know it when
+    it comes again; None before. is_uncertain: it may have been written although nobody has said so.
+    """
+
+    cdef uint8_t *data
+    cdef Py_ssize_t used, capacity
+    cdef readonly int32_t count
+    cdef int64_t first_timestamp, max_timestamp
+    cdef int16_t codec
+    cdef bytes packed
+    cdef public int64_t created_ms
+    cdef public object stamp
+    cdef public bint is_uncertain
+
+    def __dealloc__(self):
+        free(self.data)
+
+    @property
+    def size(self):
+        """How many bytes it has, its header too, before it is compressed."""
+        return RECORDS_AT + self.used
+
+    @property
+    def packed_size(self):
+        """How many bytes sealed() returns, when it is packed."""
+        return RECORDS_AT + PyBytes_GET_SIZE(self.packed)
+
+    cdef Py_ssize_t size_of(self, const record *added) noexcept nogil:
+        """Return how long a record would be here, without its length in front."""
+        cdef Py_ssize_t size = 1 + varint_size(added.timestamp - self.first_timestamp if self.count else 0)
+        size += varint_size(self.count) + varint_size(added.key_size) + varint_size(added.value_size)
+        return size + max(added.key_size, 0) + max(added.value_size, 0) + added.headers_size
+
+    cdef int put(self, const record *added, Py_ssize_t size) except -1:
+        """Append a record; size: by size_of."""
+        cdef uint8_t *at
+        self.make_room(size + VARINT_BYTES)
+        if self.count == 0:
+            self.first_timestamp = self.max_timestamp = added.timestamp
+        elif added.timestamp > self.max_timestamp:
+            self.max_timestamp = added.timestamp
+        at = put_varint(self.data + self.used, size)
+        at[0] = 0  # attributes
+        at = put_varint(at + 1, added.timestamp - self.first_timestamp)
+        at = put_varint(at, self.count)
+        at = put_varint(at, added.key_size)
+        if added.key_size > 0:
+            memcpy(at, added.key, added.key_size)
+            at += added.key_size
+        at = put_varint(at, added.value_size)
+        if added.value_size > 0:
+            memcpy(at, added.value, added.value_size)
+            at += added.value_size
+        memcpy(at, added.headers, added.headers_size)
+        self.used = at + added.headers_size - self.data
+        self.count += 1
+        return 0
+
+    cdef int make_room(self, Py_ssize_t size) except -1:
+        cdef Py_ssize_t capacity = max(self.capacity, <Py_ssize_t>FIRST_CAPACITY)
+        cdef uint8_t *grown
+        if self.used + size <= self.capacity:
+            return 0
+        while capacity < self.used + size:
+            capacity *= 2
+        grown = <uint8_t *>realloc(self.data, capacity)
+        if grown is NULL:
+            raise MemoryError(f"{capacity} bytes for a batch of records")
+        self.data, self.capacity = grown, capacity
+        return 0
+
+    def add(self, key, value, int64_t timestamp, headers):
+        """Append a record whatever its size; of bytes, or None."""
+        cdef record added
+        cdef bytes encoded
+        fill(&added, <bytes>key, <bytes>value, timestamp)
+        encoded = encoded_headers(headers) if headers else NO_HEADERS
+        added.headers, added.headers_size = PyBytes_AS_STRING(encoded), PyBytes_GET_SIZE(encoded)
+        self.put(&added, self.size_of(&added))
+
+    def pack(self, str compression_type not None):
+        """Compress the records; nothing is added from then on."""
+        if self.packed is None:
+            self.codec, compress = CODECS[compression_type]
+            self.packed = compress(memoryview(<uint8_t[:self.used]>self.data) if self.used else b"")
+            free(self.data)
+            self.data, self.capacity = NULL, 0
+
+    def sealed(self, int64_t producer_id, int16_t epoch, int32_t sequence):
+        """Return the batch's bytes: header, and the records as they were packed. sequence: of its first record."""
+        header = PyBytes_FromStringAndSize(NULL, RECORDS_AT)
+        cdef uint8_t *at = <uint8_t *>PyBytes_AS_STRING(header)
+        put_big_endian(at, 0, LENGTH_AT)
+        put_big_endian(at + LENGTH_AT, RECORDS_AT - BEFORE_LENGTH + PyBytes_GET_SIZE(self.packed), 4)
+        put_big_endian(at + LEADER_EPOCH_AT, <uint64_t>NO_LEADER_EPOCH, 4)
+        at[MAGIC_AT] = MAGIC
+        put_big_endian(at + ATTRIBUTES_AT, self.codec, 2)
+        put_big_endian(at + LAST_OFFSET_DELTA_AT, self.count - 1, 4)
+        put_big_endian(at + FIRST_TIMESTAMP_AT, <uint64_t>self.first_timestamp, 8)
+        put_big_endian(at + MAX_TIMESTAMP_AT, <uint64_t>self.max_timestamp, 8)
+        put_big_endian(at + PRODUCER_ID_AT, <uint64_t>producer_id, 8)
+        put_big_endian(at + EPOCH_AT, <uint64_t>epoch, 2)
+        put_big_endian(at + SEQUENCE_AT, <uint64_t>sequence, 4)
+        put_big_endian(at + COUNT_AT, self.count, 4)
+        checksum = crc32c(self.packed, crc32c(memoryview(header)[ATTRIBUTES_AT:]))
+        put_big_endian(at + CRC_AT, checksum, 4)
+        return header + self.packed
+
+
+cdef int fill(record *to, bytes key, bytes value, int64_t timestamp) except -1:
+    to.key, to.key_size = NULL, NONE
+    to.value, to.value_size = NULL, NONE
+    if key is not None:
+        to.key, to.key_size = PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
+    if value is not None:
+        to.value, to.value_size = PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)
+    to.timestamp = timestamp
+    return 0
+
+
+@cython.final
+cdef class PartitionRecords:
+    """A partition that is written to, and its batch that grows. queue: whatever who sends it keeps here.
+
+    number: how many batches were begun.
+    """
+
+    cdef TopicRecords of
+    cdef readonly int32_t index
+    cdef readonly ProducerBatch growing
+    cdef readonly int64_t number
+    cdef public object queue
+
+    @property
+    def topic(self):
+        """The topic's name."""
+        return self.of.name
+
+    def close(self):
+        """Return the batch that has grown, None if there is none. The next record begins another."""
+        batch, self.growing = self.growing, None
+        if self.of.sticky == self.index:
+            self.of.sticky = (self.index + 1) % len(self.of.partitions)
+        return batch
+
+
+@cython.final
+cdef class TopicRecords:
+    """A topic's partitions. sticky: which one has records without a key, until its batch is closed (KIP-480)."""
+
+    cdef str name
+    cdef list partitions
+    cdef int32_t sticky
+
+
+@cython.final
+cdef class RecordAccumulator(RecordTaker):
+    """Batches that grow, of all partitions (Kafka: RecordAccumulator). One thread may use it.
+
+    batch_bytes: a batch that has more, by the next record, is closed. record_bytes: the most that a batch with one record
+    may have, before it is compressed. on_full: called with a PartitionRecords whose batch is to be closed, by on_full.
+    now_ms: the wall clock, for records without a timestamp. seed: where records without keys begin.
+    """
+
+    cdef Py_ssize_t batch_bytes, record_bytes
+    cdef object on_full, now_ms
+    cdef int32_t seed
+    cdef dict topics
+    cdef str last_name
+    cdef TopicRecords last_topic
+    #: PartitionRecords whose batch has begun since whoever reads this emptied it.
+    cdef readonly list begun
+
+    def __init__(self, Py_ssize_t batch_bytes, Py_ssize_t record_bytes, on_full, now_ms, int32_t seed=0):
+        self.batch_bytes = min(batch_bytes, record_bytes)
+        self.record_bytes = record_bytes
+        self.on_full = on_full
+        self.now_ms = now_ms
+        self.seed = seed
+        self.topics = {}
+        self.begun = []
+
+    def know(self, str topic not None, int32_t count):
+        """Take records for so many partitions of a topic. Returns the PartitionRecords that are new."""
+        cdef TopicRecords known = self.topics.get(topic)
+        cdef PartitionRecords partition
+        if known is None:
+            known = self.topics[topic] = TopicRecords.__new__(TopicRecords)
+            known.name = topic
+            known.partitions = []
+            known.sticky = self.seed % count
+        new = []
+        for index in range(len(known.partitions), count):
+            partition = PartitionRecords.__new__(PartitionRecords)
+            partition.of = known
+            partition.index = index
+            new.append(partition)
+        known.partitions += new
+        return new
+
+    def partition_count(self, str topic not None):
+        """Return for how many partitions of a topic records are taken, 0 for one that is not known."""
+        cdef TopicRecords known = self.topics.get(topic)
+        return 0 if known is None else len(known.partitions)
+
+    def offer(self, str topic not None, int32_t partition, key, value, timestamp, headers):
+        """See RecordTaker.take."""
+        return self.take(topic, partition, key, value, timestamp, headers)
+
+    cdef TopicRecords topic(self, str name):
+        if name is not self.last_name:
+            self.last_topic = self.topics.get(name)
+            self.last_name = None if self.last_topic is None else name
+        return self.last_topic
+
+    cdef bint take(self, str topic, int32_t partition, key, value, timestamp, headers) except -1:
+        """See RecordTaker. Not taken: a topic or partition that is not known yet, a record that is too large."""
+        cdef record added
+        cdef bytes encoded
+        cdef TopicRecords to = self.topic(topic)
+        if to is None:
+            return False
+        added.key, added.key_size = NULL, NONE
+        added.value, added.value_size = NULL, NONE
+        if key is not None and not find_bytes(key, &added.key, &added.key_size):
+            return False
+        if type(value) is bytes:
+            added.value, added.value_size = PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)
+        elif value is not None:
+            return False
+        if partition == PARTITIONER_DECIDES:
+            if added.key_size < 0:
+                partition = to.sticky
+            else:
+                partition = partition_of(added.key, added.key_size, <int32_t>len(to.partitions))
+        elif not 0 <= partition < len(to.partitions):
+            return False
+        encoded = encoded_headers(headers) if headers else NO_HEADERS
+        added.headers, added.headers_size = PyBytes_AS_STRING(encoded), PyBytes_GET_SIZE(encoded)
+        added.timestamp = self.now_ms() if timestamp is None else timestamp
+        return self.append(<PartitionRecords>to.partitions[partition], &added)
+
+    cdef bint append(self, PartitionRecords to, const record *added) except -1:
+        cdef ProducerBatch batch = to.growing
+        cdef Py_ssize_t size
+        if batch is not None:
+            size = batch.size_of(added)
+            if RECORDS_AT + batch.used + varint_size(size) + size > self.batch_bytes:
+                self.on_full(to)
+                batch = None
+        if batch is None:
+            batch = ProducerBatch.__new__(ProducerBatch)
+            size = batch.size_of(added)
+            if RECORDS_AT + varint_size(size) + size > self.record_bytes:
+                return False
+            to.growing = batch
+            to.number += 1
+            self.begun.append(to)
+        batch.put(added, size)
+        return True

@@ -1,0 +1,169 @@
+"""From a sink's objects to the records that a producer takes: what topology/ and workers/record_collector.py do too."""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.tuple cimport PyTuple_Check, PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.string cimport memcpy
+
+from penstock.kernel.murmur2 cimport partition_of
+
+cdef enum:
+    TIME_BYTES = 8  # of a time in a windowed key
+
+
+cdef class RecordTaker:
+    """What has records after a sink: librdkafka's producer (produce.pyx), or ours (record_accumulator.pyx)."""
+
+    cdef bint take(self, str topic, int32_t partition, key, value, timestamp, headers) except -1:
+        """Return False if the record is not one for this way, or is not taken: then it is tried in Python.
+
+        partition: PARTITIONER_DECIDES, or the one. timestamp: in ms, None for now.
+        """
+        return False
+
+
+@cython.final
+cdef class RecordWriter:
+    """A task's send and log_change for the usual record; plain, the same in Python, has all others.
+
+    records: takes them. errors: as long as there are any, plain raises them. producer: the StreamsProducer, whose
+    transaction plain begins.
+    """
+
+    cdef RecordTaker records
+    cdef object plain
+    cdef list errors
+    cdef object producer
+    cdef bint transactional
+    cdef dict changelogs
+
+    def __init__(self, RecordTaker records not None, plain, list errors not None, producer, changelogs=None):
+        self.records = records
+        self.plain = plain
+        self.errors = errors
+        self.producer = producer
+        self.transactional = producer.transactional
+        self.changelogs = {} if changelogs is None else dict(changelogs)
+
+    cdef bint write(self, topic, int32_t partition, key, value, timestamp, headers) except -1:
+        """Return False if the record is not usual, or not one for the RecordTaker: plain has it."""
+        return (
+            not self.errors
+            and (not self.transactional or self.producer.in_transaction)
+            and self.records.take(topic, partition, key, value, timestamp, headers)
+        )
+
+    def send(self, topic, key, value, timestamp, headers, partition=None):
+        """See record_collector.make_send."""
+        if not self.write(topic, PARTITIONER_DECIDES if partition is None else partition, key, value, timestamp, headers):
+            self.plain(topic, key, value, timestamp, headers, partition)
+
+    def log_change(self, store_name, key, value, timestamp, headers=None):
+        """See record_collector.make_log_change."""
+        topic, partition = self.changelogs[store_name]
+        if not self.write(topic, partition, key, value, timestamp, headers):
+            self.plain(store_name, key, value, timestamp, headers)
+
+
+@cython.final
+cdef class RecordSink:
+    """A sink's way from objects to the producer. to_key, to_value: what serializes them, unless they are None.
+
+    Keys that are texts are not made bytes first where they are ASCII.
+    """
+
+    cdef RecordWriter writer
+    cdef str topic
+    cdef object to_key, to_value
+    cdef bint has_texts
+
+    def __init__(self, RecordWriter writer not None, str topic not None, to_key, to_value):
+        self.writer = writer
+        self.topic = topic
+        self.to_key = to_key
+        self.to_value = to_value
+        self.has_texts = to_key is str.encode
+
+    def send(self, key, value, timestamp, headers):
+        """Send a record and return None, or return why it cannot be serialized: an Exception."""
+        try:
+            if key is not None and not (self.has_texts and is_ascii(key)):
+                key = self.to_key(key)
+            if value is not None:
+                value = self.to_value(value)
+        except Exception as error:
+            return error
+        if not self.writer.write(self.topic, PARTITIONER_DECIDES, key, value, timestamp, headers):
+            self.writer.plain(self.topic, key.encode() if is_ascii(key) else key, value, timestamp, headers)
+        return None
+
+
+@cython.final
+cdef class WindowedSink:
+    """A sink's way for windowed keys: the key inside, by to_key, then times of the window; the partition is the key's.
+
+    times: where in a Windowed they are.
+    """
+
+    cdef RecordWriter writer
+    cdef str topic
+    cdef object to_key, to_value
+    cdef tuple times
+    cdef bint has_texts
+
+    def __init__(self, RecordWriter writer not None, str topic not None, to_key, to_value, tuple times not None):
+        self.writer = writer
+        self.topic = topic
+        self.to_key = to_key
+        self.to_value = to_value
+        self.times = times
+        self.has_texts = to_key is str.encode
+
+    def send(self, windowed, value, timestamp, headers, int32_t partitions):
+        """Send a record and return None, or return why its value cannot be serialized: an Exception."""
+        if not PyTuple_Check(windowed) or PyTuple_GET_SIZE(windowed) != 3:
+            raise TypeError(f"a windowed key is needed, not {windowed!r}")
+        cdef bytes key = self.key_bytes(windowed)
+        cdef size_t size = PyBytes_GET_SIZE(key) - TIME_BYTES * len(self.times)
+        cdef int32_t partition = partition_of(PyBytes_AS_STRING(key), size, partitions)
+        if value is not None:
+            try:
+                value = self.to_value(value)
+            except Exception as error:
+                return error
+        if not self.writer.write(self.topic, partition, key, value, timestamp, headers):
+            self.writer.plain(self.topic, key, value, timestamp, headers, partition)
+        return None
+
+    cdef bytes key_bytes(self, windowed):
+        cdef object key = <object>PyTuple_GET_ITEM(windowed, 0)
+        cdef const char *data = NULL
+        cdef Py_ssize_t size = 0
+        cdef uint64_t time
+        cdef int i
+        if key is not None:
+            if not (self.has_texts and is_ascii(key)):
+                key = <bytes?>self.to_key(key)
+            find_bytes(key, &data, &size)
+        made = PyBytes_FromStringAndSize(NULL, size + TIME_BYTES * len(self.times))
+        cdef char *to = PyBytes_AS_STRING(made)
+        if size:
+            memcpy(to, data, size)
+        to += size
+        for field in self.times:
+            time = <uint64_t><int64_t><object>PyTuple_GET_ITEM(windowed, field)
+            for i in range(TIME_BYTES):  # big endian
+                to[i] = <char>(time >> 8 * (TIME_BYTES - 1 - i))
+            to += TIME_BYTES
+        return made
+
+
+def sink_for(send, str topic, to_key, to_value, tuple times=None):
+    """Return the send of a RecordSink in place of a RecordWriter's, with times of a WindowedSink; None in place of others."""
+    writer = getattr(send, "__self__", None)
+    if type(writer) is not RecordWriter:
+        return None
+    if times is None:
+        return RecordSink(writer, topic, to_key, to_value).send
+    return WindowedSink(writer, topic, to_key, to_value, times).send

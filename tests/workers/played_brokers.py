@@ -1,0 +1,88 @@
+"""Brokers whose every word is a test's: it reads what clients ask, and answers what it likes."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from penstock.topology.records import TopicPartition
+from penstock.workers.network.brokers import Leader, Leaders, ProducerId
+
+RECEIVE_SECONDS = 5.0
+_LENGTH_BYTES = 4
+
+
+class PlayedBrokers:
+    """The Brokers of a client under test. refused: why a node cannot be connected to. ids: the next producer ids."""
+
+    def __init__(self, leaders: Mapping[TopicPartition, Leader]) -> None:
+        self.answer: Leaders | Exception = Leaders(leaders)
+        self.asked: list[set[str]] = []
+        self.refused: dict[int, Exception] = {}
+        self.opened: list[int] = []
+        self.ids: list[ProducerId | Exception] = [ProducerId(7, 0)]
+        self.ends: dict[int, socket.socket] = {}
+        self.closed = False
+        self.failure: BaseException | None = None
+
+    def leaders(self, topics: Collection[str], on_done: Callable[[], None]) -> Future[Leaders]:
+        self.asked.append(set(topics))
+        on_done()
+        return _done(self.answer)
+
+    def producer_id(self, on_done: Callable[[], None]) -> Future[ProducerId]:
+        on_done()
+        return _done(self.ids.pop(0))
+
+    def open(self, node: int, api_key: int, version: int, on_done: Callable[[], None]) -> Future[socket.socket]:
+        self.opened.append(node)
+        on_done()
+        if node in self.refused:
+            return _done(self.refused[node])
+        ours, theirs = socket.socketpair()
+        theirs.settimeout(RECEIVE_SECONDS)
+        if node in self.ends:
+            self.ends[node].close()
+        self.ends[node] = theirs
+        return _done(ours)
+
+    def close(self) -> None:
+        self.closed = True
+        for end in self.ends.values():
+            end.close()
+
+    def received(self, node: int = 1) -> bytes:
+        """Return the next request that a broker has received, without its length."""
+        return self._read(node, int.from_bytes(self._read(node, _LENGTH_BYTES), "big"))
+
+    def _read(self, node: int, size: int) -> bytes:
+        found = b""
+        while len(found) < size:
+            found += self.ends[node].recv(size - len(found))
+        return found
+
+    def has_request(self, node: int = 1) -> bool:
+        """Return whether there is something to read."""
+        end = self.ends[node]
+        end.setblocking(False)
+        try:
+            return bool(end.recv(1, socket.MSG_PEEK))
+        except BlockingIOError:
+            return False
+        finally:
+            end.settimeout(RECEIVE_SECONDS)
+
+    def say(self, answer: bytes, node: int = 1) -> None:
+        """Send an answer, with its length in front."""
+        self.ends[node].sendall(len(answer).to_bytes(_LENGTH_BYTES, "big") + answer)
+
+
+def _done(result: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    if isinstance(result, Exception):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
+    return future

@@ -1,0 +1,246 @@
+"""What a KafkaProducer writes to a real broker is what librdkafka writes, field by field; what cannot be written."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from penstock import kernel
+from penstock.dev_broker import DevBroker
+from penstock.topology.errors import StreamsError, TaskMigratedError
+from penstock.topology.exception_handlers import FailedProcessingError, ProducerRecord, Response
+from penstock.topology.records import TaskId
+from penstock.topology.streams_config import StreamsConfig
+from penstock.workers.client_supplier import KafkaClientSupplier
+from penstock.workers.log_context import PrefixedLogger
+from penstock.workers.producing import sender
+from penstock.workers.producing.kafka_producer import KafkaProducer
+from penstock.workers.production_errors import production_error_handler
+from penstock.workers.record_collector import make_log_change, make_send
+from penstock.workers.streams_producer import StreamsProducer
+
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.skipif(kernel.record_accumulator is None, reason="the compiled kernel is not built here"),
+]
+DEADLINE_SECONDS = 60.0
+PARTITIONS = 3
+TASK = TaskId(0, 1)
+LOG = PrefixedLogger("penstock.test", "")
+HEADERS: list[Any] = [None, [("a", b"1"), ("a", None), ("ü", b"")], [("h", b"%d" % n) for n in range(100)]]
+
+Open = Callable[..., StreamsProducer]
+
+
+@pytest.fixture
+def opened(bootstrap_servers: str, unique_name: Callable[[str], str]) -> Iterator[Open]:
+    """Return producers as a stream thread has them; they are closed at the end."""
+    made: list[StreamsProducer] = []
+    application_id = unique_name("app")
+
+    def open_one(config: Mapping[str, Any] | None = None, handler: Any = None) -> StreamsProducer:
+        base = {"application.id": application_id, "bootstrap.servers": bootstrap_servers, "producer.linger.ms": 5}
+        supplier = KafkaClientSupplier(StreamsConfig({**base, **(config or {})}))
+        options = (
+            {} if handler is None else {"handler": production_error_handler({"production.exception.handler": handler})}
+        )
+        made.append(StreamsProducer(lambda settings: supplier.get_producer("c", settings), LOG, **options))
+        return made[-1]
+
+    yield open_one
+    for producer in made:
+        producer.close()
+
+
+def read(bootstrap_servers: str, topic: str, partitions: int = PARTITIONS) -> list[tuple[Any, ...]]:
+    """Return the fields of all records, in order for each partition."""
+    settings = {"bootstrap.servers": bootstrap_servers, "group.id": "reader", "check.crcs": True}
+    consumer = Consumer({**settings, "enable.partition.eof": True, "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
+    found: list[tuple[Any, ...]] = []
+    ends: set[int] = set()
+    try:
+        while len(ends) < partitions:
+            message = consumer.poll(DEADLINE_SECONDS)
+            assert message is not None
+            if message.error():
+                assert message.error().code() == KafkaError._PARTITION_EOF
+                ends.add(message.partition())
+            else:
+                place = message.partition(), message.offset(), message.key(), message.value()
+                found.append((*place, message.timestamp(), message.headers()))
+    finally:
+        consumer.close()
+    return sorted(found, key=lambda fields: fields[:2])
+
+
+def write(producer: StreamsProducer, topic: str) -> None:
+    send, number = make_send(producer), 0
+    for number in range(3_000):
+        key = [b"", b"key-%d" % number, "ключ".encode()][number % 3]
+        value = None if number % 7 == 0 else b"%d " % number * (number % 50)
+        at = 1_700_000_000_000 - number * 60_000
+        send(topic, key, value, at, HEADERS[number % 3 if number % 10 == 0 else 0])
+        send(topic, None, value, at, None, number % PARTITIONS)
+    producer.flush()
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "lz4"])
+def test_both_write_the_same(opened: Open, make_topic: Any, bootstrap_servers: str, codec: str) -> None:
+    config = {"producer.compression.type": codec, "producer.batch.size": 20_000}
+    written = {}
+    for who in ("auto", "librdkafka"):
+        topic = make_topic(f"out-{who}", PARTITIONS)
+        producer = opened({**config, "penstock.sender": who})
+        assert isinstance(producer._producer, KafkaProducer) == (who == "auto")
+        write(producer, topic)
+        written[who] = read(bootstrap_servers, topic)
+    assert len(written["auto"]) == 6_000
+    assert written["auto"] == written["librdkafka"]
+
+
+def test_changes_times_and_the_task_of_a_record(opened: Open, make_topic: Any, bootstrap_servers: str) -> None:
+    topic = make_topic("changelog", PARTITIONS)
+    producer = opened()
+    log_change = make_log_change(producer, {"store": (topic, 1)})  # type: ignore[dict-item]
+    log_change("store", b"k", b"v", 0)
+    log_change("store", b"k", None, 8, [("h", b"x")])
+    log_change("store", b"now", b"v", None)
+    producer.flush()
+    put, deleted, now = read(bootstrap_servers, topic)
+    assert put == (1, 0, b"k", b"v", (1, 0), None)
+    assert deleted == (1, 1, b"k", None, (1, 8), [("h", b"x")])
+    assert now[4][1] > 1_700_000_000_000
+
+
+def test_a_topic_that_takes_less_than_a_batch(
+    opened: Open, make_topic: Any, admin: AdminClient, bootstrap_servers: str
+) -> None:
+    topic = make_topic("small", 1, config={"max.message.bytes": "2000"})
+    producer = opened({"producer.linger.ms": 100})
+    send = make_send(producer)
+    for number in range(500):
+        send(topic, b"%d" % number, b"x" * 50, number, None)
+    producer.flush()
+    assert [fields[2] for fields in read(bootstrap_servers, topic, 1)] == [b"%d" % number for number in range(500)]
+    send(topic, b"large", b"x" * 3_000, 1, None)
+    with pytest.raises(FailedProcessingError, match=f"topic {topic} partition 0.*MSG_SIZE_TOO_LARGE"):
+        producer.flush()
+
+
+def test_a_record_that_is_refused_at_once_and_its_dead_letter(
+    opened: Open, make_topic: Any, bootstrap_servers: str
+) -> None:
+    topic, asked = make_topic("out", PARTITIONS), []
+
+    def handler(context: Any, record: Any, exception: Exception) -> Response:
+        asked.append((record.topic, record.key, context.task_id))
+        return Response.resume([ProducerRecord(topic, record.key, b"letter", 99, [("h", b"1")], 1)])
+
+    producer = opened({"producer.message.max.bytes": 1_000}, handler)
+    make_send(producer, TASK)(topic, b"k", b"v" * 2_000, 1, None, 0)
+    producer.flush()
+    assert asked == [(topic, b"k", TASK)]
+    assert read(bootstrap_servers, topic) == [(1, 0, b"k", b"letter", (1, 99), [("h", b"1")])]
+
+
+def test_a_record_that_the_broker_refuses_may_be_left_out(
+    opened: Open, make_topic: Any, bootstrap_servers: str
+) -> None:
+    topic = make_topic("compacted", 1, config={"cleanup.policy": "compact"})
+    producer = opened(handler=lambda *_: "continue")
+    send = make_send(producer)
+    send(topic, None, b"without a key", 1, None)
+    producer.flush()
+    send(topic, b"k", b"v", 1, None)
+    producer.flush()
+    assert producer.dropped == 1
+    assert [fields[2] for fields in read(bootstrap_servers, topic, 1)] == [b"k"]
+
+
+def test_a_topic_that_is_not_there(opened: Open) -> None:
+    producer = opened({"producer.topic.metadata.propagation.max.ms": 500})
+    with pytest.raises(FailedProcessingError, match=r"topic nowhere.*The topic does not exist: create it"):
+        make_send(producer, TASK)("nowhere", b"k", b"v", 1, None)
+
+
+def test_brokers_that_are_not_there(opened: Open) -> None:
+    producer = opened({"bootstrap.servers": "127.0.0.1:1", "producer.delivery.timeout.ms": 500})
+    make_send(producer)("out", b"k", b"v", 1, None, 0)
+    with pytest.raises(TaskMigratedError, match=r"topic out partition 0 due to: .*_MSG_TIMED_OUT"):
+        producer.flush()
+
+
+def test_partitions_that_are_added_are_written_to(
+    opened: Open, make_topic: Any, admin: AdminClient, bootstrap_servers: str
+) -> None:
+    topic = make_topic("growing", 1)
+    producer = opened()
+    send = make_send(producer)
+    send(topic, b"k", b"v", 1, None)
+    producer.flush()
+    admin.create_partitions([NewPartitions(topic, PARTITIONS)])[topic].result(DEADLINE_SECONDS)
+    send(topic, b"k", b"v", 2, None, 2)
+    producer.flush()
+    assert [fields[0] for fields in read(bootstrap_servers, topic)] == [0, 2]
+
+
+def test_librdkafka_writes_where_a_broker_is_too_old(
+    opened: Open, make_topic: Any, bootstrap_servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender, "PRODUCE", replace(sender.PRODUCE, version=99))
+    topic = make_topic("out", 1)
+    producer = opened()
+    send = make_send(producer)
+    send(topic, b"k", b"v", 1, None)
+    with pytest.raises(TaskMigratedError, match=r"older than Kafka 2\.4: .* knows versions .* librdkafka writes"):
+        producer.flush()
+    producer.abort_transaction()  # as the task manager does when tasks are given up
+    assert not isinstance(producer._producer, KafkaProducer)
+    make_send(producer)(topic, b"again", b"v", 1, None)
+    producer.flush()
+    assert [fields[2] for fields in read(bootstrap_servers, topic, 1)] == [b"again"]
+
+
+def test_nothing_is_lost_or_doubled_when_a_broker_restarts(tmp_path: Path, opened: Open) -> None:
+    with DevBroker("restarted", tmp_path / "broker") as broker:
+        producer = opened({"bootstrap.servers": broker.bootstrap_servers, "producer.batch.size": 1_000})
+        client = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        client.create_topics([NewTopic("out", PARTITIONS)])["out"].result(DEADLINE_SECONDS)
+        send, stopping = make_send(producer), threading.Event()
+        restart = threading.Thread(target=lambda: (broker.stop(), broker.start(), stopping.set()))
+        sent = 0
+        while not stopping.is_set():
+            for _ in range(50):
+                # A broker that restarts forgets producers whose last record is older than producer.id.expiration.ms.
+                send("out", b"%d" % sent, b"x" * 20, None, None)
+                sent += 1
+            producer.poll()
+            if sent == 5_000:
+                restart.start()
+            stopping.wait(0.001)
+        restart.join()
+        producer.flush()
+        found = read(broker.bootstrap_servers, "out")
+    assert sorted(int(fields[2]) for fields in found) == list(range(sent))
+    for partition in range(PARTITIONS):
+        numbers = [int(fields[2]) for fields in found if fields[0] == partition]
+        assert numbers == sorted(numbers)
+
+
+def test_errors_end_when_they_are_forgotten(opened: Open, make_topic: Any) -> None:
+    topic = make_topic("out", 1)
+    producer = opened()
+    producer.errors.append((KafkaError(KafkaError.INVALID_RECORD), None))
+    with pytest.raises(StreamsError):
+        make_send(producer)(topic, b"k", b"v", 1, None)
+    producer.forget_errors()
+    make_send(producer)(topic, b"k", b"v", 1, None)
+    producer.flush()

@@ -1,0 +1,535 @@
+"""What a KafkaProducer sends to brokers and makes of their answers; the brokers are the tests themselves."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import kafka.errors as kafka_errors
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from produce_stage import OUT_0, OUT_1, ProduceStage, Request, Said, Sent, two_partitions
+
+from penstock import kernel
+from penstock.topology.errors import StreamsError
+from penstock.topology.records import TopicPartition
+from penstock.workers.network.brokers import Leader, Leaders, ProducerId
+from penstock.workers.producing.kafka_producer import NotProducibleError
+from penstock.workers.producing.produce_settings import produce_settings, unknown_settings
+from penstock.workers.producing.sender import REQUESTS_IN_FLIGHT
+
+pytestmark = pytest.mark.skipif(kernel.record_accumulator is None, reason="the compiled kernel is not built here")
+stage = pytest.fixture(two_partitions)
+LINGER_MS = 10
+
+
+def test_records_wait_for_others_until_linger_ms(stage: ProduceStage) -> None:
+    stage.send(b"a", b"b")
+    stage.send(b"c", to=OUT_1)
+    stage.run(LINGER_MS - 1)
+    assert 1 not in stage.brokers.ends
+    assert stage.producer.next_at(stage.clock.now_ms) == stage.clock.now_ms + LINGER_MS
+    stage.run(LINGER_MS)
+    request = stage.brokers.request()
+    assert request.batches == {OUT_0: Sent(7, 0, 0, (b"a", b"b")), OUT_1: Sent(7, 0, 0, (b"c",))}
+    fields = request.fields
+    assert (fields.transactional_id, fields.acks, fields.timeout_ms) == (None, -1, stage.settings.request_timeout_ms)
+    stage.brokers.reply(request)
+    stage.run(LINGER_MS)
+    assert not stage.brokers.has_request()
+    assert stage.lost() == []
+    assert stage.producer.next_at(stage.clock.now_ms) == float("inf")
+
+
+def test_one_batch_of_a_partition_is_on_its_way(stage: ProduceStage) -> None:
+    stage.send(b"a")
+    stage.run()
+    stage.run(LINGER_MS)
+    first = stage.brokers.request()
+    stage.send(b"b", b"c")
+    stage.send(b"x", to=OUT_1)
+    stage.run()
+    stage.run(LINGER_MS)
+    other = stage.brokers.request()  # another partition need not wait
+    assert other.batches == {OUT_1: Sent(7, 0, 0, (b"x",))}
+    assert not stage.brokers.has_request()
+    assert stage.producer.next_at(stage.clock.now_ms) == stage.clock.now_ms + 1
+    stage.brokers.reply(first)
+    stage.run()
+    second = stage.brokers.request()
+    assert second.batches == {OUT_0: Sent(7, 0, 1, (b"b", b"c"))}
+    stage.brokers.reply(other)
+    stage.brokers.reply(second)
+    stage.send(b"d")
+    stage.run()
+    stage.run(LINGER_MS)
+    assert stage.brokers.request().batches == {OUT_0: Sent(7, 0, 3, (b"d",))}
+
+
+def sent(stage: ProduceStage, *keys: bytes, to: TopicPartition = OUT_0) -> Any:
+    """Send records as one batch and return the request."""
+    stage.send(*keys, to=to)
+    stage.run()
+    stage.run(LINGER_MS)
+    return stage.brokers.request()
+
+
+def test_a_lost_connection_brings_the_same_batch_again(stage: ProduceStage) -> None:
+    first = sent(stage, b"a", b"b")
+    stage.send(b"c")
+    stage.brokers.ends[1].close()
+    stage.run()
+    assert stage.brokers.opened == [1]
+    stage.run(stage.settings.retry_backoff_ms)
+    assert stage.brokers.opened == [1, 1]
+    again = stage.brokers.request()
+    assert again.batches == first.batches
+    stage.brokers.reply(again, KafkaError.DUPLICATE_SEQUENCE_NUMBER)  # it was written the first time
+    stage.run()
+    assert stage.brokers.request().batches == {OUT_0: Sent(7, 0, 2, (b"c",))}
+    assert stage.lost() == []
+
+
+@pytest.mark.parametrize(
+    "error", [KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.KAFKA_STORAGE_ERROR, KafkaError.UNKNOWN_TOPIC_OR_PART]
+)
+def test_a_batch_follows_its_partitions_leader(stage: ProduceStage, error: int) -> None:
+    request = sent(stage, b"a")
+    stage.brokers.answer = Leaders({OUT_0: Leader(2, 6), OUT_1: Leader(1, 6)})
+    stage.brokers.reply(request, error)
+    stage.run()
+    assert not stage.brokers.has_request()
+    stage.run(stage.settings.retry_backoff_ms)
+    assert stage.brokers.request(2).batches == request.batches
+    assert stage.lost() == []
+
+
+@pytest.mark.parametrize(
+    "error", [KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.INVALID_MSG]
+)
+def test_what_may_pass_is_tried_again(stage: ProduceStage, error: int) -> None:
+    request = sent(stage, b"a")
+    asked = len(stage.brokers.asked)
+    stage.brokers.reply(request, error)
+    stage.run()
+    assert not stage.brokers.has_request()
+    stage.run(stage.settings.retry_backoff_ms)
+    assert stage.brokers.request().batches == request.batches
+    assert len(stage.brokers.asked) == asked, "the leader is not in doubt"
+
+
+def test_a_refused_batch_is_lost_and_the_next_takes_its_numbers(stage: ProduceStage) -> None:
+    request = sent(stage, b"a", b"b")
+    stage.send(b"c")
+    stage.brokers.answer_with(
+        request, {OUT_0: Said(KafkaError.INVALID_RECORD, "one or more", [(1, "a key is needed"), (0, "x")])}
+    )
+    stage.run()
+    lost = stage.producer.take_lost()
+    assert [(e.code(), r.partition(), r.key(), r.value(), r.timestamp()[1]) for e, r in lost] == [
+        (KafkaError.INVALID_RECORD, 0, b"a", b"value", 5),
+        (KafkaError.INVALID_RECORD, 0, b"b", b"value", 5),
+    ]
+    assert lost[0][0].str() == "one or more"
+    stage.run(LINGER_MS)
+    assert stage.brokers.request().batches == {OUT_0: Sent(7, 0, 0, (b"c",))}
+
+
+def test_why_a_record_is_to_blame_is_said_if_nothing_else_is(stage: ProduceStage) -> None:
+    request = sent(stage, b"a")
+    stage.brokers.answer_with(request, {OUT_0: Said(KafkaError.INVALID_RECORD, None, [(0, "a key is needed")])})
+    stage.run()
+    ((error, _),) = stage.producer.take_lost()
+    assert error.str() == "a key is needed"
+
+
+def test_a_batch_that_a_topic_is_too_small_for_is_split(stage: ProduceStage) -> None:
+    request = sent(stage, b"a", b"b", b"c")
+    stage.send(b"d")
+    stage.brokers.reply(request, KafkaError.MSG_SIZE_TOO_LARGE)
+    for expected in (Sent(7, 0, 0, (b"a",)), Sent(7, 0, 1, (b"b", b"c"))):
+        stage.run()
+        request = stage.brokers.request()
+        assert request.batches == {OUT_0: expected}
+        if len(expected.keys) == 1:
+            stage.brokers.reply(request)
+    stage.brokers.reply(request, KafkaError.MSG_SIZE_TOO_LARGE)
+    stage.run()
+    request = stage.brokers.request()
+    assert request.batches == {OUT_0: Sent(7, 0, 1, (b"b",))}
+    stage.brokers.reply(request, KafkaError.MSG_SIZE_TOO_LARGE)  # one record cannot be split
+    stage.run()
+    assert stage.lost() == [(KafkaError.MSG_SIZE_TOO_LARGE, "out", 0, b"b")]
+    request = stage.brokers.request()
+    assert request.batches == {OUT_0: Sent(7, 0, 1, (b"c",))}
+    stage.brokers.reply(request)
+    stage.run(LINGER_MS)
+    assert stage.brokers.request().batches == {OUT_0: Sent(7, 0, 2, (b"d",))}
+
+
+def test_a_broker_that_forgot_the_producer_gets_a_new_epoch(stage: ProduceStage) -> None:
+    stage.brokers.reply(sent(stage, b"a"))
+    stage.brokers.reply(sent(stage, b"x", to=OUT_1))
+    stage.brokers.reply(sent(stage, b"b"), KafkaError.UNKNOWN_PRODUCER_ID)
+    stage.run()
+    request = stage.brokers.request()
+    assert request.batches == {OUT_0: Sent(7, 1, 0, (b"b",))}
+    stage.brokers.reply(request)
+    assert sent(stage, b"y", to=OUT_1).batches == {OUT_1: Sent(7, 1, 0, (b"y",))}
+    assert stage.lost() == []
+
+
+def test_a_log_that_has_lost_what_was_acknowledged_is_an_error(stage: ProduceStage) -> None:
+    stage.brokers.reply(sent(stage, b"a"))
+    stage.brokers.reply(sent(stage, b"b"), KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    stage.run()
+    assert stage.lost() == [(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "out", 0, b"b")]
+    assert sent(stage, b"c").batches == {OUT_0: Sent(7, 1, 0, (b"c",))}
+
+
+def test_what_is_too_late_is_given_up_and_what_follows_is_not_taken_for_it(stage: ProduceStage) -> None:
+    sent(stage, b"a")
+    stage.brokers.refused[1] = kafka_errors.KafkaConnectionError("nobody there")
+    stage.brokers.ends[1].close()
+    for _ in range(100):
+        stage.run(stage.settings.delivery_timeout_ms // 100)
+    assert stage.lost() == [(KafkaError._MSG_TIMED_OUT, "out", 0, b"a")]
+    del stage.brokers.refused[1]
+    stage.run(stage.settings.retry_backoff_ms)
+    assert sent(stage, b"b").batches == {OUT_0: Sent(7, 1, 0, (b"b",))}
+
+
+def test_what_was_never_sent_is_given_up_without_a_new_epoch(stage: ProduceStage) -> None:
+    stage.brokers.refused[1] = kafka_errors.KafkaConnectionError("nobody there")
+    stage.send(b"a")
+    for _ in range(101):
+        stage.run(stage.settings.delivery_timeout_ms // 100)
+    assert stage.lost() == [(KafkaError._MSG_TIMED_OUT, "out", 0, b"a")]
+    del stage.brokers.refused[1]
+    stage.run(stage.settings.retry_backoff_ms)
+    assert sent(stage, b"b").batches == {OUT_0: Sent(7, 0, 0, (b"b",))}
+
+
+def test_an_answer_that_does_not_come_ends_the_connection(stage: ProduceStage) -> None:
+    request = sent(stage, b"a")
+    stage.run(stage.settings.request_timeout_ms - 1)
+    assert stage.brokers.opened == [1]
+    stage.run(1)
+    stage.run(stage.settings.retry_backoff_ms)
+    assert stage.brokers.opened == [1, 1]
+    assert stage.brokers.request().batches == request.batches
+
+
+def test_a_partition_that_an_answer_does_not_name_is_sent_again(stage: ProduceStage) -> None:
+    request = sent(stage, b"a")
+    stage.brokers.answer_with(request, {OUT_1: Said()})
+    stage.run()
+    assert stage.brokers.request().batches == request.batches
+
+
+def test_a_quota_is_kept(stage: ProduceStage) -> None:
+    stage.brokers.answer_with(sent(stage, b"a"), {OUT_0: Said()}, throttle_ms=500)
+    stage.send(b"b")
+    stage.run()
+    stage.run(400)
+    assert not stage.brokers.has_request()
+    stage.run(100)
+    assert stage.brokers.request().batches == {OUT_0: Sent(7, 0, 1, (b"b",))}
+
+
+def test_a_full_batch_does_not_wait() -> None:
+    stage = ProduceStage({OUT_0: Leader(1, 5)}, batch_bytes=200, compression_type="none")
+    for number in range(20):
+        stage.send(b"%d" % number)
+    stage.run()
+    request = stage.brokers.request()
+    assert len(request.batches[OUT_0].keys) > 5
+    stage.close()
+
+
+def test_a_request_has_no_more_than_max_request_size() -> None:
+    stage = ProduceStage({OUT_0: Leader(1, 5), OUT_1: Leader(1, 5)}, max_request_bytes=150, compression_type="none")
+    for partition in (OUT_0, OUT_1):
+        stage.send(b"k" * 50, to=partition)
+    stage.run()
+    stage.run(LINGER_MS)
+    assert [set(stage.brokers.request().batches) for _ in range(2)] == [{OUT_0}, {OUT_1}]
+    with pytest.raises(KafkaException, match="MSG_SIZE_TOO_LARGE"):
+        stage.send(b"k" * 200)
+    stage.close()
+
+
+def test_a_topic_that_is_not_there_is_an_error_after_a_while(stage: ProduceStage) -> None:
+    stage.brokers.answer = Leaders({}, {"gone": KafkaError.UNKNOWN_TOPIC_OR_PART})
+    started = stage.clock.now_ms
+    stage.producer._sender.wait = lambda now, until: stage.clock.advance(100)  # type: ignore[method-assign]
+    with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
+        stage.send(b"a", to=TopicPartition("gone", 0))
+    assert stage.clock.now_ms - started >= stage.settings.unknown_topic_ms
+    with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
+        stage.send(b"a", to=TopicPartition("gone", 0))  # at once
+    assert stage.clock.now_ms - started < 2 * stage.settings.unknown_topic_ms
+
+
+def test_brokers_that_cannot_be_asked_for_a_topic_are_waited_for(stage: ProduceStage) -> None:
+    stage.brokers.answer = kafka_errors.KafkaConnectionError("nobody there")
+    stage.producer._sender.wait = lambda now, until: stage.clock.advance(1_000)  # type: ignore[method-assign]
+    stage.send(b"a")
+    assert stage.lost() == [(KafkaError._MSG_TIMED_OUT, "out", 0, b"a")]
+
+
+def test_a_topic_that_was_deleted_is_an_error_for_what_waits(stage: ProduceStage) -> None:
+    request = sent(stage, b"a")
+    stage.send(b"b")
+    stage.brokers.answer = Leaders({}, {"out": KafkaError.UNKNOWN_TOPIC_OR_PART})
+    stage.brokers.reply(request, KafkaError.UNKNOWN_TOPIC_OR_PART)
+    for _ in range(100):
+        stage.run(stage.settings.unknown_topic_ms // 50)
+    assert stage.lost() == [(KafkaError.UNKNOWN_TOPIC_OR_PART, "out", 0, key) for key in (b"a", b"b")]
+
+
+def test_partitions_that_are_added_are_known_when_the_leaders_are(stage: ProduceStage) -> None:
+    stage.send(b"a")
+    stage.brokers.answer = Leaders({TopicPartition("out", number): Leader(1, 5) for number in range(3)})
+    stage.producer._sender.wait = lambda now, until: stage.clock.advance(100)  # type: ignore[method-assign]
+    assert sent(stage, b"b", to=TopicPartition("out", 2)).batches[TopicPartition("out", 2)].keys == (b"b",)
+
+
+def test_a_producer_id_that_is_not_there_yet_is_asked_for_again() -> None:
+    stage = ProduceStage({OUT_0: Leader(1, 5)})
+    stage.brokers.ids = [kafka_errors.CoordinatorLoadInProgressError(), ProducerId(9, 3)]
+    stage.send(b"a")
+    stage.run()
+    stage.run(LINGER_MS)
+    assert 1 not in stage.brokers.ends
+    stage.run(stage.settings.retry_backoff_ms)
+    assert stage.brokers.request().batches == {OUT_0: Sent(9, 3, 0, (b"a",))}
+    stage.close()
+
+
+def test_a_producer_id_that_is_refused_is_an_error_of_all_records(stage: ProduceStage) -> None:
+    stage.brokers.ids = [kafka_errors.ClusterAuthorizationFailedError()]
+    stage.send(b"a")
+    stage.run()
+    stage.run(LINGER_MS)
+    stage.run(LINGER_MS)
+    assert stage.lost() == [(KafkaError.CLUSTER_AUTHORIZATION_FAILED, "out", 0, b"a")]
+
+
+def test_the_last_epoch_is_followed_by_a_new_producer_id(stage: ProduceStage) -> None:
+    stage.brokers.ids = [ProducerId(7, 32_767), ProducerId(8, 0)]
+    stage.brokers.reply(sent(stage, b"a"), KafkaError.UNKNOWN_PRODUCER_ID)
+    stage.run()
+    stage.run(stage.settings.retry_backoff_ms)
+    assert stage.brokers.request().batches == {OUT_0: Sent(8, 0, 0, (b"a",))}
+
+
+def test_the_numbers_of_records_begin_again_after_the_last(stage: ProduceStage) -> None:
+    request = sent(stage, b"a")
+    queue = stage.producer._sender._queues[OUT_0]
+    queue.batches[0].stamp = queue.batches[0].stamp._replace(sequence=(1 << 31) - 2)
+    stage.brokers.reply(request)
+    request = sent(stage, b"b", b"c")
+    assert request.batches == {OUT_0: Sent(7, 0, (1 << 31) - 1, (b"b", b"c"))}
+    stage.brokers.reply(request)
+    assert sent(stage, b"d").batches == {OUT_0: Sent(7, 0, 1, (b"d",))}
+
+
+def test_an_old_broker_is_librdkafkas(stage: ProduceStage) -> None:
+    stage.brokers.refused[1] = kafka_errors.UnsupportedVersionError("the broker knows versions 0 to 8")
+    stage.send(b"a")
+    stage.run()
+    with pytest.raises(NotProducibleError, match=r"broker 1 is older than Kafka 2\.4"):
+        stage.run(LINGER_MS)
+    stage.send(b"b")  # it goes nowhere: nothing will be committed
+    with pytest.raises(NotProducibleError):
+        stage.producer.flush()
+
+
+def test_brokers_that_cannot_be_asked_any_more_are_an_error(stage: ProduceStage) -> None:
+    stage.send(b"a")
+    stage.brokers.failure = RuntimeError("the IO thread has ended")
+    with pytest.raises(StreamsError, match="the IO thread has ended"):
+        stage.producer.flush()
+
+
+def test_a_flush_ends_when_its_time_is_over(stage: ProduceStage) -> None:
+    stage.send(b"a")
+    stage.producer._sender.wait = lambda now, until: stage.clock.advance(100)  # type: ignore[method-assign]
+    started = stage.clock.now_ms
+    stage.producer.flush(1.0)
+    assert 1_000 <= stage.clock.now_ms - started <= 1_100
+    assert stage.brokers.request().batches == {OUT_0: Sent(7, 0, 0, (b"a",))}
+
+
+def test_a_full_buffer_is_waited_for() -> None:
+    stage = ProduceStage({OUT_0: Leader(1, 5)}, batch_bytes=200, buffer_bytes=500, compression_type="none")
+    brokers, answered = stage.brokers, 0
+
+    def wait(now: int, until: float) -> None:
+        nonlocal answered
+        if 1 in brokers.ends and brokers.has_request():
+            brokers.reply(brokers.request())
+            answered += 1
+
+    stage.producer._sender.wait = wait  # type: ignore[method-assign]
+    for number in range(200):
+        stage.send(b"%d" % number)
+        assert stage.producer._sender.buffered_bytes <= 700
+    assert answered > 5
+    stage.producer.flush()
+    assert stage.lost() == []
+    stage.close()
+
+
+def test_failures_are_told_once(stage: ProduceStage, caplog: pytest.LogCaptureFixture) -> None:
+    stage.brokers.refused[1] = kafka_errors.KafkaConnectionError("nobody there")
+    stage.send(b"a")
+    for _ in range(10):
+        stage.run(stage.settings.retry_backoff_ms)
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "Broker 1 cannot be written to: KafkaConnectionError: nobody there; trying again"
+    ]
+
+
+def test_an_idle_connection_that_the_broker_closed_is_no_failure(
+    stage: ProduceStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.brokers.reply(sent(stage, b"a"))
+    stage.run()
+    stage.brokers.ends[1].close()
+    stage.send(b"b")
+    stage.run()
+    stage.run(LINGER_MS)
+    assert stage.brokers.request().batches == {OUT_0: Sent(7, 0, 1, (b"b",))}
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_a_broker_has_so_many_requests_at_a_time() -> None:
+    partitions = [TopicPartition("out", index) for index in range(REQUESTS_IN_FLIGHT + 2)]
+    stage = ProduceStage(dict.fromkeys(partitions, Leader(1, 5)), linger_ms=0)
+    stage.send(b"a", to=partitions[0])
+    stage.run()
+    requests = [stage.brokers.request()]
+    for partition in partitions[1:]:
+        stage.send(b"a", to=partition)
+        stage.run()
+    while stage.brokers.has_request():
+        requests.append(stage.brokers.request())
+    assert len(requests) == REQUESTS_IN_FLIGHT
+    stage.brokers.reply(requests[0])
+    stage.run()
+    assert set(stage.brokers.request().batches) == set(partitions[REQUESTS_IN_FLIGHT:]), "what is left goes together"
+    stage.close()
+
+
+@pytest.mark.timeout(30)
+def test_a_request_that_does_not_fit_into_the_socket_goes_out_bit_by_bit() -> None:
+    stage = ProduceStage({OUT_0: Leader(1, 5)}, linger_ms=0, compression_type="none", max_request_bytes=5_000_000)
+    stage.send(b"before")
+    stage.run()
+    stage.brokers.reply(stage.brokers.request())
+    value = random.Random(5).randbytes(4_000_000)
+    stage.producer.produce("out", value, b"large", 0, None, None, 5)
+    stage.run()
+    received: list[bytes] = []
+
+    def serve() -> None:
+        received.append(stage.brokers.received())
+        stage.brokers.reply(Request(received[0]))
+
+    broker = threading.Thread(target=serve)
+    broker.start()
+    stage.producer.flush()
+    broker.join()
+    assert value in received[0]
+    assert stage.lost() == []
+    stage.close()
+
+
+def test_a_connection_that_is_lost_as_it_is_sent_to(stage: ProduceStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.brokers.reply(sent(stage, b"a"))
+    stage.run()
+
+    def fail(request: bytes) -> None:
+        raise ConnectionResetError("reset by peer")
+
+    monkeypatch.setattr(stage.producer._sender._network.link(1)._socket, "send", fail)
+    stage.send(b"b")
+    stage.run()
+    stage.run(LINGER_MS)
+    asked = len(stage.brokers.asked)
+    stage.run(stage.settings.retry_backoff_ms)
+    assert stage.brokers.request().batches == {OUT_0: Sent(7, 0, 1, (b"b",))}
+    assert len(stage.brokers.asked) == asked + 1, "it may have given up what it led"
+
+
+BASE = {"acks": "all", "enable.idempotence": True, "partitioner": "murmur2_random", "linger.ms": 5}
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("acks", 1),
+        ("acks", "0"),
+        ("enable.idempotence", False),
+        ("compression.type", "zstd"),
+        ("compression.codec", "snappy"),
+        ("compression.level", 3),
+        ("transactional.id", "t"),
+        ("sticky.partitioning.linger.ms", 0),
+        ("plugin.library.paths", "users;ours"),
+    ],
+)
+def test_what_is_not_known_is_librdkafkas(setting: str, value: Any) -> None:
+    assert unknown_settings({**BASE, setting: value}) == [setting]
+
+
+def test_settings_are_librdkafkas() -> None:
+    given = {
+        **BASE,
+        "acks": -1,
+        "bootstrap.servers": "b:1",
+        "client.id": "c",
+        "compression.codec": "lz4",
+        "batch.size": "300",
+        "message.max.bytes": 400,
+        "queue.buffering.max.kbytes": 2,
+        "queue.buffering.max.messages": 10,
+        "message.timeout.ms": 1_000,
+        "socket.timeout.ms": 2_000,
+        "connections.max.idle.ms": 3_000,
+        "security.protocol": "plaintext",
+    }
+    assert unknown_settings(given) == []
+    found = produce_settings(given)
+    assert (found.client_id, found.linger_ms, found.compression_type) == ("c", 5.0, "lz4")
+    assert (found.batch_bytes, found.max_request_bytes, found.buffer_bytes) == (300, 400, 2_048)
+    assert (found.delivery_timeout_ms, found.request_timeout_ms) == (1_000, 2_000)
+    assert found.connection["connections_max_idle_ms"] == 3_000
+
+
+def two_by_two() -> Iterator[ProduceStage]:
+    made = ProduceStage({OUT_0: Leader(1, 5), OUT_1: Leader(2, 6)})
+    yield made
+    made.close()
+
+
+apart = pytest.fixture(two_by_two)
+
+
+def test_each_broker_has_what_it_leads(apart: ProduceStage) -> None:
+    apart.send(b"a")
+    apart.send(b"b", to=OUT_1)
+    apart.run()
+    apart.run(LINGER_MS)
+    requests = {node: apart.brokers.request(node) for node in (1, 2)}
+    assert {node: set(request.batches) for node, request in requests.items()} == {1: {OUT_0}, 2: {OUT_1}}
+    apart.brokers.reply(requests[2], node=2)
+    apart.run()
+    apart.send(b"c", to=OUT_1)
+    apart.run()
+    apart.run(LINGER_MS)
+    assert apart.brokers.request(2).batches == {OUT_1: Sent(7, 0, 1, (b"c",))}, "one broker does not wait for another"

@@ -1,0 +1,1 @@
+"""Asking brokers without librdkafka: connections, leaders, bytes. What is asked stands in fetching and producing."""

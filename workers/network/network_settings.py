@@ -1,0 +1,32 @@
+"""What settings mean for connections of our own, to read or to write through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..kafka_connections import RECEIVE_MAX_BYTES
+
+#: Fields of NetworkSettings by librdkafka's names.
+NETWORK_FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    "client.id": ("client_id", str),
+    "receive.message.max.bytes": ("max_answer_bytes", int),
+    "socket.timeout.ms": ("request_timeout_ms", int),
+    "retry.backoff.ms": ("retry_backoff_ms", int),
+    "metadata.max.age.ms": ("metadata_max_age_ms", int),
+    "topic.metadata.propagation.max.ms": ("unknown_topic_ms", int),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSettings:
+    """How to ask brokers; defaults are librdkafka's. connection: keyword arguments of kafka-python's client."""
+
+    client_id: str = "penstock"
+    max_answer_bytes: int = RECEIVE_MAX_BYTES
+    request_timeout_ms: int = 60_000
+    retry_backoff_ms: int = 100
+    metadata_max_age_ms: int = 900_000
+    unknown_topic_ms: int = 30_000
+    connection: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
