@@ -230,6 +230,7 @@ class StreamThread:
         self._commands.poll()
         self._group.poll()
         poll_ms = self._poll_phase()
+        self._parts.producer.poll()
         if not self.is_running:
             self._log.debug(
                 "Thread state is already %s, skipping the run once call after poll request", self.state.name
@@ -251,7 +252,7 @@ class StreamThread:
         self.task_manager.balance_fetching(self._buffer_limit)
         before_ms = self._time.now_ms
         producer = self._parts.producer
-        producer.poll()  # what is due by now is not to wait for records
+        producer.send_due()  # it is not to wait for records
         records = self.poll_requests(producer.wait_ms(self._poll_time_ms(), self._time.now_ms))
         self.advance_now_and_compute_latency()
         latency_ms = self._time.now_ms - before_ms
@@ -342,7 +343,7 @@ class StreamThread:
         total = process_ms = punctuate_ms = commit_ms = 0
         while not self._group.in_doubt:
             processed, latency_ms = self._process()
-            self._parts.producer.poll()
+            self._parts.producer.send_due()
             total += processed
             process_ms += latency_ms
             punctuated, latency_ms = self.maybe_punctuate()

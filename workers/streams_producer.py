@@ -133,6 +133,12 @@ class StreamsProducer:
         produce: Callable[..., None] = self._producer.produce
         return produce
 
+    def send_due(self) -> None:
+        """Send what is due, where there is no thread of librdkafka's that does; does not wait. Raises as poll() does."""
+        if isinstance(self._producer, KafkaProducer):
+            self._serve(self._producer.poll, 0)
+            self.check()
+
     def wait_ms(self, limit_ms: int, now_ms: int) -> int:
         """Return how long the thread may wait for other things until poll() is to be called, up to a limit, in ms."""
         if not isinstance(self._producer, KafkaProducer):

@@ -1,0 +1,53 @@
+"""Which of a producer's settings a KafkaProducer follows, and what they mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.workers.producing.produce_settings import produce_settings, unknown_settings
+
+BASE = {"acks": "all", "enable.idempotence": True, "partitioner": "murmur2_random", "linger.ms": 5}
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("acks", 1),
+        ("acks", "0"),
+        ("enable.idempotence", False),
+        ("compression.type", "zstd"),
+        ("compression.codec", "snappy"),
+        ("compression.level", 3),
+        ("transactional.id", "t"),
+        ("sticky.partitioning.linger.ms", 0),
+        ("plugin.library.paths", "users;ours"),
+    ],
+)
+def test_what_is_not_known_is_librdkafkas(setting: str, value: Any) -> None:
+    assert unknown_settings({**BASE, setting: value}) == [setting]
+
+
+def test_settings_are_librdkafkas() -> None:
+    given = {
+        **BASE,
+        "acks": -1,
+        "bootstrap.servers": "b:1",
+        "client.id": "c",
+        "compression.codec": "lz4",
+        "batch.size": "300",
+        "message.max.bytes": 400,
+        "queue.buffering.max.kbytes": 2,
+        "queue.buffering.max.messages": 10,
+        "message.timeout.ms": 1_000,
+        "socket.timeout.ms": 2_000,
+        "connections.max.idle.ms": 3_000,
+        "security.protocol": "plaintext",
+    }
+    assert unknown_settings(given) == []
+    found = produce_settings(given)
+    assert (found.client_id, found.linger_ms, found.compression_type) == ("c", 5.0, "lz4")
+    assert (found.batch_bytes, found.max_request_bytes, found.buffer_bytes) == (300, 400, 2_048)
+    assert (found.delivery_timeout_ms, found.request_timeout_ms) == (1_000, 2_000)
+    assert found.connection["connections_max_idle_ms"] == 3_000
