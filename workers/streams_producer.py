@@ -134,7 +134,7 @@ class StreamsProducer:
         return produce
 
     def send_due(self) -> None:
-        """Send what is due, where there is no thread of librdkafka's that does; does not wait. Raises as poll() does."""
+        """Send what is due where librdkafka has no thread that does; does not wait. Raises as poll() does."""
         if isinstance(self._producer, KafkaProducer):
             self._serve(self._producer.poll, 0)
             self.check()
