@@ -6,12 +6,28 @@ with a batch once it is closed is Python's: workers/producing/sender.py.
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
 from penstock.kernel.murmur2 cimport partition_of
-from penstock.kernel.sinks cimport RecordTaker, find_bytes
+from penstock.kernel.record_format cimport (
+    ATTRIBUTES_AT,
+    BEFORE_LENGTH,
+    COUNT_AT,
+    CRC_AT,
+    EPOCH_AT,
+    FIRST_TIMESTAMP_AT,
+    LAST_OFFSET_DELTA_AT,
+    LEADER_EPOCH_AT,
+    LENGTH_AT,
+    MAGIC_AT,
+    MAX_TIMESTAMP_AT,
+    PRODUCER_ID_AT,
+    RECORDS_AT,
+    SEQUENCE_AT,
+)
+from penstock.kernel.sinks cimport PARTITIONER_DECIDES, RecordTaker, find_bytes
 
 import gzip
 
@@ -19,28 +35,12 @@ from crc32c import crc32c
 from lz4.frame import compress as lz4_compress
 
 cdef enum:
-    # Where in a record batch its fields are; see record_batches.pyx.
-    LENGTH_AT = 8
-    LEADER_EPOCH_AT = 12
-    MAGIC_AT = 16
-    CRC_AT = 17
-    ATTRIBUTES_AT = 21
-    LAST_OFFSET_DELTA_AT = 23
-    FIRST_TIMESTAMP_AT = 27
-    MAX_TIMESTAMP_AT = 35
-    PRODUCER_ID_AT = 43
-    EPOCH_AT = 51
-    SEQUENCE_AT = 53
-    COUNT_AT = 57
-    RECORDS_AT = 61
-    BEFORE_LENGTH = 12
     MAGIC = 2
     NO_LEADER_EPOCH = -1
     # Of a number, at most.
     VARINT_BYTES = 10
     FIRST_CAPACITY = 16384
     NONE = -1  # the size of a key or value that is none
-    PARTITIONER_DECIDES = -1
 
 NO_HEADERS = b"\0"
 

@@ -9,6 +9,20 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport INT64_MIN, int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
 
 from penstock.kernel.messages cimport Message, Origin, key_from
+from penstock.kernel.record_format cimport (
+    ATTRIBUTES_AT,
+    BEFORE_LENGTH,
+    COUNT_AT,
+    CRC_AT,
+    FIRST_TIMESTAMP_AT,
+    LAST_OFFSET_DELTA_AT,
+    LEADER_EPOCH_AT,
+    LENGTH_AT,
+    MAGIC_AT,
+    MAX_TIMESTAMP_AT,
+    PRODUCER_ID_AT,
+    RECORDS_AT,
+)
 
 import gzip
 import zlib
@@ -17,20 +31,6 @@ from crc32c import crc32c
 from lz4.frame import decompress as lz4_decompress
 
 cdef enum:
-    # Where in a record batch its fields are.
-    LENGTH_AT = 8
-    LEADER_EPOCH_AT = 12
-    MAGIC_AT = 16
-    CRC_AT = 17
-    ATTRIBUTES_AT = 21
-    LAST_OFFSET_DELTA_AT = 23
-    FIRST_TIMESTAMP_AT = 27
-    MAX_TIMESTAMP_AT = 35
-    PRODUCER_ID_AT = 43
-    COUNT_AT = 57
-    RECORDS_AT = 61
-    # What its length does not count: offset and length.
-    BEFORE_LENGTH = 12
     # Its attributes.
     CODEC = 7
     LOG_APPEND_TIME = 8

@@ -8,7 +8,7 @@ unchanged and wins over what is set here, but for what the runtime depends on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, Producer
@@ -123,17 +123,17 @@ class KafkaClientSupplier:
             "group.id": self._config["application.id"],
         }
         consumer = _make(AssignedConsumer, settings)
-        consumer.fetch_settings = self._fetch_settings(settings)
+        if self._without_librdkafka("penstock.fetcher", "Reading", fetching.unknown_settings(settings)):
+            consumer.fetch_settings = fetching.fetch_settings(settings)
         return consumer
 
-    def _fetch_settings(self, settings: Mapping[str, Any]) -> FetchSettings | None:
-        if self._config["penstock.fetcher"] == "librdkafka":
-            return None
-        unknown = fetching.unknown_settings(settings)
+    def _without_librdkafka(self, key: str, doing: str, unknown: Collection[str]) -> bool:
+        """Return whether Penstock reads or writes by itself; the log says which settings stand against it."""
+        if self._config[key] == "librdkafka":
+            return False
         if unknown:
-            LOG.info("Reading with librdkafka, which knows %s", ", ".join(unknown))
-            return None
-        return fetching.fetch_settings(settings)
+            LOG.info("%s with librdkafka, which knows %s", doing, ", ".join(unknown))
+        return not unknown
 
     def get_producer(
         self, client_id: str, settings: Mapping[str, Any] | None = None, transactional_id: str | None = None
@@ -160,17 +160,10 @@ class KafkaClientSupplier:
         if transactional_id is not None:
             return _make(TransactionalProducer, settings)
         producer = _make(ReplaceableProducer, settings)
-        producer.produce_settings = self._produce_settings({**settings, "linger.ms": linger_ms})
+        settings["linger.ms"] = linger_ms
+        if self._without_librdkafka("penstock.sender", "Writing", producing.unknown_settings(settings)):
+            producer.produce_settings = producing.produce_settings(settings)
         return producer
-
-    def _produce_settings(self, settings: Mapping[str, Any]) -> ProduceSettings | None:
-        if self._config["penstock.sender"] == "librdkafka":
-            return None
-        unknown = producing.unknown_settings(settings)
-        if unknown:
-            LOG.info("Writing with librdkafka, which knows %s", ", ".join(unknown))
-            return None
-        return producing.produce_settings(settings)
 
     def _verify_layout(self) -> None:
         """Check, before the first transaction, that the group fences the offsets in it; see group_metadata."""

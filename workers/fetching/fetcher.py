@@ -22,6 +22,7 @@ from ..clock import Clock
 from ..log_context import PrefixedLogger
 from ..network.broker_link import Api, BrokerLink, LinkState, OldBrokerError
 from ..network.brokers import Brokers, KafkaBrokers, Leader
+from ..network.leader_table import MOVED
 from ..network.network_client import NetworkClient
 from ..record_source import NotFetchableError, Records
 from .fetch_request import API_KEY, API_VERSION, PartitionRequest, fetch_request
@@ -35,18 +36,6 @@ SMALL_PART = 16
 #: How long read_ahead() goes on at most, in ms.
 READ_AHEAD_MS = 10_000
 
-#: Errors after which the leader is looked up again and asked anew.
-_MOVED = frozenset(
-    (
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.REPLICA_NOT_AVAILABLE,
-        KafkaError.KAFKA_STORAGE_ERROR,
-        KafkaError.FENCED_LEADER_EPOCH,
-        KafkaError.UNKNOWN_LEADER_EPOCH,
-    )
-)
 #: Errors after which the same is asked again.
 _AGAIN = frozenset((KafkaError.UNKNOWN, KafkaError.OFFSET_NOT_AVAILABLE, KafkaError.REQUEST_TIMED_OUT))
 
@@ -287,7 +276,7 @@ class Fetcher:
     def _take_error(self, node: int, fetch: PartitionFetch, found: record_batches.PartitionAnswer, now: int) -> None:
         if found.error == KafkaError.OFFSET_OUT_OF_RANGE and fetch.replica != node:
             self._fail(fetch, KafkaError(found.error, f"offset {fetch.next_offset} is not on broker {node}"))
-        elif found.error in _MOVED or found.error in _AGAIN or fetch.replica == node:
+        elif found.error in MOVED or found.error in _AGAIN or fetch.replica == node:
             if found.leader >= 0:
                 self._leaders.learn(fetch.partition, Leader(found.leader, found.leader_epoch))
             self._retry(fetch, found.error, now)

@@ -16,6 +16,19 @@ from .network_settings import NetworkSettings
 #: What brokers say of topics that may still come to be, or be known there soon.
 _NOT_YET = frozenset((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN))
 
+#: Errors of a partition after which its leader is looked up again, and asked the same.
+MOVED = frozenset(
+    (
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+    )
+)
+
 
 class LeaderTable:
     """The leaders of partitions that are read or written. Nothing waits: advance() takes the answers that are there.

@@ -46,7 +46,6 @@ class KafkaProducer:
         self._client = client
         self._settings = settings
         self._clock = clock
-        self._log = log
         self._sender = Sender(brokers, settings, log)
         self._growing: dict[Any, float] = {}  # the kernel's PartitionRecords, and when their batches are to be closed
         self._seen_answers = 0

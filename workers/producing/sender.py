@@ -19,6 +19,7 @@ from penstock.topology.records import TopicPartition
 from ..log_context import PrefixedLogger
 from ..network.broker_link import Api
 from ..network.brokers import Brokers, ProducerId
+from ..network.leader_table import MOVED
 from ..network.network_client import Answered, NetworkClient
 from .partition_queue import PartitionQueue
 from .produce_messages import API_KEY, API_VERSION, PartitionResponse, ProduceAnswer, produce_request
@@ -36,18 +37,6 @@ PRODUCE = Api(API_KEY, API_VERSION, "2.4", "written to", ProduceAnswer, REQUESTS
 
 #: The batch is there, now or since it was sent before.
 _WRITTEN = (KafkaError.NO_ERROR, KafkaError.DUPLICATE_SEQUENCE_NUMBER)
-#: Errors after which the leader is looked up again and sent the same.
-_MOVED = frozenset(
-    (
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.REPLICA_NOT_AVAILABLE,
-        KafkaError.KAFKA_STORAGE_ERROR,
-        KafkaError.FENCED_LEADER_EPOCH,
-        KafkaError.UNKNOWN_LEADER_EPOCH,
-    )
-)
 #: Errors after which the same is sent again.
 _AGAIN = frozenset(
     (
@@ -185,10 +174,10 @@ class Sender:
         if code in _WRITTEN:
             self._remove(queue, queue.acknowledge())
             return
-        if code in _MOVED or code in _AGAIN:  # it may have been written even so
+        if code in MOVED or code in _AGAIN:  # it may have been written even so
             self._log.debug("Sending to %s again after %s", queue.partition, KafkaError(code).name())
             queue.retry_at_ms = now + self._settings.retry_backoff_ms
-            if code in _MOVED:
+            if code in MOVED:
                 queue.moved_after = self.leaders.answers
                 self.leaders.refresh(now)
             return
