@@ -23,10 +23,17 @@ from benchmarks.failover import RECOVERY_SCENARIOS, RecoveryBench
 from benchmarks.measure import BenchmarkError, Measurement, Program, measure
 from benchmarks.plot import write_plot
 from benchmarks.recovery import RecoveryScenario
-from benchmarks.report import Results, environment_line, print_recovery_table, print_table, write_json
+from benchmarks.report import (
+    Results,
+    environment_line,
+    print_recovery_table,
+    print_table,
+    write_json,
+    write_markdown,
+)
 from benchmarks.scenarios import SCENARIOS, Scenario
 from benchmarks.spark import SPARK_SCENARIOS, SparkBench, SparkScenario, print_spark_table, spark_version
-from benchmarks.systems import COMMON_CONFIG, KafkaStreams, Penstock, System, broker, in_turn, peers
+from benchmarks.systems import COMMON_CONFIG, FOR_PEERS, KafkaStreams, Penstock, System, broker, in_turn, peers
 from penstock.topology.errors import PenstockError
 
 DEFAULT_RECORDS = 6_000_000
@@ -51,6 +58,7 @@ console = Console(stderr=True)
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--quick", is_flag=True, help=f"One round of {QUICK_RECORDS:,} records; {QUICK_SCENARIOS} unless told.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write every run there.")
+@click.option("--markdown", "markdown_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the tables.")
 @click.option("--plot", "plot_file", type=click.Path(dir_okay=False, path_type=Path), help="Draw the rates (SVG).")
 def main(
     only: str | None,
@@ -60,6 +68,7 @@ def main(
     rounds: int,
     quick: bool,
     json_file: Path | None,
+    markdown_file: Path | None,
     plot_file: Path | None,
 ) -> None:
     """Measure Penstock against Kafka Streams: k records/s, memory and CPU, with the ratio between the two.
@@ -72,7 +81,8 @@ def main(
         scenarios = [replace(scenario, times=1) for scenario in scenarios]
     workload = Workload(records or (QUICK_RECORDS if quick else DEFAULT_RECORDS))
     try:
-        with _work_directory() as directory, broker("benchmark", directory) as address:
+        settings = FOR_PEERS if with_peers else {}
+        with _work_directory() as directory, broker("benchmark", directory, settings) as address:
             measured = _systems(systems, directory) if scenarios or recoveries else []
             measured += peers(directory) if with_peers else []
             versions = [system.version for system in measured] + ([spark_version()] if on_spark else [])
@@ -90,6 +100,8 @@ def main(
             write_plot(results, environment, plot_file)
     if recovered:
         print_recovery_table(recovered, environment)
+    if markdown_file:
+        write_markdown(results, recovered, environment, markdown_file)
     if spark:
         print_spark_table(spark, environment)
     if json_file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import platform
@@ -22,7 +23,8 @@ from benchmarks.recovery import Recovered, RecoveryResults
 from benchmarks.scenarios import Scenario
 from benchmarks.systems import THREADS, KafkaStreams, Penstock
 
-PAGE_WIDTH = 120
+PAGE_WIDTH = 160
+MARKDOWN_WIDTH = 400  # no row of a table is broken
 CAPTION = (
     "k/s: thousand records a second after the warm-up, as long as there were records to read; for s: so long.\n"
     "Penstock: its rate as a multiple of this system's, by the medians (and in single rounds). start: from the\n"
@@ -51,10 +53,36 @@ def environment_line(records: int, versions: list[str], scenarios: Iterable[Scen
 
 def print_table(results: Results, environment: str, refused: Mapping[tuple[Scenario, str], str]) -> None:
     """Print a table to standard output. refused: what is wrong with runs that are not in it."""
+    problems = (f"Not reported: {problem}" for problem in refused.values())
+    _console().print(environment, _table(results, box.SIMPLE_HEAD), CAPTION, *problems, sep="\n")
+
+
+def print_recovery_table(results: RecoveryResults, environment: str) -> None:
+    """Print the table of restores and failovers to standard output."""
+    _console().print(environment, _recovery_table(results, box.SIMPLE_HEAD), RECOVERY_CAPTION, sep="\n")
+
+
+def _console() -> Console:
     console = Console()
     if not console.is_terminal:
         console.width = PAGE_WIDTH
-    table = Table(box=box.SIMPLE_HEAD)
+    return console
+
+
+def write_markdown(results: Results, recovered: RecoveryResults, environment: str, file: Path) -> None:
+    """Write both tables, as far as there is something in them, as Markdown."""
+    tables = [_table(results, box.MARKDOWN)] if results else []
+    tables += [_recovery_table(recovered, box.MARKDOWN)] if recovered else []
+    text = io.StringIO()
+    console = Console(file=text, width=MARKDOWN_WIDTH)
+    console.print(environment, soft_wrap=True)
+    for table in tables:
+        console.print(table)
+    file.write_text("\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines()) + "\n", "utf-8")
+
+
+def _table(results: Results, style: box.Box) -> Table:
+    table = Table(box=style)
     for column in ("scenario", "system"):
         table.add_column(column)
     for column in ("min k/s", "median", "max", "for s", "Penstock", "start s", "RSS MB", "CPU s/M"):
@@ -72,15 +100,11 @@ def print_table(results: Results, environment: str, refused: Mapping[tuple[Scena
                 f"{_median(runs, lambda run: run.rss_bytes) / 1e6:,.0f}",
                 f"{_median(runs, lambda run: run.cpu_seconds_per_million):.2f}",
             )
-    console.print(environment, table, CAPTION, *(f"Not reported: {problem}" for problem in refused.values()), sep="\n")
+    return table
 
 
-def print_recovery_table(results: RecoveryResults, environment: str) -> None:
-    """Print the table of restores and failovers to standard output."""
-    console = Console()
-    if not console.is_terminal:
-        console.width = PAGE_WIDTH
-    table = Table(box=box.SIMPLE_HEAD)
+def _recovery_table(results: RecoveryResults, style: box.Box) -> Table:
+    table = Table(box=style)
     for column in ("scenario", "system"):
         table.add_column(column)
     for column in ("unit", "min", "median", "max", "ratio", "answer s", "RSS MB", "CPU s"):
@@ -98,7 +122,7 @@ def print_recovery_table(results: RecoveryResults, environment: str) -> None:
                 f"{statistics.median(run.rss_bytes for run in runs) / 1e6:,.0f}",
                 f"{statistics.median(run.cpu_seconds for run in runs):.1f}",
             )
-    console.print(environment, table, RECOVERY_CAPTION, sep="\n")
+    return table
 
 
 def _recovery_ratio(by_system: dict[str, list[Recovered]]) -> str:

@@ -97,10 +97,12 @@ cdef struct record:
 
 
 cdef bytes encoded_headers(headers):
-    """Return headers as a record has them. Raises TypeError for what is none."""
+    """Return headers as a record has them. Raises TypeError for what is none: a name must be there, a value may be None."""
     cdef uint8_t number[VARINT_BYTES]
     parts = [PyBytes_FromStringAndSize(<char *>number, put_varint(number, len(headers)) - number)]
     for name, value in headers:
+        if name is None:
+            raise TypeError("the name of a header is None")
         for data in (name, value):
             if type(data) is str:
                 data = data.encode()
@@ -335,6 +337,7 @@ cdef class RecordAccumulator(RecordTaker):
         """See RecordTaker. Not taken: a topic or partition that is not known yet, a record that is too large."""
         cdef record added
         cdef bytes encoded
+        cdef bint is_sticky = False
         cdef TopicRecords to = self.topic(topic)
         if to is None:
             return False
@@ -347,7 +350,8 @@ cdef class RecordAccumulator(RecordTaker):
         elif value is not None:
             return False
         if partition == PARTITIONER_DECIDES:
-            if added.key_size < 0:
+            is_sticky = added.key_size < 0
+            if is_sticky:
                 partition = to.sticky
             else:
                 partition = partition_of(added.key, added.key_size, <int32_t>len(to.partitions))
@@ -356,16 +360,19 @@ cdef class RecordAccumulator(RecordTaker):
         encoded = encoded_headers(headers) if headers else NO_HEADERS
         added.headers, added.headers_size = PyBytes_AS_STRING(encoded), PyBytes_GET_SIZE(encoded)
         added.timestamp = self.now_ms() if timestamp is None else timestamp
-        return self.append(<PartitionRecords>to.partitions[partition], &added)
+        return self.append(<PartitionRecords>to.partitions[partition], is_sticky, &added)
 
-    cdef bint append(self, PartitionRecords to, const record *added) except -1:
+    cdef bint append(self, PartitionRecords to, bint is_sticky, const record *added) except -1:
         cdef ProducerBatch batch = to.growing
         cdef Py_ssize_t size
-        if batch is not None:
+        while batch is not None:
             size = batch.size_of(added)
-            if RECORDS_AT + batch.used + varint_size(size) + size > self.batch_bytes:
-                self.on_full(to)
-                batch = None
+            if RECORDS_AT + batch.used + varint_size(size) + size <= self.batch_bytes:
+                break
+            self.on_full(to)
+            if is_sticky:  # the next partition has it, and what comes after it
+                to = <PartitionRecords>to.of.partitions[to.of.sticky]
+            batch = to.growing
         if batch is None:
             batch = ProducerBatch.__new__(ProducerBatch)
             size = batch.size_of(added)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import subprocess
 import sysconfig
 import uuid
@@ -18,9 +19,11 @@ from benchmarks import measure, topologies
 from benchmarks.__main__ import Bench, main
 from benchmarks.checks import Check, CountsCheck, RowsCheck, sum_of_rows
 from benchmarks.data import WINDOW_MS, Workload, delete_topics, recreate_topic
+from benchmarks.failover import RECOVERY_SCENARIOS
 from benchmarks.hot_loop import Watch
 from benchmarks.measure import BenchmarkError, Measurement, Sample
-from benchmarks.report import print_table
+from benchmarks.recovery import Recovered
+from benchmarks.report import print_table, write_markdown
 from benchmarks.scenarios import SCENARIOS, Scenario
 from benchmarks.systems import Penstock, PenstockDicts, System, in_turn
 from penstock import Serdes
@@ -187,6 +190,25 @@ def test_a_peer_that_answers_wrong_is_left_out_and_the_others_go_on(
     assert {system: len(runs) for system, runs in results[count[0]].items()} == {"good": 3}
     print_table(results, "", bench.refused)
     assert "Not reported: count, wrong: wrong output" in capsys.readouterr().out
+
+
+def test_the_tables_are_written_as_markdown(tmp_path: Path) -> None:
+    file = tmp_path / "speed.md"
+    count, restore = SCENARIOS[0], RECOVERY_SCENARIOS[0]
+    runs = {"Kafka Streams": [Measurement(5e5, 9.0, 2.0, 900_000_000, 3.0)]}
+    runs["Penstock"] = [Measurement(2e6, 5.0, 1.0, 300_000_000, 0.5)]
+    recovered = {"Penstock": [Recovered(7.5, 1.5, 300_000_000, 4.0)]}
+    environment = "2026-11-24; a machine; " + "a version, " * 30 + "the last"
+    write_markdown({count: runs}, {restore: recovered}, environment, file)
+    lines = [re.sub(" +", " ", line) for line in file.read_text("utf-8").splitlines()]
+    assert lines[0] == environment, "as one line, however long"
+    title = count.title
+    assert f"| {title} | Kafka Streams | 500 | 500 | 500 | 9 | 4.00 (4.00 to 4.00) | 2.0 | 900 | 3.00 |" in lines
+    assert f"| {title} | Penstock | 2,000 | 2,000 | 2,000 | 5 | | 1.0 | 300 | 0.50 |" in lines
+    assert f"| {restore.title} | Penstock | {restore.unit} | 7.50 | 7.50 | 7.50 | | 1.5 | 300 | 4.0 |" in lines
+    heads = [number for number, line in enumerate(lines) if set(line) == set("|-")]
+    assert [lines[number - 1].split(" | ")[0] for number in heads] == ["| scenario"] * 2
+    assert all(not lines[number - 2] for number in heads), "an empty line before a table"
 
 
 def test_what_is_slower_gets_fewer_records_so_that_it_is_measured_as_long() -> None:

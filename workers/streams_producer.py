@@ -111,6 +111,7 @@ class StreamsProducer:
         self._partition_counts: dict[str, int] = {}
         self._last_counts: dict[str, int] = {}
         self._forget_counts_at = 0
+        self._missing: dict[str, tuple[bool, int]] = {}  # whether a topic is, and until when that counts, in ms
         self._dead_letter_topics: set[str] = set()
         #: Letters about records that could not be written, by the topic that they went to.
         self.dead_letters: Counter[str] = Counter()
@@ -208,8 +209,11 @@ class StreamsProducer:
         Raises StreamsError naming topic and partition of the first record that was not, TaskMigratedError if the
         broker was away for too long or the producer is fenced.
         """
-        self._serve(self._producer.flush)
-        self.check()
+        letters = -1
+        while letters != self.dead_letters.total():  # those about what this flush has found lost are records, too
+            letters = self.dead_letters.total()
+            self._serve(self._producer.flush)
+            self.check()
 
     def partition_count(self, topic: str) -> int:
         """Return how many partitions a topic has; raises StreamsError without such a topic, BrokerUnavailableError.
@@ -420,11 +424,20 @@ class StreamsProducer:
             headers = None if letter.headers is None else list(letter.headers)
             at = self.now if letter.timestamp is None else letter.timestamp or self.earliest
             try:
-                self.produce_later(letter.topic, letter.value, letter.key, to, None, None, at, headers)
+                self._produce_letter(letter.topic, letter.value, letter.key, to, None, None, at, headers)
                 self.dead_letters[letter.topic] += 1
             except KafkaException as exception:  # e.g. it is as much too large as the record was
                 self._log.error("The dead letter could not be sent to topic %s: %s", letter.topic, exception)
         return goes_on
+
+    def _produce_letter(self, *record: Any) -> None:
+        """Produce a dead letter; what is reported meanwhile is judged behind the record that the letter is about."""
+        while True:
+            try:
+                self._producer.produce(*record)
+                return
+            except BufferError:
+                self._serve(self._producer.poll, QUEUE_FULL_POLL_SECONDS)
 
     def _leave_out(self, text: str) -> None:
         self.dropped += 1
@@ -463,6 +476,14 @@ class StreamsProducer:
         return None
 
     def _is_missing(self, topic: str) -> bool:
+        """Return whether a topic does not exist, asked once for all records that are given up together."""
+        missing, until_ms = self._missing.get(topic, (False, 0))
+        if self._clock.monotonic_ms() >= until_ms:
+            missing = self._asked_whether_missing(topic)
+            self._missing[topic] = missing, self._clock.monotonic_ms() + int(METADATA_SECONDS * 1000)
+        return missing
+
+    def _asked_whether_missing(self, topic: str) -> bool:
         """Ask the broker whether a topic does not exist; False if it does not answer."""
         try:
             metadata = self._producer.list_topics(topic, METADATA_SECONDS).topics.get(topic)

@@ -21,6 +21,8 @@ from penstock.workers.producing.produce_messages import API_VERSION
 from penstock.workers.producing.produce_settings import ProduceSettings
 
 OUT_0, OUT_1 = TopicPartition("out", 0), TopicPartition("out", 1)
+#: Of a ProduceStage unless told.
+LINGER_MS = 10
 LOG = PrefixedLogger("penstock.test", "")
 
 
@@ -134,7 +136,7 @@ class ProduceStage:
     def __init__(self, leaders: Mapping[TopicPartition, Leader], **settings: Any) -> None:
         self.clock = ManualClock()
         self.brokers = WrittenBrokers(leaders)
-        self.settings = ProduceSettings(**{"linger_ms": 10, "compression_type": "lz4", **settings})
+        self.settings = ProduceSettings(**{"linger_ms": LINGER_MS, "compression_type": "lz4", **settings})
         self.producer = KafkaProducer(None, self.brokers, self.settings, self.clock, LOG, seed=0)
         self._purge = self.producer._sender.close
 
@@ -155,6 +157,14 @@ class ProduceStage:
 
     def close(self) -> None:
         self._purge()
+
+
+def sent(stage: ProduceStage, *keys: bytes, to: TopicPartition = OUT_0) -> Request:
+    """Send records as one batch and return the request."""
+    stage.send(*keys, to=to)
+    stage.run()
+    stage.run(LINGER_MS)
+    return stage.brokers.request()
 
 
 def two_partitions() -> Iterator[ProduceStage]:

@@ -18,7 +18,7 @@ from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.measurement import dead_letters
 from penstock.workers.production_errors import production_error_handler
 from penstock.workers.record_collector import make_log_change, make_send
-from penstock.workers.streams_producer import PARTITION_COUNT_MS, StreamsProducer
+from penstock.workers.streams_producer import METADATA_SECONDS, PARTITION_COUNT_MS, StreamsProducer
 
 TOPIC = "topic"
 TASK = records.TaskId(0, 1)
@@ -179,6 +179,67 @@ def test_the_letters_of_the_words_hold_the_record_that_was_not_written() -> None
     assert goes_on
     assert (letter.topic, letter.key, letter.value, letter.timestamp) == ("dead", b"k", b"v", 7)
     assert dict(letter.headers or ())["__streams.errors.exception"] == b"cimpl.KafkaException"
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_dead_letter_about_a_record_that_was_lost_on_its_way_is_written(goes_on: bool) -> None:
+    asked = []
+
+    def handler(context: Any, record: Any, exception: Exception) -> Response:
+        asked.append(record.key)
+        letters = [ProducerRecord(TOPIC, b"letter", b"about it", 7, None, 1)]
+        return Response.resume(letters) if goes_on else Response.fail(letters)
+
+    mock = Mock(production_error_handler({"production.exception.handler": handler}))
+    mock.producer.errors.append((KafkaError(KafkaError.INVALID_RECORD), records.RawRecord("out", 0, -1, 7, b"k", b"v")))
+    if goes_on:
+        mock.producer.flush()
+    else:
+        with pytest.raises(StreamsError, match="INVALID_RECORD"):
+            mock.producer.flush()
+    assert (asked, mock.producer.dropped) == ([b"k"], goes_on)
+    assert [letter.key() for letter in mock.read(1, 1)] == [b"letter"]
+    mock.producer.close()
+
+
+def test_a_flush_ends_when_its_dead_letters_are_acknowledged_too() -> None:
+    """Else the offset behind a record would be committed, and its letter still be on its way."""
+
+    def handler(context: Any, record: Any, exception: Exception) -> Response:
+        return Response.resume([ProducerRecord(TOPIC, b"letter", b"about it", 7, None, 1)])
+
+    mock = Mock(production_error_handler({"production.exception.handler": handler}), **{"linger.ms": 60_000})
+    mock.producer.errors.append((KafkaError(KafkaError.INVALID_RECORD), records.RawRecord("out", 0, -1, 7, b"k", b"v")))
+    mock.producer.flush()
+    assert len(mock.clients[0]) == 0, "nothing waits"
+    mock.producer.close()
+
+
+def test_brokers_are_asked_once_for_the_topic_of_records_that_are_lost_together() -> None:
+    asked: list[str] = []
+
+    class Counting(Producer):
+        def list_topics(self, topic: str = "", timeout: float = -1) -> Any:
+            asked.append(topic)
+            return super().list_topics(topic, timeout)
+
+    clock = ManualClock()
+    settings = {"test.mock.num.brokers": 1, "bootstrap.servers": ""}
+    handler = production_error_handler({"production.exception.handler": "continue"})
+    producer = StreamsProducer(
+        lambda more: Counting({**settings, **more}, logger=LOG.logger), LOG, clock=clock, handler=handler
+    )
+    lost = KafkaError(KafkaError._MSG_TIMED_OUT), records.RawRecord(TOPIC, 0, -1, 7, b"k", b"v")
+    try:
+        producer.errors += [lost] * 100
+        producer.check()
+        assert (producer.dropped, asked) == (100, [TOPIC])
+        clock.advance(int(METADATA_SECONDS * 1000))
+        producer.errors += [lost] * 2
+        producer.check()
+        assert asked == [TOPIC, TOPIC]
+    finally:
+        producer.close()
 
 
 def test_a_dead_letter_that_cannot_be_written_brings_no_further_one(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,23 +5,22 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import kafka.errors as kafka_errors
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from produce_stage import OUT_0, OUT_1, ProduceStage, Request, Said, Sent, two_partitions
+from produce_stage import LINGER_MS, OUT_0, OUT_1, ProduceStage, Request, Said, Sent, sent, two_partitions
 
 from penstock import kernel
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
-from penstock.workers.network.brokers import Leader, Leaders, ProducerId
+from penstock.workers.network.brokers import Leader, Leaders
 from penstock.workers.producing.kafka_producer import NotProducibleError
+from penstock.workers.producing.produce_settings import produce_settings
 from penstock.workers.producing.sender import REQUESTS_IN_FLIGHT
 
 pytestmark = pytest.mark.skipif(kernel.record_accumulator is None, reason="the compiled kernel is not built here")
 stage = pytest.fixture(two_partitions)
-LINGER_MS = 10
 
 
 def test_records_wait_for_others_until_linger_ms(stage: ProduceStage) -> None:
@@ -65,14 +64,6 @@ def test_one_batch_of_a_partition_is_on_its_way(stage: ProduceStage) -> None:
     stage.run()
     stage.run(LINGER_MS)
     assert stage.brokers.request().batches == {OUT_0: Sent(7, 0, 3, (b"d",))}
-
-
-def sent(stage: ProduceStage, *keys: bytes, to: TopicPartition = OUT_0) -> Any:
-    """Send records as one batch and return the request."""
-    stage.send(*keys, to=to)
-    stage.run()
-    stage.run(LINGER_MS)
-    return stage.brokers.request()
 
 
 def test_a_lost_connection_brings_the_same_batch_again(stage: ProduceStage) -> None:
@@ -119,96 +110,12 @@ def test_what_may_pass_is_tried_again(stage: ProduceStage, error: int) -> None:
     assert len(stage.brokers.asked) == asked, "the leader is not in doubt"
 
 
-def test_a_refused_batch_is_lost_and_the_next_takes_its_numbers(stage: ProduceStage) -> None:
-    request = sent(stage, b"a", b"b")
-    stage.send(b"c")
-    stage.brokers.answer_with(
-        request, {OUT_0: Said(KafkaError.INVALID_RECORD, "one or more", [(1, "a key is needed"), (0, "x")])}
-    )
-    stage.run()
-    lost = stage.producer.take_lost()
-    assert [(e.code(), r.partition(), r.key(), r.value(), r.timestamp()[1]) for e, r in lost] == [
-        (KafkaError.INVALID_RECORD, 0, b"a", b"value", 5),
-        (KafkaError.INVALID_RECORD, 0, b"b", b"value", 5),
-    ]
-    assert lost[0][0].str() == "one or more"
-    stage.run(LINGER_MS)
-    assert stage.brokers.request().batches == {OUT_0: Sent(7, 0, 0, (b"c",))}
-
-
 def test_why_a_record_is_to_blame_is_said_if_nothing_else_is(stage: ProduceStage) -> None:
     request = sent(stage, b"a")
     stage.brokers.answer_with(request, {OUT_0: Said(KafkaError.INVALID_RECORD, None, [(0, "a key is needed")])})
     stage.run()
     ((error, _),) = stage.producer.take_lost()
     assert error.str() == "a key is needed"
-
-
-def test_a_batch_that_a_topic_is_too_small_for_is_split(stage: ProduceStage) -> None:
-    request = sent(stage, b"a", b"b", b"c")
-    stage.send(b"d")
-    stage.brokers.reply(request, KafkaError.MSG_SIZE_TOO_LARGE)
-    for expected in (Sent(7, 0, 0, (b"a",)), Sent(7, 0, 1, (b"b", b"c"))):
-        stage.run()
-        request = stage.brokers.request()
-        assert request.batches == {OUT_0: expected}
-        if len(expected.keys) == 1:
-            stage.brokers.reply(request)
-    stage.brokers.reply(request, KafkaError.MSG_SIZE_TOO_LARGE)
-    stage.run()
-    request = stage.brokers.request()
-    assert request.batches == {OUT_0: Sent(7, 0, 1, (b"b",))}
-    stage.brokers.reply(request, KafkaError.MSG_SIZE_TOO_LARGE)  # one record cannot be split
-    stage.run()
-    assert stage.lost() == [(KafkaError.MSG_SIZE_TOO_LARGE, "out", 0, b"b")]
-    request = stage.brokers.request()
-    assert request.batches == {OUT_0: Sent(7, 0, 1, (b"c",))}
-    stage.brokers.reply(request)
-    stage.run(LINGER_MS)
-    assert stage.brokers.request().batches == {OUT_0: Sent(7, 0, 2, (b"d",))}
-
-
-def test_a_broker_that_forgot_the_producer_gets_a_new_epoch(stage: ProduceStage) -> None:
-    stage.brokers.reply(sent(stage, b"a"))
-    stage.brokers.reply(sent(stage, b"x", to=OUT_1))
-    stage.brokers.reply(sent(stage, b"b"), KafkaError.UNKNOWN_PRODUCER_ID)
-    stage.run()
-    request = stage.brokers.request()
-    assert request.batches == {OUT_0: Sent(7, 1, 0, (b"b",))}
-    stage.brokers.reply(request)
-    assert sent(stage, b"y", to=OUT_1).batches == {OUT_1: Sent(7, 1, 0, (b"y",))}
-    assert stage.lost() == []
-
-
-def test_a_log_that_has_lost_what_was_acknowledged_is_an_error(stage: ProduceStage) -> None:
-    stage.brokers.reply(sent(stage, b"a"))
-    stage.brokers.reply(sent(stage, b"b"), KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER)
-    stage.run()
-    assert stage.lost() == [(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "out", 0, b"b")]
-    assert sent(stage, b"c").batches == {OUT_0: Sent(7, 1, 0, (b"c",))}
-
-
-def test_what_is_too_late_is_given_up_and_what_follows_is_not_taken_for_it(stage: ProduceStage) -> None:
-    sent(stage, b"a")
-    stage.brokers.refused[1] = kafka_errors.KafkaConnectionError("nobody there")
-    stage.brokers.ends[1].close()
-    for _ in range(100):
-        stage.run(stage.settings.delivery_timeout_ms // 100)
-    assert stage.lost() == [(KafkaError._MSG_TIMED_OUT, "out", 0, b"a")]
-    del stage.brokers.refused[1]
-    stage.run(stage.settings.retry_backoff_ms)
-    assert sent(stage, b"b").batches == {OUT_0: Sent(7, 1, 0, (b"b",))}
-
-
-def test_what_was_never_sent_is_given_up_without_a_new_epoch(stage: ProduceStage) -> None:
-    stage.brokers.refused[1] = kafka_errors.KafkaConnectionError("nobody there")
-    stage.send(b"a")
-    for _ in range(101):
-        stage.run(stage.settings.delivery_timeout_ms // 100)
-    assert stage.lost() == [(KafkaError._MSG_TIMED_OUT, "out", 0, b"a")]
-    del stage.brokers.refused[1]
-    stage.run(stage.settings.retry_backoff_ms)
-    assert sent(stage, b"b").batches == {OUT_0: Sent(7, 0, 0, (b"b",))}
 
 
 def test_an_answer_that_does_not_come_ends_the_connection(stage: ProduceStage) -> None:
@@ -272,6 +179,22 @@ def test_a_topic_that_is_not_there_is_an_error_after_a_while(stage: ProduceStage
     assert stage.clock.now_ms - started < 2 * stage.settings.unknown_topic_ms
 
 
+def test_a_topic_that_was_not_there_is_asked_for_again_when_there_is_a_record_for_it(stage: ProduceStage) -> None:
+    late = TopicPartition("late", 0)
+    stage.brokers.answer = Leaders({}, {"late": KafkaError.UNKNOWN_TOPIC_OR_PART})
+    stage.producer._sender.wait = lambda now, until: stage.clock.advance(100)  # type: ignore[method-assign]
+    with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
+        stage.send(b"a", to=late)
+    stage.brokers.answer = Leaders({late: Leader(1, 5)})
+    stage.clock.advance(stage.settings.retry_backoff_ms)
+    with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
+        stage.send(b"b", to=late)  # and the leaders are asked for
+    stage.send(b"c", to=late)
+    stage.run()
+    stage.run(LINGER_MS)
+    assert stage.brokers.request().batches[late].keys == (b"c",)
+
+
 def test_brokers_that_cannot_be_asked_for_a_topic_are_waited_for(stage: ProduceStage) -> None:
     stage.brokers.answer = kafka_errors.KafkaConnectionError("nobody there")
     stage.producer._sender.wait = lambda now, until: stage.clock.advance(1_000)  # type: ignore[method-assign]
@@ -294,46 +217,6 @@ def test_partitions_that_are_added_are_known_when_the_leaders_are(stage: Produce
     stage.brokers.answer = Leaders({TopicPartition("out", number): Leader(1, 5) for number in range(3)})
     stage.producer._sender.wait = lambda now, until: stage.clock.advance(100)  # type: ignore[method-assign]
     assert sent(stage, b"b", to=TopicPartition("out", 2)).batches[TopicPartition("out", 2)].keys == (b"b",)
-
-
-def test_a_producer_id_that_is_not_there_yet_is_asked_for_again() -> None:
-    stage = ProduceStage({OUT_0: Leader(1, 5)})
-    stage.brokers.ids = [kafka_errors.CoordinatorLoadInProgressError(), ProducerId(9, 3)]
-    stage.send(b"a")
-    stage.run()
-    stage.run(LINGER_MS)
-    assert 1 not in stage.brokers.ends
-    stage.run(stage.settings.retry_backoff_ms)
-    assert stage.brokers.request().batches == {OUT_0: Sent(9, 3, 0, (b"a",))}
-    stage.close()
-
-
-def test_a_producer_id_that_is_refused_is_an_error_of_all_records(stage: ProduceStage) -> None:
-    stage.brokers.ids = [kafka_errors.ClusterAuthorizationFailedError()]
-    stage.send(b"a")
-    stage.run()
-    stage.run(LINGER_MS)
-    stage.run(LINGER_MS)
-    assert stage.lost() == [(KafkaError.CLUSTER_AUTHORIZATION_FAILED, "out", 0, b"a")]
-
-
-def test_the_last_epoch_is_followed_by_a_new_producer_id(stage: ProduceStage) -> None:
-    stage.brokers.ids = [ProducerId(7, 32_767), ProducerId(8, 0)]
-    stage.brokers.reply(sent(stage, b"a"), KafkaError.UNKNOWN_PRODUCER_ID)
-    stage.run()
-    stage.run(stage.settings.retry_backoff_ms)
-    assert stage.brokers.request().batches == {OUT_0: Sent(8, 0, 0, (b"a",))}
-
-
-def test_the_numbers_of_records_begin_again_after_the_last(stage: ProduceStage) -> None:
-    request = sent(stage, b"a")
-    queue = stage.producer._sender._queues[OUT_0]
-    queue.batches[0].stamp = queue.batches[0].stamp._replace(sequence=(1 << 31) - 2)
-    stage.brokers.reply(request)
-    request = sent(stage, b"b", b"c")
-    assert request.batches == {OUT_0: Sent(7, 0, (1 << 31) - 1, (b"b", b"c"))}
-    stage.brokers.reply(request)
-    assert sent(stage, b"d").batches == {OUT_0: Sent(7, 0, 1, (b"d",))}
 
 
 def test_an_old_broker_is_librdkafkas(stage: ProduceStage) -> None:
@@ -404,6 +287,43 @@ def test_an_idle_connection_that_the_broker_closed_is_no_failure(
     stage.run(LINGER_MS)
     assert stage.brokers.request().batches == {OUT_0: Sent(7, 0, 1, (b"b",))}
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_a_connection_that_was_idle_for_long_is_made_anew(stage: ProduceStage) -> None:
+    stage.brokers.reply(sent(stage, b"a"))
+    stage.run(stage.settings.max_idle_ms - LINGER_MS - 1)
+    stage.brokers.reply(sent(stage, b"b"))
+    stage.run()
+    assert stage.brokers.opened == [1]
+    stage.run(stage.settings.max_idle_ms)
+    assert sent(stage, b"c").batches == {OUT_0: Sent(7, 0, 2, (b"c",))}
+    assert stage.brokers.opened == [1, 1]
+
+
+def test_a_header_without_a_name_is_refused_and_leaves_nothing_behind(stage: ProduceStage) -> None:
+    stage.send(b"a")
+    with pytest.raises(TypeError, match="name of a header is None"):
+        stage.producer.produce("out", b"value", b"b", 0, None, None, 5, [(None, b"x")])
+    stage.producer.produce("out", b"value", b"c", 0, None, None, 5, [("x", None)])
+    stage.run()
+    stage.run(LINGER_MS)
+    assert stage.brokers.request().batches == {OUT_0: Sent(7, 0, 0, (b"a", b"c"))}
+
+
+def test_zero_is_no_limit_to_the_time_of_a_record() -> None:
+    settings = produce_settings({"message.timeout.ms": 0})
+    assert settings.delivery_timeout_ms > 365 * 24 * 3_600_000
+    assert produce_settings({"connections.max.idle.ms": 0}).max_idle_ms > 365 * 24 * 3_600_000
+
+
+def test_the_record_without_a_key_that_finds_a_batch_full_goes_to_the_next_partition() -> None:
+    stage = ProduceStage({OUT_0: Leader(1, 5), OUT_1: Leader(1, 5)}, batch_bytes=200, compression_type="none")
+    while not stage.producer._sender.buffered_bytes:  # of full batches
+        stage.producer.produce("out", b"value", None, -1, None, None, 5)
+    stage.run()
+    stage.run(LINGER_MS)
+    assert stage.brokers.request().batches.keys() | stage.brokers.request().batches.keys() == {OUT_0, OUT_1}
+    stage.close()
 
 
 def test_a_broker_has_so_many_requests_at_a_time() -> None:

@@ -109,6 +109,7 @@ class BrokerLink(Generic[A]):
         self._correlation_id = 0
         self._pending: deque[Pending] = deque()
         self._not_before_ms = 0  # a quota, or a failure: nothing is sent until then
+        self._idle_since_ms = 0
         #: What was asked when the connection was lost, and is not answered any more; whoever reads this empties it.
         self.unanswered: list[Any] = []
         #: Why the connection was lost or refused, None since there is one again.
@@ -123,6 +124,8 @@ class BrokerLink(Generic[A]):
         """Return whether a request may be sent now. Begins to connect if it must."""
         if now_ms < self._not_before_ms:
             return False
+        if self.state is _S.IDLE and now_ms - self._idle_since_ms >= self._settings.max_idle_ms:
+            self._let_go()  # who is between us and the broker may have forgotten the connection, and tell nobody
         if self.state is _S.CLOSED:
             self._states.transition_to(_S.CONNECTING)
             self._opening = self._brokers.open(self.node, self._api.key, self._api.version, self._on_done)
@@ -172,8 +175,11 @@ class BrokerLink(Generic[A]):
             if self._socket.receive() is not None:
                 self._lose(ConnectionError("an answer that was not asked for"), now_ms)
         except OSError:
-            self._close_socket()
-            self._states.transition_to(_S.CLOSED)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._close_socket()
+        self._states.transition_to(_S.CLOSED)
 
     def _take_socket(self, now_ms: int) -> None:
         assert self._opening is not None
@@ -191,6 +197,7 @@ class BrokerLink(Generic[A]):
         self._events = selectors.EVENT_READ
         self._selector.register(self._socket, self._events)
         self._not_before_ms, self.failure = 0, None
+        self._idle_since_ms = now_ms
         self._states.transition_to(_S.IDLE)
 
     def _watch(self) -> None:
@@ -220,6 +227,7 @@ class BrokerLink(Generic[A]):
         self._pending.popleft()
         self._not_before_ms = now_ms + answer.throttle_ms if answer.throttle_ms > 0 else 0  # KIP-219
         if not self._pending:
+            self._idle_since_ms = now_ms
             self._states.transition_to(_S.IDLE)
         return first.asked, answer
 
@@ -228,8 +236,7 @@ class BrokerLink(Generic[A]):
         self._not_before_ms = now_ms + self._settings.retry_backoff_ms
         self.unanswered += [pending.asked for pending in self._pending]
         self._pending.clear()
-        self._close_socket()
-        self._states.transition_to(_S.CLOSED)
+        self._let_go()
 
     def _close_socket(self) -> None:
         if self._socket is not None:

@@ -8,12 +8,15 @@ from typing import Any
 
 from ..kafka_connections import RECEIVE_MAX_BYTES
 
+_NEVER_MS = 1 << 62
+
 #: Fields of NetworkSettings by librdkafka's names.
 NETWORK_FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "client.id": ("client_id", str),
     "receive.message.max.bytes": ("max_answer_bytes", int),
     "socket.timeout.ms": ("request_timeout_ms", int),
     "retry.backoff.ms": ("retry_backoff_ms", int),
+    "connections.max.idle.ms": ("max_idle_ms", lambda ms: int(ms) if int(ms) > 0 else _NEVER_MS),
     "metadata.max.age.ms": ("metadata_max_age_ms", int),
     "topic.metadata.propagation.max.ms": ("unknown_topic_ms", int),
 }
@@ -21,12 +24,16 @@ NETWORK_FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class NetworkSettings:
-    """How to ask brokers; defaults are librdkafka's. connection: keyword arguments of kafka-python's client."""
+    """How to ask brokers; defaults are librdkafka's, but for metadata_max_age_ms and max_idle_ms (Java's).
+
+    connection: keyword arguments of kafka-python's client.
+    """
 
     client_id: str = "penstock"
     max_answer_bytes: int = RECEIVE_MAX_BYTES
     request_timeout_ms: int = 60_000
     retry_backoff_ms: int = 100
-    metadata_max_age_ms: int = 900_000
+    max_idle_ms: int = 540_000
+    metadata_max_age_ms: int = 300_000
     unknown_topic_ms: int = 30_000
     connection: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)

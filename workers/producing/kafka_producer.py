@@ -96,6 +96,7 @@ class KafkaProducer:
                 raise TimeoutError
             code = self._sender.leaders.error_of(probe, now)
             if code is not None:
+                self._sender.leaders.refresh(now)  # it may be there by the next record
                 raise KafkaException(KafkaError(code))
             if self.records.partition_count(topic) <= probe.partition:
                 self._sender.leaders.refresh(now)

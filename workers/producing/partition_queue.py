@@ -29,6 +29,8 @@ class PartitionQueue:
         self.records = records
         self.batches: deque[Any] = deque()
         self.in_flight = False
+        #: Whether the first batch may have been written by a request before the one that is on its way.
+        self.was_uncertain = False
         self.retry_at_ms = 0
         #: How many answers about leaders there were when a broker said that it does not lead this partition: the next
         #: one is waited for.

@@ -14,6 +14,7 @@ from typing import Any
 from confluent_kafka import KafkaError
 
 from penstock.kernel import record_accumulator, record_batches
+from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
 
 from ..log_context import PrefixedLogger
@@ -37,6 +38,9 @@ PRODUCE = Api(API_KEY, API_VERSION, "2.4", "written to", ProduceAnswer, REQUESTS
 
 #: The batch is there, now or since it was sent before.
 _WRITTEN = (KafkaError.NO_ERROR, KafkaError.DUPLICATE_SEQUENCE_NUMBER)
+#: Errors after which nobody knows whether a batch is there: what went wrong is not said, or what was acknowledged
+#: before it is not there any more.
+_UNCERTAIN = (KafkaError.UNKNOWN, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER)
 #: Errors after which the same is sent again.
 _AGAIN = frozenset(
     (
@@ -116,7 +120,7 @@ class Sender:
     # Sending
 
     def _send(self, now: int) -> None:
-        producer = self._identity.current(now)
+        self._identity.current(now)  # which may be refused
         by_node: dict[int, deque[PartitionQueue]] = defaultdict(deque)
         waits = False
         for queue in tuple(self._queues.values()):
@@ -126,13 +130,13 @@ class Sender:
             if leader is None:
                 self.leaders.refresh(now)
             is_known = leader is not None and self.leaders.answers > queue.moved_after
-            if leader is None or not is_known or producer is None or now < queue.retry_at_ms:
+            if leader is None or not is_known or now < queue.retry_at_ms:
                 waits = True
             else:
                 by_node[leader.node].append(queue)
+        producer = self._identity.current(now)  # behind what was given up, which may have begun a new epoch
         for node, queues in by_node.items():
-            assert producer is not None
-            waits |= self._send_to(node, queues, producer, now)
+            waits |= producer is None or self._send_to(node, queues, producer, now)
         self._send_at = now + self._settings.retry_backoff_ms if waits else math.inf
 
     def _send_to(self, node: int, queues: deque[PartitionQueue], producer: ProducerId, now: int) -> bool:
@@ -150,6 +154,7 @@ class Sender:
                 queue = queues.popleft()
                 stamp = queue.stamp(producer)
                 batches[queue.partition] = batch.sealed(stamp.producer.id, stamp.producer.epoch, stamp.sequence)
+                queue.was_uncertain = batch.is_uncertain
                 batch.is_uncertain = queue.in_flight = True
                 sent[queue.partition] = queue
                 left -= batch.packed_size
@@ -181,20 +186,22 @@ class Sender:
                 queue.moved_after = self.leaders.answers
                 self.leaders.refresh(now)
             return
-        batch.is_uncertain = False
         if code == KafkaError.UNKNOWN_PRODUCER_ID:  # the broker forgot us; it takes a new epoch from its beginning
+            batch.is_uncertain = False
             self._identity.bump()
-        elif code == KafkaError.MSG_SIZE_TOO_LARGE and batch.count > 1:
+            return
+        # What is refused now may have been written by the request before.
+        batch.is_uncertain = queue.was_uncertain or code in _UNCERTAIN
+        if code == KafkaError.MSG_SIZE_TOO_LARGE and batch.count > 1:
             self._split(queue)
         else:
-            if code == KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER:  # what was acknowledged before is not there any more
-                self._identity.bump()
             self._fail(queue, KafkaError(code, response.message) if response.message else KafkaError(code))
 
     def _split(self, queue: PartitionQueue) -> None:
         """Send the first batch in two parts: its topic takes none that large, whatever one record may have."""
         batch = queue.batches.popleft()
         self.buffered_bytes -= batch.size
+        self._not_to_be_taken_for(batch)
         records = _records_of(queue.partition, batch)
         for part in (records[len(records) // 2 :], records[: len(records) // 2]):
             half = record_accumulator.ProducerBatch()
@@ -212,7 +219,9 @@ class Sender:
         error = self._identity.refusal
         if error is None and self.leaders.of(queue.partition) is None:
             code = self.leaders.error_of(queue.partition, now)
-            error = None if code is None else KafkaError(code)
+            if code is not None:
+                error = KafkaError(code)
+                self.leaders.refresh(now)  # it may be there by the next time
         while queue.batches and (error is not None or self._is_late(queue.batches[0], now)):
             self._fail(queue, error or KafkaError(KafkaError._MSG_TIMED_OUT))
         return not queue.batches
@@ -224,9 +233,13 @@ class Sender:
         batch = queue.batches.popleft()
         batch.pack(self._settings.compression_type)
         self.lost += [(error, record) for record in _records_of(queue.partition, batch)]
-        if batch.is_uncertain:  # the broker may have numbered it: what follows must not be taken for it
-            self._identity.bump()
+        self._not_to_be_taken_for(batch)
         self._remove(queue, batch)
+
+    def _not_to_be_taken_for(self, batch: Any) -> None:
+        """Begin a new epoch if a broker may have a batch's numbers, which would be those of what follows."""
+        if batch.is_uncertain:
+            self._identity.bump()
 
     def _remove(self, queue: PartitionQueue, batch: Any) -> None:
         self.buffered_bytes -= batch.size
@@ -245,4 +258,6 @@ def _records_of(partition: TopicPartition, batch: Any) -> list[Any]:
     found: list[Any] = []
     origin = record_batches.origin_of(partition.topic, partition.partition)
     record_batches.RecordBatches(origin, data, 0, len(data), 0, None, False).take(found, batch.count)
+    if len(found) != batch.count:
+        raise StreamsError(f"{batch.count} records for {partition} were not written, but only {len(found)} can be read")
     return found
