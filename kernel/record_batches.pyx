@@ -147,14 +147,14 @@ cdef class RecordBatches:
         cdef Py_ssize_t at = self.at
         cdef const uint8_t *batch
         cdef int64_t size
-        while end - at >= RECORDS_AT:
+        while end - at > MAGIC_AT:
             batch = &self.data[at]
-            size = <int64_t>int32_at(batch + LENGTH_AT) + BEFORE_LENGTH
             if batch[MAGIC_AT] != 2:
                 if at > self.at:
                     break  # those before it are read first, the next answer begins with it
                 raise UnknownFormatError(f"records of the message format v{batch[MAGIC_AT]}")
-            if size < RECORDS_AT or size > end - at:
+            size = <int64_t>int32_at(batch + LENGTH_AT) + BEFORE_LENGTH
+            if end - at < RECORDS_AT or size < RECORDS_AT or size > end - at:
                 break
             self.next_offset = int64_at(batch) + int32_at(batch + LAST_OFFSET_DELTA_AT) + 1
             self.leader_epoch = int32_at(batch + LEADER_EPOCH_AT)

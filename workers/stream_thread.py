@@ -230,7 +230,8 @@ class StreamThread:
         self._commands.poll()
         self._group.poll()
         poll_ms = self._poll_phase()
-        self._parts.producer.poll()
+        if not self._group.in_doubt:  # what was written before would end the changelogs of tasks that others have now
+            self._parts.producer.poll()
         if not self.is_running:
             self._log.debug(
                 "Thread state is already %s, skipping the run once call after poll request", self.state.name
@@ -252,8 +253,11 @@ class StreamThread:
         self.task_manager.balance_fetching(self._buffer_limit)
         before_ms = self._time.now_ms
         producer = self._parts.producer
-        producer.send_due()  # it is not to wait for records
-        records = self.poll_requests(producer.wait_ms(self._poll_time_ms(), self._time.now_ms))
+        wait_ms = self._poll_time_ms()
+        if not self._group.in_doubt:
+            producer.send_due()  # it is not to wait for records
+            wait_ms = producer.wait_ms(wait_ms, self._time.now_ms)
+        records = self.poll_requests(wait_ms)
         self.advance_now_and_compute_latency()
         latency_ms = self._time.now_ms - before_ms
         self.metrics.poll.record(latency_ms, self._time.now_ms)

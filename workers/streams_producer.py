@@ -274,7 +274,8 @@ class StreamsProducer:
         """Undo all records since the last commit; all tasks of the thread have to be closed then.
 
         A producer that cannot go on is replaced, unless this is the last call. Raises BrokerUnavailableError if the
-        new one cannot be initialized.
+        new one cannot be initialized. Without a transaction what is not on its way yet is not sent any more, where
+        Penstock writes itself.
         """
         if self.in_transaction and not self._unusable:
             self._log.info("Aborting the transaction")
@@ -285,6 +286,8 @@ class StreamsProducer:
                 self._unusable = True
         if self._unusable and not last:
             self._replace()
+        elif isinstance(self._producer, KafkaProducer) and not last:
+            self._producer.drop()
         self.in_transaction = False
         self.forget_errors()
 

@@ -168,8 +168,12 @@ def test_what_only_librdkafka_reads_is_told() -> None:
     old[16] = 1
     with pytest.raises(batches.UnknownFormatError, match="message format v1"):
         opened(bytes(old))
-    tested = opened(encoded(ONE, 0) + bytes(old))
-    assert (tested.take([], 10), tested.next_offset) == (2, 2)
+    small = bytes(16) + b"\1" + bytes(17)  # less than a batch's header
+    with pytest.raises(batches.UnknownFormatError, match="message format v1"):
+        opened(small)
+    for last in (bytes(old), small):
+        tested = opened(encoded(ONE, 0) + last)
+        assert (tested.take([], 10), tested.next_offset) == (2, 2)
 
 
 def test_fewer_bytes_than_said_are_refused() -> None:

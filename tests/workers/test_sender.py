@@ -394,6 +394,23 @@ def two_by_two() -> Iterator[ProduceStage]:
 apart = pytest.fixture(two_by_two)
 
 
+def test_what_is_not_on_its_way_can_be_dropped(stage: ProduceStage) -> None:
+    request = sent(stage, b"a")
+    stage.send(b"b")
+    stage.run()
+    stage.run(LINGER_MS)  # b waits behind a
+    stage.send(b"c")
+    stage.send(b"x", to=OUT_1)
+    stage.producer.drop()
+    stage.run(LINGER_MS)
+    stage.brokers.reply(request)
+    stage.run(LINGER_MS)
+    assert not stage.brokers.has_request()
+    assert (stage.producer.next_at(stage.clock.now_ms), stage.producer._sender.buffered_bytes) == (float("inf"), 0)
+    assert sent(stage, b"d").batches == {OUT_0: Sent(7, 0, 1, (b"d",))}
+    assert stage.lost() == []
+
+
 def test_each_broker_has_what_it_leads(apart: ProduceStage) -> None:
     apart.send(b"a")
     apart.send(b"b", to=OUT_1)

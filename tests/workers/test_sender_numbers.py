@@ -132,6 +132,14 @@ def test_what_is_split_after_it_may_have_been_written_begins_a_new_epoch(stage: 
     assert stage.brokers.request().batches == {OUT_0: Sent(7, 1, 0, (b"a",))}
 
 
+def test_what_is_dropped_after_it_may_have_been_written_begins_a_new_epoch(stage: ProduceStage) -> None:
+    stage.brokers.reply(sent(stage, b"a"), KafkaError.REQUEST_TIMED_OUT)
+    stage.run()
+    stage.producer.drop()
+    stage.run(stage.settings.retry_backoff_ms)
+    assert sent(stage, b"b").batches == {OUT_0: Sent(7, 1, 0, (b"b",))}
+
+
 def test_what_was_never_sent_is_given_up_without_a_new_epoch(stage: ProduceStage) -> None:
     stage.brokers.refused[1] = kafka_errors.KafkaConnectionError("nobody there")
     stage.send(b"a")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from counting import IN, OUT, counting, counts, feed
-from memory_kafka import Cluster, ManualClock
+from memory_kafka import Cluster, ManualClock, MemoryProducer
 from thread_stage import Application
 
 from penstock.workers.clock import SystemClock
@@ -94,6 +94,20 @@ def test_a_thread_in_doubt_sends_nothing_on(cluster: Cluster, application: Calla
     thread.member.in_doubt = False
     thread.step(2)
     assert counts(cluster) == {"a": 1}
+
+
+def test_a_thread_in_doubt_does_not_serve_its_producer_which_would_send(
+    counter: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread = counter.thread().until_running()
+    served = []
+    monkeypatch.setattr(MemoryProducer, "poll", lambda producer, timeout: served.append(timeout))
+    thread.member.in_doubt = True
+    thread.step(3)
+    assert not served
+    thread.member.in_doubt = False
+    thread.step()
+    assert served
 
 
 def test_a_thread_that_ends_in_doubt_writes_nothing(cluster: Cluster, counter: Application) -> None:

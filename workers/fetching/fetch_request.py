@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..network.compact import NO_TAGS, compact_length, compact_string, request_header
@@ -32,9 +32,12 @@ class PartitionRequest:
 
 
 def fetch_request(
-    settings: FetchSettings, correlation_id: int, max_wait_ms: int, topics: Mapping[str, Sequence[PartitionRequest]]
+    settings: FetchSettings,
+    correlation_id: int,
+    max_wait_ms: int,
+    topics: Sequence[tuple[str, Sequence[PartitionRequest]]],
 ) -> bytes:
-    """Return a request for these partitions, without the length in front of it."""
+    """Return a request for these partitions, without the length in front of it; a topic may come more than once."""
     parts = [
         request_header(API_KEY, API_VERSION, correlation_id, settings.client_id),
         _BODY.pack(
@@ -42,7 +45,7 @@ def fetch_request(
         ),
         compact_length(len(topics)),
     ]
-    for topic, partitions in topics.items():
+    for topic, partitions in topics:
         parts += [compact_string(topic), compact_length(len(partitions))]
         parts += [
             _PARTITION.pack(

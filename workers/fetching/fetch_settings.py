@@ -15,7 +15,7 @@ _FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     **NETWORK_FIELDS,
     "client.rack": ("rack", str),
     "isolation.level": ("read_committed", lambda value: value == "read_committed"),
-    "check.crcs": ("check_crcs", lambda value: str(value).lower() == "true"),
+    "check.crcs": ("check_crcs", lambda value: str(value).lower() in ("true", "t", "1")),
     "fetch.wait.max.ms": ("max_wait_ms", int),
     "fetch.min.bytes": ("min_bytes", int),
     "fetch.max.bytes": ("max_bytes", int),

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError
 
@@ -39,7 +39,21 @@ READ_AHEAD_MS = 10_000
 #: Errors after which the same is asked again.
 _AGAIN = frozenset((KafkaError.UNKNOWN, KafkaError.OFFSET_NOT_AVAILABLE, KafkaError.REQUEST_TIMED_OUT))
 
-Asked = Mapping[TopicPartition, PartitionFetch]
+
+class PartitionAsked(NamedTuple):
+    """What a request has asked of a partition. at_replica: of a broker that does not lead it (KIP-392)."""
+
+    fetch: PartitionFetch
+    offset: int
+    at_replica: bool
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether its answer is of no use any more: another broker, asked since its leader moved, was faster."""
+        return self.fetch.has_failed or not self.fetch.is_assigned or self.offset != self.fetch.next_offset
+
+
+Asked = Mapping[TopicPartition, PartitionAsked]
 
 
 class Fetcher:
@@ -205,17 +219,21 @@ class Fetcher:
 
     def _send(self, link: BrokerLink[Any], wanted: list[PartitionFetch], now: int, waits: bool) -> None:
         """Ask for partitions. waits: there is none beside them whose records may soon be wanted."""
-        topics: dict[str, list[PartitionRequest]] = defaultdict(list)
+        topics: list[tuple[str, list[PartitionRequest]]] = []  # in this order, in which brokers fill an answer
         for fetch in wanted:
             leader = self._leaders.of(fetch.partition)
             epoch = -1 if leader is None else leader.epoch
-            topics[fetch.partition.topic].append(
+            if not topics or topics[-1][0] != fetch.partition.topic:
+                topics.append((fetch.partition.topic, []))
+            topics[-1][1].append(
                 PartitionRequest(fetch.partition.partition, fetch.next_offset, epoch, fetch.last_epoch)
             )
         max_wait = (
             self._settings.max_wait_ms if waits else min(self._settings.queue_backoff_ms, self._settings.max_wait_ms)
         )
-        asked: Asked = {fetch.partition: fetch for fetch in wanted}
+        asked: Asked = {
+            fetch.partition: PartitionAsked(fetch, fetch.next_offset, fetch.replica is not None) for fetch in wanted
+        }
         link.send(lambda number: fetch_request(self._settings, number, max_wait, topics), asked, max_wait, now)
 
     # Answers
@@ -223,17 +241,17 @@ class Fetcher:
     def _take_answer(self, node: int, asked: Asked, answer: record_batches.FetchAnswer, now: int) -> None:
         if answer.error:
             for each in asked.values():
-                self._retry(each, answer.error, now)
+                self._retry(each.fetch, answer.error, now)
         for found in answer.partitions:
-            fetch = asked.get(TopicPartition(found.topic, found.partition))
-            if fetch is None or fetch.has_failed or not fetch.is_assigned:
+            of = asked.get(TopicPartition(found.topic, found.partition))
+            if of is None or of.is_stale:
                 continue
             if found.error:
-                self._take_error(node, fetch, found, now)
+                self._take_error(node, of, found, now)
             elif found.diverging_offset >= 0:
-                self._fail(fetch, _truncated(fetch, found))
+                self._take_diverging(of, found, now)
             else:
-                self._take_records(fetch, found, answer.data, now)
+                self._take_records(of.fetch, found, answer.data, now)
 
     def _take_records(self, fetch: PartitionFetch, found: record_batches.PartitionAnswer, data: Any, now: int) -> None:
         settings = self._settings
@@ -273,10 +291,21 @@ class Fetcher:
             raise NotFetchableError(f"{fetch.partition} has {error}") from error
         return None
 
-    def _take_error(self, node: int, fetch: PartitionFetch, found: record_batches.PartitionAnswer, now: int) -> None:
-        if found.error == KafkaError.OFFSET_OUT_OF_RANGE and fetch.replica != node:
+    def _take_diverging(self, of: PartitionAsked, found: record_batches.PartitionAnswer, now: int) -> None:
+        """Take that the broker does not have the epoch that was read last where it was read (KIP-320)."""
+        fetch = of.fetch
+        if found.diverging_offset >= fetch.next_offset:  # it has none of its records any more: a compacted topic
+            fetch.last_epoch = -1
+        elif of.at_replica:  # which may be behind: only the leader knows
+            self._retry(fetch, KafkaError.OFFSET_OUT_OF_RANGE, now)
+        else:
+            self._fail(fetch, _truncated(fetch, found))
+
+    def _take_error(self, node: int, of: PartitionAsked, found: record_batches.PartitionAnswer, now: int) -> None:
+        fetch = of.fetch
+        if found.error == KafkaError.OFFSET_OUT_OF_RANGE and not of.at_replica:
             self._fail(fetch, KafkaError(found.error, f"offset {fetch.next_offset} is not on broker {node}"))
-        elif found.error in MOVED or found.error in _AGAIN or fetch.replica == node:
+        elif found.error in MOVED or found.error in _AGAIN or of.at_replica:
             if found.leader >= 0:
                 self._leaders.learn(fetch.partition, Leader(found.leader, found.leader_epoch))
             self._retry(fetch, found.error, now)

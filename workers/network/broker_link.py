@@ -7,7 +7,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -215,7 +215,9 @@ class BrokerLink(Generic[A]):
             received = self._socket.receive()
             self._watch()
             if received is None:
-                if now_ms >= first.deadline_ms:
+                if self._socket.has_received:  # a part of it; who asks may have come late himself
+                    self._pending[0] = replace(first, deadline_ms=now_ms + self._settings.request_timeout_ms)
+                elif now_ms >= first.deadline_ms:
                     raise TimeoutError(f"no answer within {self._settings.request_timeout_ms} ms")
                 return None
             answer = self._api.decode(received)

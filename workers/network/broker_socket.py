@@ -25,6 +25,8 @@ class BrokerSocket:
         self._length = bytearray()
         self._answer: bytearray | None = None
         self._received = 0
+        #: Whether the last receive() has taken anything.
+        self.has_received = False
 
     def fileno(self) -> int:
         """Return the descriptor to wait on."""
@@ -55,6 +57,7 @@ class BrokerSocket:
 
     def receive(self) -> bytearray | None:
         """Return an answer if it is complete, without its length. Raises OSError if the connection is lost."""
+        self.has_received = False
         if self._unsent:
             self.flush()
         try:
@@ -86,10 +89,10 @@ class BrokerSocket:
         answer, self._answer = self._answer, None
         return answer
 
-    @staticmethod
-    def _check_open(received: int) -> None:
+    def _check_open(self, received: int) -> None:
         if not received:
             raise ConnectionError("the broker closed the connection")
+        self.has_received = True
 
     def close(self) -> None:
         """Close the connection."""

@@ -47,6 +47,7 @@ class LeaderTable:
         self._asked: Future[Leaders] | None = None
         self._topics: frozenset[str] = frozenset()  # of the last question
         self._ask_at = 0  # in ms; the first time at once
+        self._is_wanted = False  # by anybody: there are partitions
         #: How many questions were answered.
         self.answers = 0
         #: Why the last question was not answered, None since it was.
@@ -94,6 +95,7 @@ class LeaderTable:
     def advance(self, partitions: Collection[TopicPartition], now_ms: int) -> bool:
         """Take an answer that is there, ask what is to be asked; return whether there was an answer."""
         answered = False
+        self._is_wanted = bool(partitions)
         if self._asked is not None and self._asked.done():
             answer, self._asked = self._asked, None
             answered = self._take(answer, partitions, now_ms)
@@ -104,8 +106,8 @@ class LeaderTable:
         return answered
 
     def next_at(self) -> int | None:
-        """Return when advance() has something to do, in ms, None if that is when an answer has come."""
-        return None if self._asked is not None else self._ask_at
+        """Return when advance() has something to do, in ms, None if not before an answer or partitions have come."""
+        return self._ask_at if self._is_wanted and self._asked is None else None
 
     def _take(self, answer: Future[Leaders], partitions: Collection[TopicPartition], now_ms: int) -> bool:
         error = answer.exception()

@@ -191,6 +191,14 @@ class KafkaProducer:
             self._advance(now)
         self._raise_failure()
 
+    def drop(self) -> None:
+        """Forget what is not on its way to a broker: others may write in its place by now."""
+        self._note_begun(self._clock.monotonic_ms())
+        for records in self._growing:
+            records.close()
+        self._growing.clear()
+        self._sender.drop()
+
     def take_lost(self) -> list[tuple[KafkaError, Any]]:
         """Return the records that were given up since the last call, and why."""
         lost, self._sender.lost = self._sender.lost, []

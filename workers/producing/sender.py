@@ -246,6 +246,14 @@ class Sender:
         if not queue.batches:
             del self._queues[queue.partition]
 
+    def drop(self) -> None:
+        """Forget the batches that are not on their way."""
+        for queue in tuple(self._queues.values()):
+            while len(queue.batches) > int(queue.in_flight):
+                batch = queue.batches.pop()
+                self._not_to_be_taken_for(batch)
+                self._remove(queue, batch)
+
     def close(self) -> None:
         """Close all connections; what is not acknowledged is given up without a word."""
         self._queues.clear()

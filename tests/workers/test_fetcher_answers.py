@@ -1,0 +1,168 @@
+"""What a Fetcher makes of answers that come late, in pieces, from the wrong broker, or of logs that are others now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import KafkaError
+from fetch_stage import IN_0, IN_1, LOG, FetchedBrokers, FetchStage, log_of, two_partitions
+
+from penstock import kernel
+from penstock.topology.records import TopicPartition
+from penstock.workers.clock import SystemClock
+from penstock.workers.fetching.fetch_settings import FetchSettings, fetch_settings
+from penstock.workers.fetching.fetcher import Fetcher
+from penstock.workers.network.brokers import Leader, Leaders
+from tests.record_bytes import GivenAnswer, GivenResponse, encoded_response
+
+pytestmark = pytest.mark.skipif(kernel.record_batches is None, reason="the compiled kernel is not built here")
+MAX_AGE_MS = 1_000
+
+
+@pytest.fixture
+def stage() -> Iterator[FetchStage]:
+    """Two partitions that broker 1 leads."""
+    yield from two_partitions()
+
+
+@pytest.fixture
+def apart() -> Iterator[FetchStage]:
+    """Broker 2 leads IN_0, broker 1 IN_1; the leaders are asked for each second."""
+    made = FetchStage({IN_0: Leader(2, 5), IN_1: Leader(1, 6)}, read_committed=False, metadata_max_age_ms=MAX_AGE_MS)
+    yield made
+    made.fetcher.close()
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        {"high_watermark": 9, "records": log_of(2, 3)},
+        {"error": KafkaError.OFFSET_OUT_OF_RANGE},
+        {"diverging": (4, 2)},
+    ],
+    ids=["records", "error", "diverging"],
+)
+def test_the_answer_of_a_former_leader_that_comes_last_is_dropped(apart: FetchStage, late: dict[str, object]) -> None:
+    apart.fetcher.assign({IN_1: 0, IN_0: 3})
+    apart.run()
+    former, other = apart.brokers.request(2), apart.brokers.request(1)
+    assert former.offsets == {IN_0: 3}
+    apart.brokers.answer = Leaders({IN_0: Leader(1, 6), IN_1: Leader(1, 6)})
+    apart.run(MAX_AGE_MS)
+    apart.brokers.reply(other, GivenAnswer(1, high_watermark=0))
+    apart.run()
+    asked = apart.brokers.request(1)
+    assert asked.offsets[IN_0] == 3, "the new leader, though the former one has not answered yet"
+    apart.brokers.reply(asked, GivenAnswer(0, high_watermark=9, records=log_of(4, 3)))
+    assert apart.fetch() == ({IN_0: [3, 4, 5, 6]}, [])
+    apart.brokers.reply(former, GivenAnswer(0, **late), node=2)  # type: ignore[arg-type]
+    assert apart.run() == ({}, [])
+    for _ in range(2):
+        asked = apart.brokers.request(1)
+        assert asked.offsets[IN_0] == 7
+        apart.brokers.reply(asked, GivenAnswer(0, high_watermark=9))
+        assert apart.run() == ({}, [])
+
+
+def read(stage: FetchStage, count: int, replica: int = -1) -> None:
+    """Read so many records of IN_0 from its leader, who may name a nearer replica."""
+    stage.fetcher.assign({IN_0: 0})
+    stage.run()
+    stage.brokers.reply(
+        stage.brokers.request(),
+        GivenAnswer(0, high_watermark=9, records=log_of(count, epoch=5), preferred_replica=replica),
+    )
+    stage.run()
+
+
+def test_an_epoch_without_records_in_a_compacted_log_is_no_truncation(stage: FetchStage) -> None:
+    read(stage, 3)
+    request = stage.brokers.request()
+    assert request.asked[IN_0].last_fetched_epoch == 5
+    stage.brokers.reply(request, GivenAnswer(0, diverging=(4, 10)))
+    assert stage.run() == ({}, [])
+    request = stage.brokers.request()
+    assert (request.offsets, request.asked[IN_0].last_fetched_epoch) == ({IN_0: 3}, -1)
+    stage.brokers.reply(request, GivenAnswer(0, high_watermark=13, records=log_of(1, 10, epoch=6)))
+    assert stage.fetch() == ({IN_0: [10]}, [])
+
+
+def test_a_nearer_replica_that_is_behind_is_left_for_the_leader(stage: FetchStage) -> None:
+    read(stage, 3, replica=2)
+    stage.brokers.reply(stage.brokers.request(2), GivenAnswer(0, diverging=(4, 2)), node=2)
+    assert stage.run() == ({}, [])
+    stage.run(stage.settings.retry_backoff_ms)
+    assert stage.brokers.request(1).offsets == {IN_0: 3}
+
+
+def test_what_was_not_served_comes_first_whatever_its_topic(stage: FetchStage) -> None:
+    other = TopicPartition("other", 0)
+    leader = Leader(1, 5)
+    stage.brokers.answer = Leaders({IN_0: leader, other: leader, IN_1: leader})
+    stage.fetcher.assign({IN_0: 0, other: 0, IN_1: 0})
+    stage.run()
+    request = stage.brokers.request()
+    assert list(request.asked) == [IN_0, other, IN_1]
+    stage.brokers.reply(request, GivenAnswer(1, high_watermark=9, records=log_of(2)))
+    stage.run()
+    stage.brokers.reply(stage.brokers.request(), GivenAnswer(0, high_watermark=9, records=log_of(2)))
+    stage.run()
+    assert list(stage.brokers.request().asked) == [other, IN_1, IN_0]
+
+
+def test_an_answer_that_arrives_in_pieces_is_waited_for(stage: FetchStage) -> None:
+    stage.fetcher.assign({IN_0: 0})
+    stage.run()
+    request = stage.brokers.request()
+    response = GivenResponse([GivenAnswer(0, high_watermark=3, records=log_of(3))])
+    answer = encoded_response(response, request.correlation_id)
+    data = len(answer).to_bytes(4, "big") + answer
+    late = stage.settings.request_timeout_ms + stage.settings.max_wait_ms
+    for begin in range(0, 60, 20):
+        stage.brokers.ends[1].sendall(data[begin : begin + 20])
+        assert stage.run(late) == ({}, [])
+    stage.brokers.ends[1].sendall(data[60:])
+    assert stage.run(late)[0] == {IN_0: [0, 1, 2]}
+    assert stage.brokers.opened == [1]
+
+
+def test_an_answer_that_stops_half_way_is_given_up(stage: FetchStage) -> None:
+    stage.fetcher.assign({IN_0: 0})
+    stage.run()
+    stage.brokers.request()
+    stage.brokers.ends[1].sendall(b"\0\0\1\0abc")
+    stage.run()
+    stage.run(stage.settings.request_timeout_ms)
+    stage.run(stage.settings.retry_backoff_ms)
+    assert stage.brokers.opened == [1, 1]
+
+
+def test_without_partitions_a_fetch_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetcher = Fetcher(FetchedBrokers({IN_0: Leader(1, 5)}), FetchSettings(metadata_max_age_ms=1), SystemClock(), LOG)
+    selector = fetcher._network._selector
+    woken = []
+
+    def select(timeout: float) -> list[object]:
+        woken.append(timeout)
+        return wait(timeout)
+
+    wait = selector.select
+    monkeypatch.setattr(selector, "select", select)
+    began = time.monotonic()
+    fetcher.fetch(1, 0.1)
+    fetcher.assign({IN_0: 0})
+    fetcher.fetch(1, 0)
+    fetcher.unassign([IN_0])
+    fetcher.fetch(1, 0.1)
+    assert time.monotonic() - began >= 0.2
+    assert len(woken) < 20
+    fetcher.close()
+
+
+@pytest.mark.parametrize(
+    ("value", "checked"), [("true", True), ("t", True), ("1", True), (True, True), ("false", False)]
+)
+def test_checksums_are_compared_as_librdkafka_would(value: object, checked: bool) -> None:
+    assert fetch_settings({"check.crcs": value}).check_crcs is checked
