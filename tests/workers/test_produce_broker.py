@@ -106,6 +106,40 @@ def test_both_write_the_same(opened: Open, make_topic: Any, bootstrap_servers: s
     assert written["auto"] == written["librdkafka"]
 
 
+def test_what_was_not_sent_when_the_tasks_were_lost_is_not_sent_any_more(
+    opened: Open, make_topic: Any, bootstrap_servers: str
+) -> None:
+    topic = make_topic("out", PARTITIONS)
+    producer = opened({"producer.linger.ms": 60_000})
+    send = make_send(producer)
+    send(topic, b"before", b"v", 1, None, 0)
+    producer.flush()
+    send(topic, b"lost", b"v", 1, None, 0)
+    producer.abort_transaction()
+    send(topic, b"after", b"v", 1, None, 0)
+    producer.flush()
+    assert [fields[2] for fields in read(bootstrap_servers, topic)] == [b"before", b"after"]
+
+
+def test_a_dead_letter_about_a_refused_record_is_there_when_the_flush_ends(
+    opened: Open, make_topic: Any, bootstrap_servers: str
+) -> None:
+    """The broker refuses the record, not the client: its letter is written while the flush waits."""
+    topic = make_topic("compacted", PARTITIONS, config={"cleanup.policy": "compact"})
+    letters = make_topic("letters", 1)
+    asked = []
+
+    def handler(context: Any, record: Any, exception: Exception) -> Response:
+        asked.append(record.value)
+        return Response.resume([ProducerRecord(letters, b"letter", record.value, 7, None, 0)])
+
+    producer = opened({"producer.linger.ms": 60_000}, handler)
+    make_send(producer)(topic, None, b"without a key", 1, None, 0)
+    producer.flush()
+    assert [fields[2:4] for fields in read(bootstrap_servers, letters, 1)] == [(b"letter", b"without a key")]
+    assert (asked, producer.dropped) == ([b"without a key"], 1)
+
+
 def test_changes_times_and_the_task_of_a_record(opened: Open, make_topic: Any, bootstrap_servers: str) -> None:
     topic = make_topic("changelog", PARTITIONS)
     producer = opened()

@@ -215,20 +215,23 @@ def test_a_flush_ends_when_its_dead_letters_are_acknowledged_too() -> None:
     mock.producer.close()
 
 
-def test_brokers_are_asked_once_for_the_topic_of_records_that_are_lost_together() -> None:
-    asked: list[str] = []
+def that_notes_questions(asked: list[str], clock: ManualClock, **options: Any) -> StreamsProducer:
+    """Return a producer that notes for which topics it asks the brokers."""
 
     class Counting(Producer):
         def list_topics(self, topic: str = "", timeout: float = -1) -> Any:
             asked.append(topic)
             return super().list_topics(topic, timeout)
 
-    clock = ManualClock()
     settings = {"test.mock.num.brokers": 1, "bootstrap.servers": ""}
+    return StreamsProducer(lambda more: Counting({**settings, **more}, logger=LOG.logger), LOG, clock=clock, **options)
+
+
+def test_brokers_are_asked_once_for_the_topic_of_records_that_are_lost_together() -> None:
+    asked: list[str] = []
+    clock = ManualClock()
     handler = production_error_handler({"production.exception.handler": "continue"})
-    producer = StreamsProducer(
-        lambda more: Counting({**settings, **more}, logger=LOG.logger), LOG, clock=clock, handler=handler
-    )
+    producer = that_notes_questions(asked, clock, handler=handler)
     lost = KafkaError(KafkaError._MSG_TIMED_OUT), records.RawRecord(TOPIC, 0, -1, 7, b"k", b"v")
     try:
         producer.errors += [lost] * 100
@@ -282,15 +285,8 @@ def test_tasks_do_not_start_again_without_their_changelog(mock: Mock) -> None:
 def test_how_many_partitions_a_topic_has_is_asked_once_in_minutes() -> None:
     """A partitioner asks for each record: windowed results were a question to the broker each."""
     asked: list[str] = []
-
-    class Counting(Producer):
-        def list_topics(self, topic: str = "", timeout: float = -1) -> Any:
-            asked.append(topic)
-            return super().list_topics(topic, timeout)
-
     clock = ManualClock()
-    settings = {"test.mock.num.brokers": 1, "bootstrap.servers": ""}
-    producer = StreamsProducer(lambda more: Counting({**settings, **more}, logger=LOG.logger), LOG, clock=clock)
+    producer = that_notes_questions(asked, clock)
     try:
         for _ in range(3):
             producer.poll()
