@@ -42,6 +42,7 @@ FROM, TO = 0.2, 0.95
 #: What a sample counts for: the first stage that one of its frames, the innermost first, belongs to.
 STAGES = (
     ("RocksDB", ("rocksdb_store.py",)),
+    ("send: compress, requests, answers", ("kafka_producer.py", "sender.py")),
     ("produce", ("record_collector.py", "streams_producer.py")),
     ("evict", ("NamedCache.evict", "NamedCache.grown")),
     ("flush: order of the changes", ("NamedCache.take_dirty",)),

@@ -8,6 +8,7 @@ import os
 import platform
 import statistics
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,7 +42,7 @@ Results = dict[Scenario, dict[str, list[Measurement]]]
 def environment_line(records: int, versions: list[str], scenarios: Iterable[Scenario] = ()) -> str:
     """Return what the numbers depend on: date, machine, records, versions."""
     memory = psutil.virtual_memory().total / 2**30
-    machine = f"{os.cpu_count()} cores, {memory:.0f} GiB, {platform.system()} {platform.machine()}"
+    machine = f"{os.cpu_count()} cores{_processor()}, {memory:.0f} GiB, {platform.system()} {platform.machine()}"
     larger: dict[int, list[str]] = {}
     for scenario in scenarios:
         if scenario.times > 1:
@@ -49,6 +50,15 @@ def environment_line(records: int, versions: list[str], scenarios: Iterable[Scen
     more = "".join(f" ({', '.join(names)}: {times} times)" for times, names in larger.items())
     read = f"{records:,} records{more}, {THREADS} threads"
     return f"{datetime.now(UTC):%Y-%m-%d}; {machine}; {read}; {', '.join(versions)}"
+
+
+def _processor() -> str:
+    """Return " of" what Linux calls the processor, nothing where it does not say."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
+            if line.startswith("model name"):
+                return f" of {line.partition(':')[2].strip()}"
+    return ""
 
 
 def print_table(results: Results, environment: str, refused: Mapping[tuple[Scenario, str], str]) -> None:
