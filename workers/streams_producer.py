@@ -111,7 +111,7 @@ class StreamsProducer:
         self._partition_counts: dict[str, int] = {}
         self._last_counts: dict[str, int] = {}
         self._forget_counts_at = 0
-        self._missing: dict[str, tuple[bool, int]] = {}  # whether a topic is, and until when that counts, in ms
+        self._missing: dict[str, tuple[bool, int]] = {}  # whether a topic is missing; until when that counts, in ms
         self._dead_letter_topics: set[str] = set()
         #: Letters about records that could not be written, by the topic that they went to.
         self.dead_letters: Counter[str] = Counter()

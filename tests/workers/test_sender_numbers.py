@@ -75,15 +75,20 @@ def test_a_log_that_has_lost_what_was_acknowledged_is_an_error(stage: ProduceSta
     assert sent(stage, b"c").batches == {OUT_0: Sent(7, 1, 0, (b"c",))}
 
 
-def test_what_is_too_late_is_given_up_and_what_follows_is_not_taken_for_it(stage: ProduceStage) -> None:
-    sent(stage, b"a")
-    stage.brokers.refused[1] = kafka_errors.KafkaConnectionError("nobody there")
-    stage.brokers.ends[1].close()
-    for _ in range(100):
+def give_up(stage: ProduceStage) -> None:
+    """Let broker 1 be away until the record a is given up, and then come back."""
+    for _ in range(101):
         stage.run(stage.settings.delivery_timeout_ms // 100)
     assert stage.lost() == [(KafkaError._MSG_TIMED_OUT, "out", 0, b"a")]
     del stage.brokers.refused[1]
     stage.run(stage.settings.retry_backoff_ms)
+
+
+def test_what_is_too_late_is_given_up_and_what_follows_is_not_taken_for_it(stage: ProduceStage) -> None:
+    sent(stage, b"a")
+    stage.brokers.refused[1] = kafka_errors.KafkaConnectionError("nobody there")
+    stage.brokers.ends[1].close()
+    give_up(stage)
     assert sent(stage, b"b").batches == {OUT_0: Sent(7, 1, 0, (b"b",))}
 
 
@@ -143,11 +148,7 @@ def test_what_is_dropped_after_it_may_have_been_written_begins_a_new_epoch(stage
 def test_what_was_never_sent_is_given_up_without_a_new_epoch(stage: ProduceStage) -> None:
     stage.brokers.refused[1] = kafka_errors.KafkaConnectionError("nobody there")
     stage.send(b"a")
-    for _ in range(101):
-        stage.run(stage.settings.delivery_timeout_ms // 100)
-    assert stage.lost() == [(KafkaError._MSG_TIMED_OUT, "out", 0, b"a")]
-    del stage.brokers.refused[1]
-    stage.run(stage.settings.retry_backoff_ms)
+    give_up(stage)
     assert sent(stage, b"b").batches == {OUT_0: Sent(7, 0, 0, (b"b",))}
 
 

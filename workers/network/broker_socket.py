@@ -64,14 +64,14 @@ class BrokerSocket:
             while True:
                 if self._answer is None:
                     some = self._socket.recv(_LENGTH_BYTES - len(self._length))
-                    self._check_open(len(some))
+                    self._note_received(len(some))
                     self._length += some
                     if len(self._length) == _LENGTH_BYTES:
                         self._begin(int.from_bytes(self._length, "big", signed=True))
                 else:
                     into = memoryview(self._answer)[self._received :]
                     count = self._socket.recv_into(into)
-                    self._check_open(count)
+                    self._note_received(count)
                     self._received += count
                     if self._received == len(self._answer):
                         return self._complete()
@@ -89,7 +89,7 @@ class BrokerSocket:
         answer, self._answer = self._answer, None
         return answer
 
-    def _check_open(self, received: int) -> None:
+    def _note_received(self, received: int) -> None:
         if not received:
             raise ConnectionError("the broker closed the connection")
         self.has_received = True

@@ -8,7 +8,14 @@ from typing import Any
 
 from ..kafka_connections import RECEIVE_MAX_BYTES
 
-_NEVER_MS = 1 << 62
+#: Longer than anything runs.
+_FOREVER_MS = 1 << 62
+
+
+def limit_ms(value: Any) -> int:
+    """Return a setting that limits a time, in ms; 0 is no limit, as librdkafka has it."""
+    return int(value) if int(value) > 0 else _FOREVER_MS
+
 
 #: Fields of NetworkSettings by librdkafka's names.
 NETWORK_FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
@@ -16,7 +23,7 @@ NETWORK_FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "receive.message.max.bytes": ("max_answer_bytes", int),
     "socket.timeout.ms": ("request_timeout_ms", int),
     "retry.backoff.ms": ("retry_backoff_ms", int),
-    "connections.max.idle.ms": ("max_idle_ms", lambda ms: int(ms) if int(ms) > 0 else _NEVER_MS),
+    "connections.max.idle.ms": ("max_idle_ms", limit_ms),
     "metadata.max.age.ms": ("metadata_max_age_ms", int),
     "topic.metadata.propagation.max.ms": ("unknown_topic_ms", int),
 }

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..kafka_connections import CONNECTION_SETTINGS, connection_settings
-from ..network.network_settings import NETWORK_FIELDS, NetworkSettings
+from ..network.network_settings import NETWORK_FIELDS, NetworkSettings, limit_ms
 from ..security_config import is_security_key
 
 #: What is compressed here. Of the others (snappy, zstd) librdkafka knows.
 COMPRESSION_TYPES = ("none", "gzip", "lz4")
 _KIB = 1024
-_FOREVER_MS = 1 << 62
 
 #: Fields of ProduceSettings by librdkafka's names (of aliases, the last one that is given wins, as there).
 _FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
@@ -24,8 +23,8 @@ _FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "message.max.bytes": ("max_request_bytes", int),
     "compression.type": ("compression_type", str),
     "compression.codec": ("compression_type", str),
-    "delivery.timeout.ms": ("delivery_timeout_ms", lambda ms: int(ms) or _FOREVER_MS),  # as librdkafka has 0
-    "message.timeout.ms": ("delivery_timeout_ms", lambda ms: int(ms) or _FOREVER_MS),
+    "delivery.timeout.ms": ("delivery_timeout_ms", limit_ms),
+    "message.timeout.ms": ("delivery_timeout_ms", limit_ms),
     "queue.buffering.max.kbytes": ("buffer_bytes", lambda kilobytes: int(kilobytes) * _KIB),
 }
 
