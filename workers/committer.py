@@ -6,6 +6,9 @@ transaction -> stores to disk with those ends. A crash before the offsets are co
 was never seen) and leaves the stores as they were; a crash after it leaves them behind their changelogs, from which
 they catch up.
 
+At-least-once need not stand still while the group takes the offsets, unless it waits for the ends of changelogs: see
+AtLeastOnceCommit.start.
+
 Records are acknowledged first also with exactly-once: else a process that sleeps between its offsets and its records
 could commit what whoever has taken its tasks over, and restored them, has not seen.
 
@@ -28,14 +31,17 @@ lies beside them: what is restored from there puts the same values again.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
 
 from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.records import TopicPartition
 
-from .membership.membership import GroupMembership, Meanwhile, OffsetAndMetadata
+from .membership.membership import CommitTimeoutError, GroupMembership, Meanwhile, OffsetAndMetadata
 from .stream_task import StreamTask
 from .streams_producer import StreamsProducer
+from .task_timeouts import TaskTimeouts
 
 #: Returns the end offset of each partition, behind records of open transactions too.
 EndOffsets = Callable[[Collection[TopicPartition]], dict[TopicPartition, int]]
@@ -66,16 +72,29 @@ class Commit(ABC):
             self.offsets |= task.prepare_commit()
             self.tasks.append(task)
 
+    def start(self) -> bool:
+        """Carry it out; False: but for the group's answer, which finish() waits for. Raises what finish() does."""
+        self.finish()
+        return True
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether finish() has nothing to wait for, after start() has returned False."""
+        return True
+
     def finish(self) -> int:
-        """Carry it out. Returns how many tasks were committed.
+        """Carry it out, or what start() has left of it. Returns how many tasks were committed.
 
         Raises TaskMigratedError if the group has gone on without this member, RetriableCommitError if it can be tried
         again, StreamsError for a record that could not be written.
         """
         if self.tasks:
             self.make_permanent()
-            for task in self.tasks:
-                task.post_commit(self.offsets)
+        return self._note_committed()
+
+    def _note_committed(self) -> int:
+        for task in self.tasks:
+            task.post_commit(self.offsets)
         return len(self.tasks)
 
     @abstractmethod
@@ -88,7 +107,7 @@ class Commit(ABC):
         If it is for one task, it is for all: that is one request.
         """
         self.producer.flush()
-        if not self.offsets or not (self._enforce_checkpoint or any(task.checkpoint_due for task in self.tasks)):
+        if not self.wants_ends:
             return {}
         written = {partition for task in self.tasks for partition in task.state_manager.written_changelogs}
         try:
@@ -96,6 +115,11 @@ class Commit(ABC):
         except BrokerUnavailableError:
             self.producer.check_changelogs()  # a topic that is not there will not answer later either
             raise
+
+    @property
+    def wants_ends(self) -> bool:
+        """Whether it is time to ask where changelogs end; without offsets it never is, see above."""
+        return bool(self.offsets) and (self._enforce_checkpoint or any(task.checkpoint_due for task in self.tasks))
 
     def commit_stores(self, ends: Mapping[TopicPartition, int]) -> None:
         """Write the stores of all tasks to disk."""
@@ -106,6 +130,35 @@ class Commit(ABC):
 
 class AtLeastOnceCommit(Commit):
     """processing.guarantee=at_least_once."""
+
+    _answer: Future[None] | None = None  # the group's, once start() has sent the offsets
+
+    def start(self) -> bool:
+        """Write records and stores, send the offsets, and return, so that tasks go on until the group has answered.
+
+        The stores have no offsets of changelogs to wait for then. So they come first, while they hold nothing but what
+        is acknowledged: a crash leaves in them what a restore would put there. A commit that asks for ends is carried
+        out whole.
+        """
+        if not self.offsets or self.wants_ends:
+            return super().start()
+        self.producer.flush()
+        for task in self.tasks:
+            task.commit_stores(task.committed_source_changelog_offsets())
+        self._answer = self.membership.commit_async(self.offsets)
+        return False
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the group has answered."""
+        return self._answer is None or self._answer.done()
+
+    def finish(self) -> int:
+        """See Commit.finish."""
+        if self._answer is None:
+            return super().finish()
+        self.membership.wait_for_commit(self._answer, self.meanwhile)
+        return self._note_committed()
 
     def make_permanent(self) -> None:
         """See the module's docstring."""
@@ -126,20 +179,72 @@ class ExactlyOnceCommit(Commit):
 
 
 class Committer:
-    """Makes commits for one thread. meanwhile: what to do while the group takes the offsets."""
+    """Makes commits for one thread, one after the other. meanwhile: what to do while the group takes the offsets.
+
+    timeouts: has TaskTimeoutError raised once the brokers have not taken a commit for task.timeout.ms.
+    """
 
     def __init__(
         self,
         producer: StreamsProducer,
         membership: GroupMembership,
         end_offsets: EndOffsets,
+        timeouts: TaskTimeouts,
         meanwhile: Meanwhile | None = None,
     ) -> None:
         self._arguments = (producer, membership, end_offsets, meanwhile)
+        self._timeouts = timeouts
         #: Whether a commit has to take in all tasks, because they share a transaction.
         self.all_together = producer.transactional
+        self._under_way: Commit | None = None
 
     def begin(self, enforce_checkpoint: bool = False) -> Commit:
-        """Return a new commit. enforce_checkpoint: the tasks' stores are about to be given up."""
+        """Return a new commit, when the one under way is over; raises what Commit.finish() does if that one failed.
+
+        enforce_checkpoint: the tasks' stores are about to be given up.
+        """
+        self.wait()
         commit = ExactlyOnceCommit if self.all_together else AtLeastOnceCommit
         return commit(*self._arguments, enforce_checkpoint)
+
+    def finish(self, commit: Commit) -> int:
+        """Carry a commit out. Returns how many tasks were committed, raises what Commit.finish() does."""
+        with self._timed(commit):
+            return commit.finish()
+
+    def start(self, commit: Commit) -> int:
+        """As finish(), but without the group's answer if it can do without: wait() has the rest then."""
+        with self._timed(commit):
+            if not commit.start():
+                self._under_way = commit
+        return len(commit.tasks)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a commit waits for the group's answer."""
+        return self._under_way is not None
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the group has answered the commit under way."""
+        return self._under_way is not None and self._under_way.is_answered
+
+    def wait(self) -> int:
+        """Carry out the rest of the commit under way, if there is one. Otherwise as finish()."""
+        commit, self._under_way = self._under_way, None
+        return 0 if commit is None else self.finish(commit)
+
+    def forget(self) -> None:
+        """Ask no more how the commit under way ends: its tasks are given up. They begin at whatever it comes to."""
+        self._under_way = None
+
+    @contextmanager
+    def _timed(self, commit: Commit) -> Iterator[None]:
+        task_ids = [task.task_id for task in commit.tasks]
+        try:
+            yield
+        except (CommitTimeoutError, BrokerUnavailableError) as error:
+            self._timeouts.failed(task_ids, "committing", error)
+            raise
+        if commit.is_answered:
+            self._timeouts.succeeded(task_ids)

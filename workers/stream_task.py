@@ -67,8 +67,9 @@ class StreamTask(Task):
         self.samples: NodeSamples | None = None
         self._stream_time_queue = PunctuationQueue()
         self._system_time_queue = PunctuationQueue()
-        self._commit_needed = False
-        self._commit_requested = False
+        #: How much was done, and how often a commit was asked for: so far, in the commit under way, in the last one.
+        self._work = self._commit_requests = 0
+        self._committing = self._committed_work = (0, 0)
         self._committed: dict[TopicPartition, int] = {}
         self._dropped_reasons: set[tuple[str, str]] = set()
 
@@ -208,7 +209,7 @@ class StreamTask(Task):
                 break
             left -= processed.records
         if left < max_records and head is not None:
-            self._commit_needed = True
+            self._work += 1
             ended_ms = time.read_ms()
             self.metrics.batch(head, time.wall_clock_ms, max_records - left, ended_ms - began_ms, ended_ms)
         return max_records - left
@@ -262,7 +263,7 @@ class StreamTask(Task):
         began_ms = self.environment.time.read_ms()
         fired = queue.maybe_punctuate(now_ms)
         if fired:
-            self._commit_needed = True
+            self._work += 1
             ended_ms = self.environment.time.read_ms()
             self.metrics.punctuate.record((ended_ms - began_ms) / fired, ended_ms, fired)
         return fired
@@ -271,17 +272,17 @@ class StreamTask(Task):
 
     def request_commit(self) -> None:
         """Ask for a commit as soon as the current records are processed."""
-        self._commit_requested = True
+        self._commit_requests += 1
 
     @property
     def commit_requested(self) -> bool:
         """Whether the user's code asked for a commit since the last one."""
-        return self._commit_requested
+        return self._commit_requests != self._committed_work[1]
 
     @property
     def commit_needed(self) -> bool:
         """Whether something was done, or skipped (a transaction's marker), since a commit, or offsets are due."""
-        if self._commit_needed or self.checkpoint_needed(enforced=False):
+        if self._work != self._committed_work[0] or self.checkpoint_needed(enforced=False):
             return True
         return self.state is TaskState.RUNNING and any(
             offset != self._committed.get(partition) for partition, offset in self._next_offsets().items()
@@ -305,6 +306,7 @@ class StreamTask(Task):
         if self._compiled is None:
             raise StreamsError(f"{self.log.prefix}Illegal state {self.state.name}: the task does not run")
         self.state_manager.flush(self._compiled.errors.raise_flush_failure)
+        self._committing = self._work, self._commit_requests
         metadata = self.processor_metadata
         return {
             partition: OffsetAndMetadata(
@@ -318,16 +320,20 @@ class StreamTask(Task):
         self.state_manager.commit(changelog_offsets, self.environment.time.now_ms)
 
     def post_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Note that these offsets are committed."""
+        """Note that these offsets are committed, and all that was done before prepare_commit()."""
         self._committed |= {
             partition: at.offset for partition, at in offsets.items() if partition in self.input_partitions
         }
-        self._commit_needed = self._commit_requested = False
+        self._committed_work = self._committing
         self.metrics.commit.record(1, self.environment.time.now_ms)
 
     def source_changelog_offsets(self) -> dict[TopicPartition, int]:
         """Return how far input partitions that serve as changelogs were processed."""
         return {p: offset for p, offset in self._next_offsets().items() if p in self.state_manager.source_changelogs}
+
+    def committed_source_changelog_offsets(self) -> dict[TopicPartition, int]:
+        """Return the committed offsets of input partitions that serve as changelogs."""
+        return {p: offset for p, offset in self._committed.items() if p in self.state_manager.source_changelogs}
 
     def purgeable_offsets(self) -> dict[TopicPartition, int]:
         """Return up to which offset records of repartition topics are committed."""

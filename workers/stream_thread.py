@@ -404,6 +404,7 @@ class StreamThread:
 
         Returns how many were committed, or NOT_COMMITTED in the middle of a rebalance.
         """
+        self.task_manager.take_commit_answer()
         since_ms = self._time.now_ms - self._last_commit_ms
         before_ms = self._time.now_ms
         if since_ms > self._commit_interval_ms:
@@ -431,7 +432,7 @@ class StreamThread:
             since_ms,
             self._commit_interval_ms,
         )
-        committed = self.task_manager.commit_all()
+        committed = self.task_manager.start_commit_all()
         if committed == NOT_COMMITTED:
             self._log.debug(
                 "Unable to commit as we are in the middle of a rebalance, will try again when it completes."

@@ -242,6 +242,7 @@ class _Assembly:
                 producer,
                 membership,
                 self._changelog_offsets(COMMIT_OFFSETS_TIMEOUT_MS).end_offsets,
+                timeouts,
                 consumer.read_ahead,
             ),
             membership,

@@ -161,6 +161,7 @@ class StreamsGroup:
         if not self._prepare_topics():
             self.enforce_rebalance(reason)
             return
+        self._task_manager.wait_for_commit()  # the group would refuse it once it has a new generation
         self._rejoin = self._next_rebalance_ms = None
         self._has_joined = True
         user_data = self._assignor.subscription(

@@ -17,7 +17,7 @@ from .assigned_streams_tasks import AssignedStreamsTasks
 from .assigned_tasks import AssignedTasks, FirstError, T
 from .committer import Commit, Committer
 from .log_context import PrefixedLogger, listed
-from .membership.membership import CommitTimeoutError, GroupMembership, RetriableCommitError
+from .membership.membership import GroupMembership, RetriableCommitError
 from .offset_reset import OffsetReset
 from .partition_consumer import PartitionConsumer
 from .processor_state_manager import RecycledStores
@@ -199,6 +199,7 @@ class TaskManager:
 
     def handle_lost_all(self) -> None:
         """Close active tasks without a commit: others may own them by now. Standby tasks write nothing and go on."""
+        self._committer.forget()
         self._producer.abort_transaction()
         self._producer.forget_errors()
         self.active.close(clean=False)
@@ -231,6 +232,7 @@ class TaskManager:
 
     def _open_uncommitted(self, task_ids: Collection[TaskId]) -> None:
         """Give up what these tasks did since the last commit, and open them anew."""
+        self.wait_for_commit()  # else it might come behind a later one, and the offsets would go back
         again = set(task_ids)
         if self._committer.all_together:  # what the others did lies in the same transaction
             self._producer.abort_transaction()
@@ -345,34 +347,44 @@ class TaskManager:
         """
         if self.rebalance_in_progress:
             return NOT_COMMITTED
+        return self._tried(lambda: self._committer.finish(self._commit_of_all(enforce_checkpoint)))
+
+    def start_commit_all(self) -> int:
+        """Do as commit_all(), but let tasks go on while the group takes the offsets, where a commit may be so."""
+        if self.rebalance_in_progress:
+            return NOT_COMMITTED
+        return self._tried(lambda: self._committer.start(self._commit_of_all()))
+
+    def take_commit_answer(self) -> None:
+        """Take what the group has said of the commit under way, if it has."""
+        if self._committer.is_answered:
+            self.wait_for_commit()
+
+    def wait_for_commit(self) -> None:
+        """Wait for the commit that is under way, if there is one; if it has failed, the next one has it all."""
+        self._tried(self._committer.wait)
+
+    def _commit_of_all(self, enforce_checkpoint: bool = False) -> Commit:
         commit = self._committer.begin(enforce_checkpoint)
         self.active.apply_to_running_tasks(commit.add)
+        return commit
+
+    def _tried(self, commit: Callable[[], int]) -> int:
         try:
-            return self._finish(commit)
+            return commit()
         except (RetriableCommitError, BrokerUnavailableError) as error:
             self._log.warning("Commit failed, will try again: %s", error)
             return NOT_COMMITTED
 
     def maybe_commit_active_tasks_per_user_requested(self) -> int:
         """Commit the active tasks whose code asked for it. Returns how many."""
-        if self.rebalance_in_progress:
+        if self.rebalance_in_progress or self._committer.is_under_way:
             return 0
         try:
             return self.active.maybe_commit_per_user_requested(self._commit)
         except (RetriableCommitError, BrokerUnavailableError) as error:
             self._log.warning("Commit that was requested failed, will try again: %s", error)
             return 0
-
-    def _finish(self, commit: Commit) -> int:
-        """Carry a commit out. Raises TaskTimeoutError once the brokers have not taken one for task.timeout.ms."""
-        task_ids = [task.task_id for task in commit.tasks]
-        try:
-            committed = commit.finish()
-        except (CommitTimeoutError, BrokerUnavailableError) as error:
-            self._timeouts.failed(task_ids, "committing", error)
-            raise
-        self._timeouts.succeeded(task_ids)
-        return committed
 
     def _commit(self, tasks: Collection[StreamTask], enforce_checkpoint: bool = False) -> int:
         if self._membership.in_doubt:
@@ -383,7 +395,7 @@ class TaskManager:
         commit = self._committer.begin(enforce_checkpoint)
         for task in self.active.running.values() if self._committer.all_together and tasks else tasks:
             commit.add(task)
-        return self._finish(commit)
+        return self._committer.finish(commit)
 
     def maybe_purge_committed_records(self) -> None:
         """Delete the records of repartition topics that all have been committed."""

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
-from memory_kafka import Cluster, MemoryAdmin, MemoryMember
+from memory_clients import MemoryMember
+from memory_kafka import Cluster, MemoryAdmin
 from thread_stage import Application
 
 from penstock.topology.errors import BrokerUnavailableError, StreamsError

@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Any
 from uuid import NAMESPACE_DNS, uuid5
 
-from memory_kafka import Cluster, ManualClock, MemoryClientSupplier, MemoryConsumer, MemoryMember, MemoryProducer
+from memory_clients import MemoryClientSupplier, MemoryMember
+from memory_kafka import Cluster, ManualClock, MemoryConsumer, MemoryProducer
 
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.control import Command, Report

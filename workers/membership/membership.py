@@ -141,6 +141,9 @@ class GroupMembership(Protocol):
     def commit_async(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Future[None]:
         """Commit without waiting; the future ends as ``commit`` would."""
 
+    def wait_for_commit(self, asked: Future[None], meanwhile: Meanwhile | None = None) -> None:
+        """Wait for what commit_async has returned; arguments and errors are those of ``commit``."""
+
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return the group's committed offset of each partition, None where there is none.
 

@@ -118,14 +118,17 @@ class ProtocolMember:
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], meanwhile: Meanwhile | None = None) -> None:
         """Commit and wait."""
-        asked = self.commit_async(offsets)
-        if meanwhile is not None:
-            meanwhile(asked)
-        self._wait(asked)
+        self.wait_for_commit(self.commit_async(offsets), meanwhile)
 
     def commit_async(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Future[None]:
         """Commit without waiting."""
         return self._connection.submit(self._protocol.commit, dict(offsets))
+
+    def wait_for_commit(self, asked: Future[None], meanwhile: Meanwhile | None = None) -> None:
+        """Wait for a commit."""
+        if meanwhile is not None and not asked.done():
+            meanwhile(asked)
+        self._wait(asked)
 
     def committed(self, partitions: Collection[TopicPartition]) -> Committed:
         """Return the committed offsets. While an earlier question waits for its answer, no other one is waited for."""

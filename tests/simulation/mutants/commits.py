@@ -144,10 +144,22 @@ def kept_after_unclean_close(original: Any) -> Any:
     return close
 
 
+def started_before_acknowledgements(_: Any) -> Any:
+    """Offsets are on their way to the group before the records that follow from them are acknowledged."""
+
+    def start(commit: AtLeastOnceCommit) -> bool:
+        if not commit.offsets or commit.wants_ends:
+            return Commit.start(commit)
+        commit._answer = commit.membership.commit_async(commit.offsets)
+        return False
+
+    return start
+
+
 TICK_AIMS = ("flush producer", "commit transaction")
 COMMIT_MUTANTS = (
     Mutant("commit before flush", StreamTask, "prepare_commit", commit_before_flush, 1),
-    Mutant("offset ahead of data", AtLeastOnceCommit, "make_permanent", offset_ahead_of_data, 490, ("list offsets",)),
+    Mutant("offset ahead of data", AtLeastOnceCommit, "make_permanent", offset_ahead_of_data, 565, ("list offsets",)),
     Mutant("changelog offset stored without data", StateStore, "commit", offset_without_data, 1),
     Mutant("offsets before records", StreamsProducer, "flush", offsets_before_records, 7171, ("send offsets",)),
     Mutant("records not waited for", StreamsProducer, "flush", no_flush, 119),
@@ -157,6 +169,7 @@ COMMIT_MUTANTS = (
     Mutant(
         "offsets before acknowledgements", AtLeastOnceCommit, "make_permanent", offsets_before_stores_are_flushed, 119
     ),
+    Mutant("started before acknowledgements", AtLeastOnceCommit, "start", started_before_acknowledgements, 143),
     Mutant("committed offset one too low", StreamTask, "_next_offsets", offset_of_the_record_itself, 0),
     Mutant("committed what was only read", StreamTask, "_next_offsets", offset_of_what_was_read, 2),
     Mutant(

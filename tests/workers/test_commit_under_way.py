@@ -1,0 +1,295 @@
+"""At-least-once does not stand still while the group takes offsets: what is committed then, and what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
+from memory_kafka import Cluster, ManualClock
+from thread_stage import Application, Thread
+
+from penstock import Processor, Punctuation, Serdes, Stores, StreamsBuilder
+from penstock.topology.errors import StreamsError, TaskTimeoutError
+from penstock.topology.records import TaskId, TopicPartition
+from penstock.workers.membership.membership import CommitTimeoutError
+from penstock.workers.processor_state_manager import CHECKPOINT_INTERVAL_MS
+from penstock.workers.task_manager import NOT_COMMITTED
+
+TASK = TaskId(0, 0)
+#: Three times that is less than what is between two commits that ask for ends of changelogs.
+INTERVAL_MS = 3_000
+MakeApplication = Callable[..., Application]
+
+
+@pytest.fixture
+def counter(cluster: Cluster, application: MakeApplication) -> Application:
+    for topic in (IN, OUT, CHANGELOG):
+        cluster.create_topic(topic, 1)
+    return application(counting(), commit_interval_ms=INTERVAL_MS)
+
+
+@pytest.fixture
+def thread(counter: Application, cluster: Cluster) -> Thread:
+    """A thread that has counted a record, whose store knows where its changelog ends; the group then says nothing."""
+    feed(cluster, "a")
+    counted = counter.thread().until_idle()
+    counted.commit()
+    counted.member.holds_commits = True
+    return counted
+
+
+def count(thread: Thread, cluster: Cluster, keys: str) -> None:
+    feed(cluster, keys)
+    thread.step(2)
+
+
+def begin_commit(thread: Thread, clock: ManualClock) -> None:
+    clock.advance(INTERVAL_MS + 1)
+    thread.step()
+    assert len(thread.member.asked) == 1, "the thread has not asked for a commit, or waited for it"
+
+
+def offset(cluster: Cluster) -> int:
+    at = committed(cluster)
+    assert at is not None
+    return at.offset
+
+
+def task(thread: Thread) -> Any:
+    return thread.task_manager.active.running[TASK]
+
+
+def test_records_are_processed_while_the_group_takes_offsets_and_not_committed_with_them(
+    thread: Thread, cluster: Cluster, clock: ManualClock
+) -> None:
+    count(thread, cluster, "b")
+    begin_commit(thread, clock)
+    assert counts(cluster) == {"a": 1, "b": 1}
+    count(thread, cluster, "c")
+    assert thread.task_manager.active.running[TASK].num_buffered() == 0
+    assert offset(cluster) == 1
+    thread.member.answer_commits()
+    thread.step()
+    assert offset(cluster) == 2
+    assert task(thread).commit_needed
+    begin_commit(thread, clock)
+    thread.member.answer_commits()
+    thread.step()
+    assert offset(cluster) == 3
+    assert not task(thread).commit_needed
+    assert counts(cluster) == counts(cluster, CHANGELOG) == {"a": 1, "b": 1, "c": 1}
+
+
+def test_stores_hold_what_is_acknowledged_when_the_offsets_are_sent(
+    thread: Thread, cluster: Cluster, clock: ManualClock
+) -> None:
+    store = task(thread).state_manager.stores["counts"]
+    end = store.committed_offset()
+    count(thread, cluster, "b")
+    assert counts(cluster, CHANGELOG) == {"a": 1}
+    begin_commit(thread, clock)
+    assert counts(cluster, CHANGELOG) == {"a": 1, "b": 1}
+    assert not store.rows.has_uncommitted()
+    assert store.get("b").value == 1
+    assert store.committed_offset() == end
+
+
+def test_a_record_that_cannot_be_written_keeps_offsets_from_being_sent(
+    thread: Thread, cluster: Cluster, clock: ManualClock
+) -> None:
+    count(thread, cluster, "b")
+    cluster.refuse_topics.add(OUT)
+    clock.advance(INTERVAL_MS + 1)
+    with pytest.raises(StreamsError, match="out"):
+        thread.step()
+    assert not thread.member.asked
+    assert task(thread).state_manager.stores["counts"].rows.has_uncommitted()
+
+
+def test_the_next_commit_waits_for_the_one_before(thread: Thread, cluster: Cluster, clock: ManualClock) -> None:
+    count(thread, cluster, "b")
+    begin_commit(thread, clock)
+    count(thread, cluster, "c")
+    begin_commit(thread, clock)
+    assert offset(cluster) == 2
+    thread.member.answer_commits()
+    assert offset(cluster) == 3
+
+
+def test_what_the_group_refuses_for_now_comes_with_the_next_commit(
+    thread: Thread, cluster: Cluster, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    count(thread, cluster, "b")
+    begin_commit(thread, clock)
+    thread.member.refuse_commits = 1
+    thread.member.answer_commits()
+    thread.step()
+    assert "Commit failed, will try again: Try again" in caplog.text
+    assert offset(cluster) == 1
+    begin_commit(thread, clock)
+    thread.member.answer_commits()
+    assert offset(cluster) == 2
+
+
+def test_a_commit_that_no_broker_takes_ends_the_thread_after_the_task_timeout(
+    cluster: Cluster, application: MakeApplication, clock: ManualClock
+) -> None:
+    for topic in (IN, OUT):
+        cluster.create_topic(topic, 1)
+    feed(cluster, "a")
+    settings = {"commit_interval_ms": INTERVAL_MS, "task_timeout_ms": 2 * INTERVAL_MS}
+    thread = application(counting(), **settings).thread().until_idle()
+    thread.commit()
+    thread.member.holds_commits, thread.member.refusal = True, CommitTimeoutError("No answer")
+    count(thread, cluster, "b")
+    thread.member.refuse_commits = 10
+    with pytest.raises(TaskTimeoutError, match="0_0.*committing fails: No answer"):
+        for _ in range(4):
+            begin_commit(thread, clock)
+            thread.member.answer_commits()
+    assert offset(cluster) == 1
+
+
+def test_a_process_that_was_given_up_loses_its_tasks_when_it_is_told(
+    thread: Thread, cluster: Cluster, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    count(thread, cluster, "b")
+    begin_commit(thread, clock)
+    cluster.group.generation += 1
+    thread.member.answer_commits()
+    before = task(thread)
+    thread.step()
+    assert "got migrated to another thread" in caplog.text
+    assert before.state.name == "CLOSED"
+    thread.member.holds_commits = False
+    thread.step(3).until_idle().commit()
+    assert offset(cluster) == 2
+
+
+def test_a_commit_that_stores_the_ends_of_changelogs_is_waited_for(
+    thread: Thread, cluster: Cluster, clock: ManualClock
+) -> None:
+    store = task(thread).state_manager.stores["counts"]
+    end = store.committed_offset()
+    count(thread, cluster, "b")
+    clock.advance(CHECKPOINT_INTERVAL_MS)
+    thread.step()
+    assert offset(cluster) == 2
+    assert store.committed_offset() == end + 1
+
+
+def test_before_a_join_the_commit_under_way_is_waited_for(thread: Thread, cluster: Cluster, clock: ManualClock) -> None:
+    count(thread, cluster, "b")
+    begin_commit(thread, clock)
+    thread.thread.enforce_rebalance("test")
+    generation = cluster.group.generation
+    thread.step()
+    assert cluster.group.generation == generation + 1
+    assert offset(cluster) == 2
+
+
+def test_a_shutdown_commits_what_was_done_since(thread: Thread, cluster: Cluster, clock: ManualClock) -> None:
+    count(thread, cluster, "b")
+    begin_commit(thread, clock)
+    count(thread, cluster, "c")
+    thread.close()
+    assert offset(cluster) == 3
+    assert counts(cluster) == {"a": 1, "b": 1, "c": 1}
+
+
+def test_tasks_that_are_lost_do_not_wait_for_it(thread: Thread, cluster: Cluster, clock: ManualClock) -> None:
+    count(thread, cluster, "b")
+    begin_commit(thread, clock)
+    thread.member.lose("a test")
+    thread.step()
+    assert thread.member.asked, "it was waited for"
+    assert not thread.task_manager._committer.is_under_way
+
+
+def test_a_commit_that_is_asked_for_comes_behind_the_one_under_way(
+    thread: Thread, cluster: Cluster, clock: ManualClock
+) -> None:
+    count(thread, cluster, "b")
+    begin_commit(thread, clock)
+    count(thread, cluster, "c")
+    task(thread).request_commit()
+    thread.step()
+    assert len(thread.member.asked) == 1, "it did not wait for the answer"
+    thread.member.answer_commits()
+    thread.step()
+    assert offset(cluster) == 3
+    assert not task(thread).commit_requested
+
+
+def test_a_task_that_is_opened_anew_without_a_commit_waits_for_the_one_under_way(
+    thread: Thread, cluster: Cluster, clock: ManualClock
+) -> None:
+    """It would begin at older offsets, and its next commit would go back behind those of this one."""
+    count(thread, cluster, "b")
+    begin_commit(thread, clock)
+    thread.task_manager.active.interrupted.add(TASK)
+    thread.step()
+    assert offset(cluster) == 2
+    thread.until_idle()
+    assert thread.task_manager.active.running[TASK].fetch_positions() == {TopicPartition(IN, 0): 2}
+
+
+def test_a_source_topic_that_serves_as_changelog_is_in_its_store_as_far_as_it_is_committed(
+    cluster: Cluster, application: MakeApplication, clock: ManualClock
+) -> None:
+    cluster.create_topic(IN, 1)
+    builder = StreamsBuilder()
+    builder.table(IN, key_serde=Serdes.string(), value_serde=Serdes.string(), store="rows")
+    topology = builder.build({"topology.optimization": "all"})
+    feed(cluster, "a")
+    made = application(topology, commit_interval_ms=INTERVAL_MS, topology_optimization="all")
+    thread = made.thread().until_idle()
+    thread.commit()
+    thread.member.holds_commits = True
+    store = task(thread).state_manager.stores["rows"]
+    assert store.committed_offset() == 1
+    for key, before in ("b", 1), ("c", 2):
+        count(thread, cluster, key)
+        begin_commit(thread, clock)
+        assert not store.rows.has_uncommitted()
+        assert store.committed_offset() == before
+        thread.member.answer_commits()
+        thread.step()
+
+
+class Ticking(Processor[str, str, str, str]):
+    """Writes to its store by the wall clock, without input."""
+
+    def init(self, context: Any) -> None:
+        self.store = context.get_state_store("ticks")
+        context.schedule(INTERVAL_MS // 2, Punctuation.WALL_CLOCK_TIME, lambda now: self.store.put("tick", now))
+
+    def process(self, record: Any) -> None:
+        self.store.put(record.key, 0)
+
+
+def test_a_punctuation_while_the_group_takes_offsets_still_needs_a_commit(
+    cluster: Cluster, application: MakeApplication, clock: ManualClock
+) -> None:
+    cluster.create_topic(IN, 1)
+    builder = StreamsBuilder()
+    store = Stores.key_value_store_builder(Stores.persistent_key_value_store("ticks"), Serdes.string(), Serdes.int64())
+    builder.add_state_store(store)
+    builder.stream(IN, key_serde=Serdes.string(), value_serde=Serdes.string()).process(Ticking, "ticks")
+    feed(cluster, "a")
+    thread = application(builder.build(), commit_interval_ms=INTERVAL_MS).thread().until_idle()
+    thread.commit()
+    thread.member.holds_commits = True
+    feed(cluster, "b")
+    thread.step(2)
+    begin_commit(thread, clock)
+    clock.advance(INTERVAL_MS // 2)
+    thread.step()
+    thread.member.answer_commits()
+    thread.step()
+    assert task(thread).commit_needed
+    assert thread.task_manager.commit_all() == 1
+    assert not task(thread).commit_needed
+    assert thread.task_manager.commit_all() != NOT_COMMITTED
