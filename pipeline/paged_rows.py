@@ -219,7 +219,7 @@ class PagedRows(BytesStore):
             self.put(key, value)
         self.commit(next_offset, marks)
 
-    def persist(self) -> None:
+    def persist(self, beside_writes: bool = False) -> None:
         """Do nothing: Spark persists what was committed when the micro-batch ends."""
 
     def close(self) -> None:

@@ -1,11 +1,11 @@
 """What lies under every state store: an ordered map from bytes to bytes with a commit.
 
 Updates since the last commit are *uncommitted*: reads see them, ``rollback`` drops them, and a crash loses them.
-``commit`` makes them and the changelog offset that they lead to one step (KIP-892, KIP-1035). So the offset in a store
-is never ahead of its data, nor the data ahead of the offset, under at-least-once as under exactly-once. The price is
-memory between two commits, which is why a store that holds many uncommitted bytes asks its task to commit early
-(KIP-892's ``statestore.uncommitted.max.bytes``) instead of writing early: what is on disk is always a committed state,
-and neither guarantee needs a rule of its own.
+``commit`` makes them and the changelog offset that they lead to, where it is known, one step (KIP-892, KIP-1035). So the
+offset in a store is never ahead of its data, and the data never ahead of the changelog. The price is memory between two
+commits, which is why a store that holds many uncommitted bytes asks its task to commit early (KIP-892's
+``statestore.uncommitted.max.bytes``) instead of writing early: what is on disk is always the state of a commit, and
+neither guarantee needs a rule of its own.
 """
 
 from __future__ import annotations
@@ -81,8 +81,11 @@ class BytesStore(ABC):
         """Write rows, the offset behind them and marks in one step; there are no uncommitted updates meanwhile."""
 
     @abstractmethod
-    def persist(self) -> None:
-        """Make what was committed survive a SIGKILL."""
+    def persist(self, beside_writes: bool = False) -> None:
+        """Make what was committed survive a SIGKILL; beside_writes: on another thread than the store's own.
+
+        What is committed meanwhile may survive or not.
+        """
 
     @abstractmethod
     def close(self) -> None:

@@ -83,7 +83,7 @@ class InMemoryStore(BytesStore):
             set_row(key, value, get(key))
         self.commit(next_offset, marks)
 
-    def persist(self) -> None:
+    def persist(self, beside_writes: bool = False) -> None:
         """Do nothing: there is no disk behind it."""
 
     def close(self) -> None:

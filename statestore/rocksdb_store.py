@@ -51,6 +51,8 @@ OFFSETS = "offsets"
 OFFSET_KEY = b"changelog-offset"
 #: Properties that say what is in memory only.
 IN_MEMTABLES = ("rocksdb.num-entries-active-mem-table", "rocksdb.num-immutable-mem-table")
+#: How often flushes and compactions have failed.
+BACKGROUND_ERRORS = "rocksdb.background-errors"
 #: Properties that say whether writes have to wait until there is room, and how many bytes a second may be written.
 WRITES_STOPPED, DELAYED_WRITE_RATE = "rocksdb.is-write-stopped", "rocksdb.actual-delayed-write-rate"
 #: How many flushes and compactions are making room.
@@ -421,18 +423,21 @@ class RocksDBStore(BytesStore):
         data = self._offsets.get(key)
         return None if data is None else int(_number.unpack(data)[0])
 
-    def persist(self) -> None:
+    def persist(self, beside_writes: bool = False) -> None:
         """Write the memtables to files; raises ProcessorStateError if the disk is full or fails.
 
         rocksdict can flush one column family only, not both at one moment. But compacting the offsets, a handful of
-        rows, begins with an atomic flush of all column families.
+        rows, begins with an atomic flush of all column families. It gives the interpreter's lock back meanwhile.
         """
         options = CompactOptions()
         options.set_exclusive_manual_compaction(False)  # do not wait for the compactions of the rows
         try:
+            before = self._db.property_int_value(BACKGROUND_ERRORS)
             self._offsets.compact_range(None, None, options)
+            # compact_range itself does not say that it failed. Beside writes there is always something in memory.
             left = [family.property_int_value(name) for family in (self._db, self._offsets) for name in IN_MEMTABLES]
-            if any(left):  # compact_range itself does not say that it failed
+            failed = self._db.property_int_value(BACKGROUND_ERRORS) != before if beside_writes else any(left)
+            if failed:
                 raise unwritten_memtables(self.path, left)
         except Exception as error:  # rocksdict raises nothing more special
             raise ProcessorStateError(f"Cannot flush the store {self.path}: {error}; is the disk full?") from error

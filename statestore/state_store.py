@@ -93,9 +93,9 @@ class StateStore:
         """Whether the store keeps its rows and its offset on disk."""
         return self.rows.persistent
 
-    def persist(self) -> None:
-        """Make what was committed survive a SIGKILL."""
-        self.rows.persist()
+    def persist(self, beside_writes: bool = False) -> None:
+        """Make what was committed survive a SIGKILL. See BytesStore.persist."""
+        self.rows.persist(beside_writes)
 
     def detach(self) -> BytesStore:
         """Drop what is not committed and give up the rows, which stay open: another store is built upon them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
@@ -136,11 +137,13 @@ def create_parts(
     state_restore_listener: StateRestoreListener | None = None,
     standby_update_listener: StandbyUpdateListener | None = None,
     open_rows: OpenRows | None = None,
+    background: Executor | None = None,
 ) -> StreamThreadParts:
     """Make the clients and all that uses them. topology: a topology.Topology; supplier: makes the clients.
 
     sleep: how to wait so many seconds until topics that were just made are there. The listeners are called by the
-    stream thread itself.
+    stream thread itself. background: runs what stores do beside the thread, by default another thread; a simulation
+    has nothing beside it.
 
     Raises ConfigError for settings that a client refuses, MissingSourceTopicError if a pattern matches no topic, and
     StreamsError if the state directory cannot be used.
@@ -148,7 +151,7 @@ def create_parts(
     clock = clock or SystemClock()
     supplier = supplier or configured_supplier(spec.config, clock)
     listeners = (state_restore_listener or StateRestoreListener(), standby_update_listener or StandbyUpdateListener())
-    return _Assembly(topology, spec, control, supplier, clock, sleep, *listeners, open_rows).parts()
+    return _Assembly(topology, spec, control, supplier, clock, sleep, *listeners, open_rows, background).parts()
 
 
 def configured_supplier(config: Any, clock: Clock) -> KafkaClientSupplier:
@@ -171,12 +174,14 @@ class _Assembly:
         restore_listener: StateRestoreListener,
         standby_listener: StandbyUpdateListener,
         open_rows: OpenRows | None,
+        background: Executor | None,
     ) -> None:
         self.topology = topology
         self.spec, self.control, self.supplier = spec, control, supplier
         self.clock, self.sleep = clock, sleep
         self.restore_listener, self.standby_listener = restore_listener, standby_listener
         self.open_rows = open_rows
+        self.background = background or ThreadPoolExecutor(1, "background")
         self.config = spec.config
         self.application_id: str = spec.config["application.id"]
         self.name = f"{spec.client_id}-StreamThread-{spec.slot}"
@@ -275,7 +280,11 @@ class _Assembly:
             stalls=self._stalls(task_manager),
             poll_records=self.config["max.poll.records"],
             static_member=self.instance_id is not None,
-            close_clients={"offsets reader": self.offsets_reader.close, "state directory": self.state_directory.close},
+            close_clients={
+                "offsets reader": self.offsets_reader.close,
+                "state directory": self.state_directory.close,
+                "background": self.background.shutdown,
+            },
             log=self.log,
         )
 
@@ -362,6 +371,7 @@ class _Assembly:
             changelog_reader,
             global_state.store,
             self.log_prefix,
+            self.background,
             self.open_rows,
         )
 

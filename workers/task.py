@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -39,7 +40,8 @@ class Changelogs(Protocol):
 class TaskEnvironment:
     """What all tasks of one stream thread share. global_store(name) returns a global table's store.
 
-    open_rows: opens what is under a store, None for a RocksDB; a simulation has a disk of its own.
+    open_rows: opens what is under a store, None for a RocksDB; a simulation has a disk of its own. background: makes
+    stores survive a SIGKILL beside the stream thread.
     """
 
     application_id: str
@@ -52,6 +54,7 @@ class TaskEnvironment:
     changelogs: Changelogs
     global_store: Callable[[str], Any]
     log_prefix: str
+    background: Executor
     open_rows: OpenRows | None = None
 
 
@@ -82,7 +85,13 @@ class Task(ABC):
         prefix = f"{environment.log_prefix}{self.kind} [{task_id}] "
         self.log = PrefixedLogger(f"penstock.workers.{type(self).__name__}", prefix)
         self.state_manager = ProcessorStateManager(
-            task_id, self.input_partitions, topology, environment.topics, environment.state_directory, self.log
+            task_id,
+            self.input_partitions,
+            topology,
+            environment.topics,
+            environment.state_directory,
+            environment.background,
+            self.log,
         )
         self.metrics = TaskMetrics(environment.metrics, topology, environment.topics.full)
         self._states = StateMachine(TaskState.CREATED, TASK_TRANSITIONS, self.log, level=logging.DEBUG)

@@ -404,7 +404,7 @@ class TaskManager:
             self._log.trace("Sent delete-records request: %s", records)
 
     def persist_one(self, now_ms: int) -> None:
-        """Make the stores of one task survive a SIGKILL, if it is time: one at a time, since it stops the others."""
+        """Make the stores of one task survive a SIGKILL, if it is time: one at a time, for the disk's sake."""
         tasks = (*self.active.running.values(), *self.active.restoring.values(), *self.standby.running.values())
         for task in tasks:
             if task.state_manager.persist_if_due(now_ms):

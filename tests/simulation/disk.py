@@ -153,7 +153,7 @@ class DiskRows(InMemoryStore):
     def committed_offset(self) -> int | None:
         return self._offset
 
-    def persist(self) -> None:
+    def persist(self, beside_writes: bool = False) -> None:
         def last() -> None:
             self._files.lasting = len(self._files.batches)
 

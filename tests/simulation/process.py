@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -69,6 +70,18 @@ class Control:
 
     def report(self, report: Report) -> None:
         pass
+
+
+class AtOnce(Executor):
+    """Does what would be done beside the thread before it goes on."""
+
+    def submit(self, function: Callable[..., T], /, *arguments: Any, **options: Any) -> Future[T]:
+        future: Future[T] = Future()
+        try:
+            future.set_result(function(*arguments, **options))
+        except Exception as error:  # noqa: BLE001  it is the future's
+            future.set_exception(error)
+        return future
 
 
 class Process:
@@ -159,6 +172,7 @@ class Process:
             clock=self.host.clock,
             sleep=self.host.clock.sleep,
             open_rows=rows,
+            background=AtOnce(),
         )
 
     def shut_down(self, leave_group: bool) -> None:

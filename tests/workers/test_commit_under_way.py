@@ -145,10 +145,11 @@ def test_a_commit_that_no_broker_takes_ends_the_thread_after_the_task_timeout(
     thread.member.holds_commits, thread.member.refusal = True, CommitTimeoutError("No answer")
     count(thread, cluster, "b")
     thread.member.refuse_commits = 10
-    with pytest.raises(TaskTimeoutError, match="0_0.*committing fails: No answer"):
-        for _ in range(4):
-            begin_commit(thread, clock)
-            thread.member.answer_commits()
+    for _ in range(3):
+        begin_commit(thread, clock)
+        thread.member.answer_commits()
+    with pytest.raises(TaskTimeoutError, match=r"0_0.*committing fails: No answer"):
+        begin_commit(thread, clock)
     assert offset(cluster) == 1
 
 

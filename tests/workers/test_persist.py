@@ -1,0 +1,156 @@
+"""Stores are made to survive a SIGKILL beside the stream thread, which goes on meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from typing import Any
+
+import pytest
+from counting import IN, OUT, counting, counts, feed
+from memory_kafka import Cluster, ManualClock
+from thread_stage import Application, Thread
+
+from penstock.statestore.rocksdb_store import RocksDBStore
+from penstock.topology.errors import ProcessorStateError, TaskCorruptedError
+from penstock.topology.records import TaskId
+from penstock.workers import processor_state_manager
+from penstock.workers.processor_state_manager import PERSIST_INTERVAL_MS
+from penstock.workers.stream_thread import PERSIST_CHECK_MS
+
+TASK = TaskId(0, 0)
+
+
+class Later(Executor):
+    """Does what it is given when a test says so, or waits for it."""
+
+    def __init__(self) -> None:
+        self.given: list[Waited] = []
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **_: Any) -> Future[Any]:
+        self.given.append(Waited(lambda: function(*arguments)))
+        return self.given[-1]
+
+
+class Waited(Future[Any]):
+    def __init__(self, work: Callable[[], Any]) -> None:
+        super().__init__()
+        self._work = work
+
+    def work(self) -> None:
+        try:
+            self.set_result(self._work())
+        except Exception as error:  # noqa: BLE001  the future's
+            self.set_exception(error)
+
+    def result(self, timeout: float | None = None) -> Any:
+        if not self.done():
+            self.work()
+        return super().result(0)
+
+
+@pytest.fixture
+def later() -> Later:
+    return Later()
+
+
+@pytest.fixture
+def thread(
+    cluster: Cluster, application: Callable[..., Application], later: Later, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Thread]:
+    """A thread whose stores are worth being persisted after two records."""
+    monkeypatch.setattr(processor_state_manager, "PERSIST_RECORDS", 2)
+    for topic in (IN, OUT):
+        cluster.create_topic(topic, 1)
+    return application(counting(), commit_interval_ms=10**9).thread(background=later).until_idle()
+
+
+def count(thread: Thread, cluster: Cluster, clock: ManualClock, keys: str) -> None:
+    """Count, commit with the end of the changelog, and look whether stores are to be persisted."""
+    feed(cluster, keys)
+    thread.step(3)
+    clock.advance(PERSIST_INTERVAL_MS)
+    thread.step()
+    thread.commit()
+    clock.advance(PERSIST_CHECK_MS)
+    thread.step()
+
+
+def store(thread: Thread) -> Any:
+    return thread.task_manager.active.running[TASK].state_manager.stores["counts"]
+
+
+def in_memtables(rows: RocksDBStore) -> float:
+    return rows.properties(["num-entries-active-mem-table"])["num-entries-active-mem-table"]
+
+
+def test_records_are_processed_while_stores_are_persisted(
+    thread: Thread, cluster: Cluster, clock: ManualClock, later: Later
+) -> None:
+    count(thread, cluster, clock, "a")
+    count(thread, cluster, clock, "bcd")
+    (first,) = later.given
+    count(thread, cluster, clock, "efgh")
+    assert counts(cluster) == dict.fromkeys("abcdefgh", 1)
+    assert later.given == [first], "it was begun a second time"
+    assert in_memtables(store(thread).rows) == 8
+    first.work()
+    assert in_memtables(store(thread).rows) == 0
+    count(thread, cluster, clock, "i")
+    _, second = later.given
+    second.work()
+    count(thread, cluster, clock, "")
+    assert len(later.given) == 2, "there was nothing to persist"
+
+
+def test_what_goes_wrong_is_told_at_the_next_look(
+    thread: Thread, cluster: Cluster, clock: ManualClock, later: Later, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count(thread, cluster, clock, "a")
+    count(thread, cluster, clock, "bcd")
+    monkeypatch.setattr(store(thread).rows, "persist", raising(ProcessorStateError("the disk is full")))
+    later.given[0].work()
+    monkeypatch.undo()
+    clock.advance(PERSIST_CHECK_MS)
+    with pytest.raises(ProcessorStateError, match="the disk is full"):
+        thread.thread.run_once()
+
+
+def test_a_damaged_file_that_is_met_has_the_task_restored(
+    thread: Thread, cluster: Cluster, clock: ManualClock, later: Later, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count(thread, cluster, clock, "a")
+    count(thread, cluster, clock, "bcd")
+    damaged = ProcessorStateError("Cannot flush")
+    damaged.__cause__ = Exception("Corruption: block checksum mismatch")
+    monkeypatch.setattr(store(thread).rows, "persist", raising(damaged))
+    later.given[0].work()
+    monkeypatch.undo()
+    clock.advance(PERSIST_CHECK_MS)
+    with pytest.raises(TaskCorruptedError, match="0_0"):
+        thread.thread.run_once()
+
+
+def raising(error: Exception) -> Callable[..., None]:
+    def persist(beside_writes: bool = False) -> None:
+        raise error
+
+    return persist
+
+
+@pytest.mark.parametrize("end", ["closed", "closed dirty", "recycled"])
+def test_stores_are_given_up_only_behind_it(
+    thread: Thread, cluster: Cluster, clock: ManualClock, later: Later, end: str
+) -> None:
+    count(thread, cluster, clock, "a")
+    count(thread, cluster, clock, "bcd")
+    manager = thread.task_manager
+    if end == "recycled":
+        manager.suspend_tasks_and_state({TASK}, set())
+        recycled = manager.active.suspended.pop(TASK).recycle()
+        assert later.given[0].done()
+        recycled.stores["counts"].close()
+    else:
+        manager.active.close(clean=end == "closed")
+    assert later.given[0].done()
+    assert later.given[0].exception() is None, "the store was closed while it was persisted"
