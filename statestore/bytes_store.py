@@ -1,9 +1,9 @@
 """What lies under every state store: an ordered map from bytes to bytes with a commit.
 
 Updates since the last commit are *uncommitted*: reads see them, ``rollback`` drops them, and a crash loses them.
-``commit`` makes them and the changelog offset that they lead to, where it is known, one step (KIP-892, KIP-1035). So the
-offset in a store is never ahead of its data, and the data never ahead of the changelog. The price is memory between two
-commits, which is why a store that holds many uncommitted bytes asks its task to commit early (KIP-892's
+``commit`` makes them and the changelog offset that they lead to, where it is known, one step (KIP-892, KIP-1035). So
+the offset in a store is never ahead of its data, and the data never ahead of the changelog. The price is memory between
+two commits, which is why a store that holds many uncommitted bytes asks its task to commit early (KIP-892's
 ``statestore.uncommitted.max.bytes``) instead of writing early: what is on disk is always the state of a commit, and
 neither guarantee needs a rule of its own.
 """

@@ -237,19 +237,14 @@ class _Assembly:
         )
         clients = TaskClients(consumer, producer, membership, offset_reset.start_offset)
         environment = self._environment(changelog_reader, global_state)
+        ends = self._changelog_offsets(COMMIT_OFFSETS_TIMEOUT_MS).end_offsets
         task_manager = TaskManager(
             AssignedStreamsTasks(self._log("assigned_streams_tasks"), timeouts),
             AssignedStandbyTasks(self._log("assigned_standby_tasks")),
             TaskCreator(self.topologies, environment, clients, self.log),
             StandbyTaskCreator(self.topologies, environment, self.log),
             changelog_reader,
-            Committer(
-                producer,
-                membership,
-                self._changelog_offsets(COMMIT_OFFSETS_TIMEOUT_MS).end_offsets,
-                timeouts,
-                consumer.read_ahead,
-            ),
+            Committer(producer, membership, ends, timeouts, consumer.read_ahead),
             membership,
             producer,
             self.state_directory,
