@@ -1,8 +1,8 @@
 """Watches a program from outside, whatever it is written in: committed offsets, memory and CPU of its processes.
 
-The clock starts when the group has committed its share of warm-up records and ends at the last commit at which there
-were still records to read: what comes after it is mostly the wait for the next commit. A commit comes after the outputs
-are acknowledged, so both ends are moments at which the answers were there.
+The clock starts when a share of the records is processed, to warm up, and ends while all partitions have records left:
+what comes after it is mostly the wait for the last commits. How many records are processed is told by commits alone
+(progress.py), which come after the outputs are acknowledged.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from pathlib import Path
 import psutil
 from confluent_kafka.admin import AdminClient
 
+from benchmarks.progress import Curve, Progress
 from penstock.topology.records import TopicPartition
 from penstock.workers.membership.offsets_reader import GroupOffsetsReader
 
 SAMPLE_SECONDS = 0.05
 PROCESSES_EVERY = 5  # samples: to look through /proc costs more than to ask the broker
 STALL_SECONDS = 120.0  # without a commit
-MEASURED_UNTIL = 0.95  # of the records
+MEASURED_SECONDS_MIN = 0.25  # some samples; what is measured that shortly says little
 STOP_TIMEOUT_SECONDS = 60.0
 REQUEST_TIMEOUT_SECONDS = 10.0
 #: Java ends with 128 + SIGTERM after its shutdown hooks have run, Penstock with 0.
@@ -59,17 +60,8 @@ class Measurement:
     cpu_seconds_per_million: float
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """committed: records; at: monotonic seconds; cpu: seconds that the processes have used so far."""
-
-    at: float
-    committed: int
-    cpu: float
-
-
 class Watch:
-    """Samples one running program."""
+    """Looks at one running program, again and again."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], offsets: GroupOffsetsReader, partitions: list[TopicPartition]
@@ -78,24 +70,19 @@ class Watch:
         self._offsets = offsets
         self._partitions = partitions
         self._taken = 0
-        self._cpu = 0.0
+        self.progress = Progress(partitions)
+        self.cpu = Curve()
         self.rss_bytes = 0
 
-    def sample(self) -> Sample:
-        """Look once; memory and CPU now and then."""
+    def look(self) -> float:
+        """Look at what is committed, and at memory and CPU now and then. Returns the moment (monotonic seconds)."""
         if self._taken % PROCESSES_EVERY == 0:
             self._look_at_processes()
         self._taken += 1
-        return Sample(time.monotonic(), self._committed(), self._cpu)
-
-    def look_closely(self, sample: Sample) -> Sample:
-        """Return the sample with the CPU time of now."""
-        self._look_at_processes()
-        return Sample(sample.at, sample.committed, self._cpu)
-
-    def _committed(self) -> int:
         found = self._offsets.committed(self._partitions)
-        return sum(at.offset for at in found.values() if at is not None)
+        now = time.monotonic()
+        self.progress.note(now, {p: 0 if at is None else at.offset for p, at in found.items()})
+        return now
 
     def _look_at_processes(self) -> None:
         rss, cpu = 0, 0.0
@@ -105,7 +92,7 @@ class Watch:
                 rss += process.memory_info().rss
                 cpu += times.user + times.system
         self.rss_bytes = max(self.rss_bytes, rss)
-        self._cpu = cpu
+        self.cpu.add(time.monotonic(), cpu)
 
 
 def _tree(root: psutil.Process) -> list[psutil.Process]:
@@ -135,33 +122,33 @@ def measure(program: Program, bootstrap_servers: str, topic: str, records: int, 
 
 
 def _watch(process: subprocess.Popen[bytes], watch: Watch, records: int, warm_up: int) -> Measurement:
-    begin = latest = Sample(time.monotonic(), 0, 0.0)
-    first: Sample | None = None
-    warm: Sample | None = None
-    end: Sample | None = None
-    while latest.committed < records:
+    begin = latest = time.monotonic()
+    first: float | None = None
+    committed = 0
+    while committed < records:
         if _has_ended(process):
-            raise BenchmarkError(f"it ended with exit code {process.returncode} after {latest.committed} records")
-        sample = watch.sample()
-        if sample.committed > latest.committed:
-            latest = sample
-            if warm is not None and (end is None or sample.committed <= records * MEASURED_UNTIL):
-                end = watch.look_closely(sample)
-        elif sample.at - latest.at > STALL_SECONDS:
-            raise BenchmarkError(f"nothing was committed for {STALL_SECONDS:.0f} s, after {latest.committed} records")
-        if first is None and sample.committed:
-            first = sample
-        if warm is None and sample.committed >= warm_up:
-            warm = watch.look_closely(sample)
-    if first is None or warm is None or end is None:
-        raise BenchmarkError("all was committed at once: there is nothing to measure after the warm-up")
-    measured = end.committed - warm.committed
+            raise BenchmarkError(f"it ended with exit code {process.returncode} after {committed} records")
+        now = watch.look()
+        if watch.progress.committed > committed:
+            first = first or now
+            latest, committed = now, watch.progress.committed
+        elif now - latest > STALL_SECONDS:
+            raise BenchmarkError(f"nothing was committed for {STALL_SECONDS:.0f} s, after {committed} records")
+    return _measured(watch, warm_up, (first or begin) - begin)
+
+
+def _measured(watch: Watch, warm_up: int, start_seconds: float) -> Measurement:
+    span = watch.progress.span(warm_up)
+    seconds = 0.0 if span is None else span[1] - span[0]
+    if span is None or seconds < MEASURED_SECONDS_MIN:
+        raise BenchmarkError(f"after the warm-up there were only {seconds:.2f} s to measure: give it more --records")
+    records, cpu = (curve.at(span[1]) - curve.at(span[0]) for curve in (watch.progress, watch.cpu))
     return Measurement(
-        rate=measured / (end.at - warm.at),
-        seconds=end.at - warm.at,
-        start_seconds=first.at - begin.at,
+        rate=records / seconds,
+        seconds=seconds,
+        start_seconds=start_seconds,
         rss_bytes=watch.rss_bytes,
-        cpu_seconds_per_million=(end.cpu - warm.cpu) / measured * 1e6,
+        cpu_seconds_per_million=cpu / records * 1e6,
     )
 
 

@@ -226,7 +226,7 @@ class QuixStreams(Peer):
         "table-join",
     )
     share_of_records = 0.1
-    shares: Mapping[str, float] = {"map-filter": 0.2}
+    shares: Mapping[str, float] = {"count": 0.06, "exactly-once": 0.06, "map-filter": 0.2}
 
 
 class QuixColumns(QuixStreams):
@@ -250,6 +250,7 @@ class Faust(Peer):
     package, program, pins = "faust-streaming", "faust_streaming.py", "faust.txt"
     scenarios = ("count", "windowed-count", "map-filter")
     share_of_records = 0.02
+    shares: Mapping[str, float] = {"count": 0.012}
 
 
 class ByHand(Peer):

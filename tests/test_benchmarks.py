@@ -20,14 +20,16 @@ from benchmarks.__main__ import Bench, main
 from benchmarks.checks import Check, CountsCheck, RowsCheck, sum_of_rows
 from benchmarks.data import WINDOW_MS, Workload, delete_topics, recreate_topic
 from benchmarks.failover import RECOVERY_SCENARIOS
-from benchmarks.hot_loop import Watch
-from benchmarks.measure import BenchmarkError, Measurement, Sample
+from benchmarks.hot_loop import Watch as HotLoopWatch
+from benchmarks.measure import BenchmarkError, Measurement, Watch
+from benchmarks.progress import Curve, Progress
 from benchmarks.recovery import Recovered
 from benchmarks.report import print_table, write_markdown
 from benchmarks.scenarios import SCENARIOS, Scenario
 from benchmarks.systems import Penstock, PenstockDicts, System, in_turn
 from penstock import Serdes
 from penstock.testing import TopologyTestDriver
+from penstock.topology.records import TopicPartition
 from penstock.workers.control import Status
 from tests.waiting import wait_for_partitions
 
@@ -117,40 +119,78 @@ def test_penstocks_topologies_give_what_is_expected(
     assert check.problem() is None
 
 
-class Samples:
-    """What a Watch sees: (seconds, committed), one after the other; CPU time is ten times the seconds."""
+A, B = TopicPartition("in", 0), TopicPartition("in", 1)
+
+
+class Looks(Watch):
+    """Sees these, one after the other: seconds, and what is committed of A and of B; ten seconds of CPU each second."""
 
     rss_bytes = 1
 
-    def __init__(self, samples: Iterable[tuple[float, int]]) -> None:
-        self._samples = iter(samples)
+    def __init__(self, looks: Iterable[tuple[float, int, int]]) -> None:
+        self.progress, self.cpu = Progress((A, B)), Curve()
+        self._looks = iter(looks)
 
-    def sample(self) -> Sample:
-        at, committed = next(self._samples)
-        return Sample(at, committed, 0.0)
+    def look(self) -> float:
+        at, *offsets = next(self._looks)
+        self.progress.note(at, dict(zip((A, B), offsets, strict=True)))
+        self.cpu.add(at, at * 10)
+        return at
 
-    def look_closely(self, sample: Sample) -> Sample:
-        return Sample(sample.at, sample.committed, sample.at * 10)
 
-
-def measured(monkeypatch: pytest.MonkeyPatch, *samples: tuple[float, int]) -> Measurement:
-    """Return what is measured of 1,000 records, 300 of them to warm up, while these samples are seen."""
+def measured(monkeypatch: pytest.MonkeyPatch, *looks: tuple[float, int, int]) -> Measurement:
+    """Return what is measured of 1,000 records, 300 of them to warm up, while this is seen."""
     monkeypatch.setattr(measure, "SAMPLE_SECONDS", 0.0)
     with subprocess.Popen(["sleep", "600"]) as process:
         try:
-            return measure._watch(process, Samples(samples), 1_000, 300)  # type: ignore[arg-type]
+            return measure._watch(process, Looks(looks), 1_000, 300)
         finally:
             process.kill()
 
 
-def test_a_rate_is_measured_between_commits_while_there_are_records_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    steady = measured(monkeypatch, (1, 0), (2, 100), (3, 300), (4, 500), (5, 700), (5.5, 700), (6, 990), (6.9, 1_000))
-    assert (steady.rate, steady.seconds) == (200, 2), "from 300 at 3 s to 700 at 5 s; 990 are nearly all"
-    assert steady.cpu_seconds_per_million == 20 / 400 * 1e6
-    short = measured(monkeypatch, (1, 300), (2, 960), (9, 1_000))
-    assert (short.rate, short.seconds) == (660, 1), "the first commit after the warm-up counts, whatever is left"
-    with pytest.raises(BenchmarkError, match="all was committed at once"):
-        measured(monkeypatch, (1, 0), (2, 1_000))
+def test_a_rate_is_measured_between_the_warm_up_and_the_last_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    steady = [(0, 0, 0), (1, 100, 100), (2, 200, 200), (3, 300, 300), (4, 400, 400), (9, 500, 500)]
+    found = measured(monkeypatch, *steady)
+    assert (found.rate, found.seconds) == (200, 2.5), "from 300 records at 1.5 s; the last commits come late"
+    assert found.cpu_seconds_per_million == 25 / 500 * 1e6
+
+
+def test_a_rate_does_not_depend_on_the_moments_of_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the sums, 350 of 2.0 s and 750 of 2.1 s may be all that lies between warm-up and end."""
+    apart = [(0, 0, 0), (0.5, 50, 0), (1.0, 50, 100), (2.0, 50, 300), (2.1, 450, 300), (3.0, 450, 450), (9, 500, 500)]
+    found = measured(monkeypatch, *apart)
+    assert 350 < found.rate < 450
+    assert found.seconds > 0.8
+
+
+def test_what_was_over_too_soon_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BenchmarkError, match=r"only 0\.00 s to measure: give it more --records"):
+        measured(monkeypatch, (1, 0, 0), (2, 500, 500))
+    with pytest.raises(BenchmarkError, match=r"only 0\.20 s to measure"):
+        measured(monkeypatch, (1, 150, 150), (1.2, 450, 450), (2, 500, 500))
+
+
+def test_records_between_two_commits_of_a_partition_count_as_processed_evenly() -> None:
+    progress = Progress((A, B))
+    for at, a, b in ((1.0, 10, 0), (2.0, 10, 100), (3.0, 30, 100), (4.0, 30, 300), (4.5, 30, 300), (5.0, 50, 300)):
+        progress.note(at, {A: a, B: b})
+    assert progress.committed == 350
+    assert progress.at(2.0) == 20 + 100
+    assert progress.at(3.0) == 30 + 200
+    assert progress.at(4.5) == 45 + 300
+    assert progress.span(0) is None, "B's first commit comes when A's last one but one has been"
+    progress.note(6.0, {A: 60, B: 310})
+    assert progress.span(0) == (2.0, 4.0)
+    assert progress.span(230) == (3.0, 4.0)
+
+
+def test_of_many_partitions_a_few_may_be_done_sooner() -> None:
+    partitions = [TopicPartition("in", number) for number in range(100)]
+    progress = Progress(partitions)
+    for second in range(1, 11):
+        progress.note(second, {p: 1_000 if p.partition < 4 else second * 100 for p in partitions})
+    assert progress.span(0) == (1, 9)
+    assert progress.at(9) - progress.at(1) == 96 * 800
 
 
 def test_an_unknown_scenario_is_named() -> None:
@@ -220,7 +260,7 @@ def test_what_is_slower_gets_fewer_records_so_that_it_is_measured_as_long() -> N
 
 
 def test_a_profile_of_a_thread_that_was_done_at_once_asks_for_more_records() -> None:
-    watch = Watch(100)
+    watch = HotLoopWatch(100)
     watch.report(Status("RUNNING", records_processed=0))
     watch.report(Status("RUNNING", records_processed=100))
     with pytest.raises(ClickException, match="--records"):

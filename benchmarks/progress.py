@@ -1,0 +1,90 @@
+"""How far a group has come at any moment, from what it commits, which is all that can be seen from outside."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from math import inf
+
+from penstock.topology.records import TopicPartition
+
+#: The share of the records whose partitions need not be worked on, where they are many.
+ALL_BUT = 0.05
+
+
+class Curve:
+    """A quantity that was seen at some moments (seconds); between two of them it is taken to have grown evenly."""
+
+    def __init__(self) -> None:
+        self.moments: list[float] = []
+        self.values: list[float] = []
+
+    def add(self, moment: float, value: float) -> None:
+        """Note what was seen, later than all before."""
+        self.moments.append(moment)
+        self.values.append(value)
+
+    def at(self, moment: float) -> float:
+        """Return the value at a moment; outside of what was seen, the first or the last one."""
+        after = bisect_left(self.moments, moment)
+        if after == 0:
+            return self.values[0]
+        if after == len(self.moments):
+            return self.values[-1]
+        (begin, end), (low, high) = self.moments[after - 1 : after + 1], self.values[after - 1 : after + 1]
+        return low + (high - low) * (moment - begin) / (end - begin)
+
+
+class Progress:
+    """How many records a group has processed.
+
+    Partitions are committed about each second, those of each thread at another moment. So their sum stands still and
+    jumps, and on a fast machine, which has done all in a few commits, the rate between two sums can be anything. Here
+    the records between two commits of a partition count as processed evenly.
+    """
+
+    def __init__(self, partitions: Iterable[TopicPartition]) -> None:
+        self._commits = {partition: Curve() for partition in partitions}
+        self.committed = 0
+
+    def note(self, moment: float, offsets: Mapping[TopicPartition, int]) -> None:
+        """Take in what is committed now."""
+        for partition, offset in offsets.items():
+            commits = self._commits[partition]
+            if offset and (not commits.values or offset > commits.values[-1]):
+                commits.add(moment, offset)
+        self.committed = sum(offsets.values())
+
+    def at(self, moment: float) -> float:
+        """Return how many records were processed at a moment behind each partition's first commit."""
+        return sum(commits.at(moment) for commits in self._commits.values())
+
+    def span(self, records: int) -> tuple[float, float] | None:
+        """Return from when to when all partitions were worked on, and at least so many records processed; or None.
+
+        A partition is from its first commit on, and till its last one but one: the last may come long after its last
+        record. Of many partitions some may be done sooner than others, or be begun later.
+        """
+        commits = self._commits.values()
+        begin = first_above(ALL_BUT, [(-each.moments[0], each.values[-1]) for each in commits if each.moments])
+        end = first_above(ALL_BUT, [(each.moments[-2:][0], each.values[-1]) for each in commits if each.moments])
+        begin = max(-begin, self._reached(records))
+        return (begin, end) if begin < end else None
+
+    def _reached(self, records: int) -> float:
+        """Return when so many records were processed."""
+        moments = sorted({moment for commits in self._commits.values() for moment in commits.moments})
+        whole = Curve()  # the other way round: moments by records
+        for moment in moments:
+            whole.add(self.at(moment), moment)
+        return whole.at(records)
+
+
+def first_above(share: float, found: list[tuple[float, float]]) -> float:
+    """Return the first moment up to which there is more than a share of all weight. found: moments and weights."""
+    left = share * sum(weight for _, weight in found)
+    for moment, weight in sorted(found):
+        left -= weight
+        if left < 0:
+            return moment
+    return -inf
