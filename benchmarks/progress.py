@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
-from math import inf
+from collections import Counter
+from collections.abc import Collection, Mapping
 
 from penstock.topology.records import TopicPartition
 
-#: The share of the records whose partitions need not be worked on, where they are many.
-ALL_BUT = 0.05
+#: Of more partitions than these each has few commits, and their sum has no steps.
+PARTITIONS_MAX = 16
 
 
 class Curve:
@@ -43,17 +43,21 @@ class Progress:
     the records between two commits of a partition count as processed evenly.
     """
 
-    def __init__(self, partitions: Iterable[TopicPartition]) -> None:
-        self._commits = {partition: Curve() for partition in partitions}
+    def __init__(self, partitions: Collection[TopicPartition]) -> None:
+        apart = len(partitions) <= PARTITIONS_MAX
+        self._part_of = {partition: partition.partition if apart else 0 for partition in partitions}
+        self._commits = {part: Curve() for part in self._part_of.values()}
         self.committed = 0
 
     def note(self, moment: float, offsets: Mapping[TopicPartition, int]) -> None:
         """Take in what is committed now."""
+        found: Counter[int] = Counter()
         for partition, offset in offsets.items():
-            commits = self._commits[partition]
-            if offset and (not commits.values or offset > commits.values[-1]):
-                commits.add(moment, offset)
-        self.committed = sum(offsets.values())
+            found[self._part_of[partition]] += offset
+        for part, commits in self._commits.items():
+            if found[part] > (commits.values[-1] if commits.values else 0):
+                commits.add(moment, found[part])
+        self.committed = found.total()
 
     def at(self, moment: float) -> float:
         """Return how many records were processed at a moment behind each partition's first commit."""
@@ -63,12 +67,13 @@ class Progress:
         """Return from when to when all partitions were worked on, and at least so many records processed; or None.
 
         A partition is from its first commit on, and till its last one but one: the last may come long after its last
-        record. Of many partitions some may be done sooner than others, or be begun later.
+        record.
         """
-        commits = self._commits.values()
-        begin = first_above(ALL_BUT, [(-each.moments[0], each.values[-1]) for each in commits if each.moments])
-        end = first_above(ALL_BUT, [(each.moments[-2:][0], each.values[-1]) for each in commits if each.moments])
-        begin = max(-begin, self._reached(records))
+        curves = self._commits.values()
+        if any(len(commits.moments) < 2 for commits in curves):
+            return None
+        begin = max(self._reached(records), *(commits.moments[0] for commits in curves))
+        end = min(commits.moments[-2] for commits in curves)
         return (begin, end) if begin < end else None
 
     def _reached(self, records: int) -> float:
@@ -78,13 +83,3 @@ class Progress:
         for moment in moments:
             whole.add(self.at(moment), moment)
         return whole.at(records)
-
-
-def first_above(share: float, found: list[tuple[float, float]]) -> float:
-    """Return the first moment up to which there is more than a share of all weight. found: moments and weights."""
-    left = share * sum(weight for _, weight in found)
-    for moment, weight in sorted(found):
-        left -= weight
-        if left < 0:
-            return moment
-    return -inf
