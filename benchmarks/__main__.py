@@ -39,7 +39,7 @@ from penstock.topology.errors import PenstockError
 DEFAULT_RECORDS = 6_000_000
 QUICK_RECORDS = 4_000_000  # the JVM is hardly warm then: only to see that it runs, in less than two minutes
 #: What is that short is measured between commits that are closer together.
-QUICK_CONFIG = {"commit.interval.ms": "200"}
+QUICK_CONFIG = {"commit.interval.ms": "100"}
 QUICK_SCENARIOS = "count,map-filter"
 #: Of the records, before the clock starts: a JVM compiles its hot code during the first seconds.
 WARM_UP_SHARE = 1 / 3
