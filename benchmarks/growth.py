@@ -173,7 +173,7 @@ class Cluster:
         properties = self.directory / f"{name}.properties"
         config = {"application.id": name, "bootstrap.servers": self.address, **COMMON_CONFIG}
         config |= {"state.dir": str(self.directory / name), "num.stream.threads": str(threads)}
-        config |= {"commit.interval.ms": COMMIT_INTERVAL_MS}
+        config["commit.interval.ms"] = COMMIT_INTERVAL_MS
         properties.write_text("".join(f"{key}={value}\n" for key, value in config.items()), "utf-8")
         topics = {"BENCHMARK_INPUT": given, "BENCHMARK_OUTPUT": f"{name}-output"}
         program = Program(Penstock().command("count", properties), topics, name, self.directory / f"{name}.log")

@@ -6,9 +6,9 @@ checkpoint file that could disagree with it. None means that nothing usable is t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -240,12 +240,8 @@ class ProcessorStateManager:
     def persist(self) -> None:
         """Make what was committed survive a SIGKILL."""
         self._end_persisting()
-        try:
-            for store in self.stores.values():
-                store.persist()
-        except ProcessorStateError as error:
-            self.raise_if_corrupted(error)
-            raise
+        with self._damage_told():
+            persist_all(self.stores.values(), beside_writes=False)
         self._unpersisted = 0
 
     def persist_soon(self) -> None:
@@ -265,7 +261,7 @@ class ProcessorStateManager:
         last_ms = self._last_persist_ms
         if self._unpersisted < PERSIST_RECORDS or (last_ms is not None and now_ms - last_ms < PERSIST_INTERVAL_MS):
             return False
-        self._persisting = self._background.submit(persist_all, list(self.stores.values()))
+        self._persisting = self._background.submit(persist_all, list(self.stores.values()), True)
         self._unpersisted = 0
         self._last_persist_ms = now_ms
         return True
@@ -273,10 +269,14 @@ class ProcessorStateManager:
     def _end_persisting(self) -> None:
         """Wait until nothing is persisted beside this thread any more."""
         persisting, self._persisting = self._persisting, None
-        if persisting is None:
-            return
+        if persisting is not None:
+            with self._damage_told():
+                persisting.result()
+
+    @contextmanager
+    def _damage_told(self) -> Iterator[None]:
         try:
-            persisting.result()
+            yield
         except ProcessorStateError as error:
             self.raise_if_corrupted(error)
             raise
@@ -300,7 +300,7 @@ class ProcessorStateManager:
             self._locked = False
 
 
-def persist_all(stores: Iterable[Any]) -> None:
-    """Make what stores have committed survive a SIGKILL, while their task goes on."""
+def persist_all(stores: Iterable[Any], beside_writes: bool) -> None:
+    """Make what stores have committed survive a SIGKILL; beside_writes: while their task goes on."""
     for store in stores:
-        store.persist(beside_writes=True)
+        store.persist(beside_writes)

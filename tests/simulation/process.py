@@ -13,6 +13,7 @@ from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.control import Command, Report
 from penstock.workers.stream_thread import StreamThread
 from penstock.workers.stream_thread_state import StreamThreadState
+from tests.workers.memory_kafka import done, failed
 
 from .broker import Broker
 from .clients import SimulatedSupplier
@@ -76,12 +77,10 @@ class AtOnce(Executor):
     """Does what would be done beside the thread before it goes on."""
 
     def submit(self, function: Callable[..., T], /, *arguments: Any, **options: Any) -> Future[T]:
-        future: Future[T] = Future()
         try:
-            future.set_result(function(*arguments, **options))
+            return done(function(*arguments, **options))
         except Exception as error:  # noqa: BLE001  it is the future's
-            future.set_exception(error)
-        return future
+            return failed(error)
 
 
 class Process:

@@ -51,6 +51,20 @@ def begin_commit(thread: Thread, clock: ManualClock) -> None:
     assert len(thread.member.asked) == 1, "the thread has not asked for a commit, or waited for it"
 
 
+@pytest.fixture
+def sent(thread: Thread, cluster: Cluster, clock: ManualClock) -> Thread:
+    """The same, with a second record counted and its offset on the way to the group."""
+    count(thread, cluster, "b")
+    begin_commit(thread, clock)
+    return thread
+
+
+def answer(thread: Thread) -> None:
+    """Let the group answer, and the thread hear of it."""
+    thread.member.answer_commits()
+    thread.step()
+
+
 def offset(cluster: Cluster) -> int:
     at = committed(cluster)
     assert at is not None
@@ -62,23 +76,19 @@ def task(thread: Thread) -> Any:
 
 
 def test_records_are_processed_while_the_group_takes_offsets_and_not_committed_with_them(
-    thread: Thread, cluster: Cluster, clock: ManualClock
+    sent: Thread, cluster: Cluster, clock: ManualClock
 ) -> None:
-    count(thread, cluster, "b")
-    begin_commit(thread, clock)
     assert counts(cluster) == {"a": 1, "b": 1}
-    count(thread, cluster, "c")
-    assert thread.task_manager.active.running[TASK].num_buffered() == 0
+    count(sent, cluster, "c")
+    assert task(sent).num_buffered() == 0
     assert offset(cluster) == 1
-    thread.member.answer_commits()
-    thread.step()
+    answer(sent)
     assert offset(cluster) == 2
-    assert task(thread).commit_needed
-    begin_commit(thread, clock)
-    thread.member.answer_commits()
-    thread.step()
+    assert task(sent).commit_needed
+    begin_commit(sent, clock)
+    answer(sent)
     assert offset(cluster) == 3
-    assert not task(thread).commit_needed
+    assert not task(sent).commit_needed
     assert counts(cluster) == counts(cluster, CHANGELOG) == {"a": 1, "b": 1, "c": 1}
 
 
@@ -108,28 +118,23 @@ def test_a_record_that_cannot_be_written_keeps_offsets_from_being_sent(
     assert task(thread).state_manager.stores["counts"].rows.has_uncommitted()
 
 
-def test_the_next_commit_waits_for_the_one_before(thread: Thread, cluster: Cluster, clock: ManualClock) -> None:
-    count(thread, cluster, "b")
-    begin_commit(thread, clock)
-    count(thread, cluster, "c")
-    begin_commit(thread, clock)
+def test_the_next_commit_waits_for_the_one_before(sent: Thread, cluster: Cluster, clock: ManualClock) -> None:
+    count(sent, cluster, "c")
+    begin_commit(sent, clock)
     assert offset(cluster) == 2
-    thread.member.answer_commits()
+    sent.member.answer_commits()
     assert offset(cluster) == 3
 
 
 def test_what_the_group_refuses_for_now_comes_with_the_next_commit(
-    thread: Thread, cluster: Cluster, clock: ManualClock, caplog: pytest.LogCaptureFixture
+    sent: Thread, cluster: Cluster, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    count(thread, cluster, "b")
-    begin_commit(thread, clock)
-    thread.member.refuse_commits = 1
-    thread.member.answer_commits()
-    thread.step()
+    sent.member.refuse_commits = 1
+    answer(sent)
     assert "Commit failed, will try again: Try again" in caplog.text
     assert offset(cluster) == 1
-    begin_commit(thread, clock)
-    thread.member.answer_commits()
+    begin_commit(sent, clock)
+    sent.member.answer_commits()
     assert offset(cluster) == 2
 
 
@@ -154,18 +159,16 @@ def test_a_commit_that_no_broker_takes_ends_the_thread_after_the_task_timeout(
 
 
 def test_a_process_that_was_given_up_loses_its_tasks_when_it_is_told(
-    thread: Thread, cluster: Cluster, clock: ManualClock, caplog: pytest.LogCaptureFixture
+    sent: Thread, cluster: Cluster, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    count(thread, cluster, "b")
-    begin_commit(thread, clock)
     cluster.group.generation += 1
-    thread.member.answer_commits()
-    before = task(thread)
-    thread.step()
+    sent.member.answer_commits()
+    before = task(sent)
+    sent.step()
     assert "got migrated to another thread" in caplog.text
     assert before.state.name == "CLOSED"
-    thread.member.holds_commits = False
-    thread.step(3).until_idle().commit()
+    sent.member.holds_commits = False
+    sent.step(3).until_idle().commit()
     assert offset(cluster) == 2
 
 
@@ -181,60 +184,49 @@ def test_a_commit_that_stores_the_ends_of_changelogs_is_waited_for(
     assert store.committed_offset() == end + 1
 
 
-def test_before_a_join_the_commit_under_way_is_waited_for(thread: Thread, cluster: Cluster, clock: ManualClock) -> None:
-    count(thread, cluster, "b")
-    begin_commit(thread, clock)
-    thread.thread.enforce_rebalance("test")
+def test_before_a_join_the_commit_under_way_is_waited_for(sent: Thread, cluster: Cluster, clock: ManualClock) -> None:
+    sent.thread.enforce_rebalance("test")
     generation = cluster.group.generation
-    thread.step()
+    sent.step()
     assert cluster.group.generation == generation + 1
     assert offset(cluster) == 2
 
 
-def test_a_shutdown_commits_what_was_done_since(thread: Thread, cluster: Cluster, clock: ManualClock) -> None:
-    count(thread, cluster, "b")
-    begin_commit(thread, clock)
-    count(thread, cluster, "c")
-    thread.close()
+def test_a_shutdown_commits_what_was_done_since(sent: Thread, cluster: Cluster, clock: ManualClock) -> None:
+    count(sent, cluster, "c")
+    sent.close()
     assert offset(cluster) == 3
     assert counts(cluster) == {"a": 1, "b": 1, "c": 1}
 
 
-def test_tasks_that_are_lost_do_not_wait_for_it(thread: Thread, cluster: Cluster, clock: ManualClock) -> None:
-    count(thread, cluster, "b")
-    begin_commit(thread, clock)
-    thread.member.lose("a test")
-    thread.step()
-    assert thread.member.asked, "it was waited for"
-    assert not thread.task_manager._committer.is_under_way
+def test_tasks_that_are_lost_do_not_wait_for_it(sent: Thread, cluster: Cluster, clock: ManualClock) -> None:
+    sent.member.lose("a test")
+    sent.step()
+    assert sent.member.asked, "it was waited for"
+    assert not sent.task_manager._committer.is_under_way
 
 
 def test_a_commit_that_is_asked_for_comes_behind_the_one_under_way(
-    thread: Thread, cluster: Cluster, clock: ManualClock
+    sent: Thread, cluster: Cluster, clock: ManualClock
 ) -> None:
-    count(thread, cluster, "b")
-    begin_commit(thread, clock)
-    count(thread, cluster, "c")
-    task(thread).request_commit()
-    thread.step()
-    assert len(thread.member.asked) == 1, "it did not wait for the answer"
-    thread.member.answer_commits()
-    thread.step()
+    count(sent, cluster, "c")
+    task(sent).request_commit()
+    sent.step()
+    assert len(sent.member.asked) == 1, "it did not wait for the answer"
+    answer(sent)
     assert offset(cluster) == 3
-    assert not task(thread).commit_requested
+    assert not task(sent).commit_requested
 
 
 def test_a_task_that_is_opened_anew_without_a_commit_waits_for_the_one_under_way(
-    thread: Thread, cluster: Cluster, clock: ManualClock
+    sent: Thread, cluster: Cluster, clock: ManualClock
 ) -> None:
     """It would begin at older offsets, and its next commit would go back behind those of this one."""
-    count(thread, cluster, "b")
-    begin_commit(thread, clock)
-    thread.task_manager.active.interrupted.add(TASK)
-    thread.step()
+    sent.task_manager.active.interrupted.add(TASK)
+    sent.step()
     assert offset(cluster) == 2
-    thread.until_idle()
-    assert thread.task_manager.active.running[TASK].fetch_positions() == {TopicPartition(IN, 0): 2}
+    sent.until_idle()
+    assert task(sent).fetch_positions() == {TopicPartition(IN, 0): 2}
 
 
 def test_a_source_topic_that_serves_as_changelog_is_in_its_store_as_far_as_it_is_committed(
@@ -256,8 +248,7 @@ def test_a_source_topic_that_serves_as_changelog_is_in_its_store_as_far_as_it_is
         begin_commit(thread, clock)
         assert not store.rows.has_uncommitted()
         assert store.committed_offset() == before
-        thread.member.answer_commits()
-        thread.step()
+        answer(thread)
 
 
 class Ticking(Processor[str, str, str, str]):
@@ -288,8 +279,7 @@ def test_a_punctuation_while_the_group_takes_offsets_still_needs_a_commit(
     begin_commit(thread, clock)
     clock.advance(INTERVAL_MS // 2)
     thread.step()
-    thread.member.answer_commits()
-    thread.step()
+    answer(thread)
     assert task(thread).commit_needed
     assert thread.task_manager.commit_all() == 1
     assert not task(thread).commit_needed

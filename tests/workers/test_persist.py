@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
 
@@ -57,7 +57,7 @@ def later() -> Later:
 @pytest.fixture
 def thread(
     cluster: Cluster, application: Callable[..., Application], later: Later, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Thread]:
+) -> Thread:
     """A thread whose stores are worth being persisted after two records."""
     monkeypatch.setattr(processor_state_manager, "PERSIST_RECORDS", 2)
     for topic in (IN, OUT):
