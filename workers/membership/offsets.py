@@ -11,6 +11,7 @@ from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
 
 from ..clock import Clock
+from ..kafka_connections import UnreachableError
 from .group_coordinator import RETRIABLE, GroupCoordinator
 from .membership import OffsetAndMetadata
 from .requests import (
@@ -63,13 +64,18 @@ class GroupOffsets:
     async def until_deadline(self, request: Callable[[], Any], result: Callable[[Any], T]) -> T:
         """Send a request until result(response) raises nothing retriable; raises as ``commit`` does."""
         deadline = self._clock.monotonic_ms() + self._config.api_timeout_ms
+        refusal: Exception | None = None  # of the try before
         while True:
             timeout_ms = min(self._config.request_timeout_ms, deadline - self._clock.monotonic_ms())
             try:
                 return result(await self._coordinator.offsets(request(), timeout_ms))
-            except RETRIABLE:  # raised, with what was wrong, when there is no time for another try
+            except RETRIABLE as error:  # raised, with what was wrong, when there is no time for another try
                 if self._clock.monotonic_ms() + self._config.retry_backoff_ms >= deadline:
+                    was_cut = isinstance(error, UnreachableError) and timeout_ms < self._config.request_timeout_ms
+                    if was_cut and refusal is not None:  # it had too little time to meet what the one before it met
+                        raise refusal from error
                     raise
+                refusal = error
             await self._coordinator.pause()
 
 
