@@ -7,8 +7,12 @@ tuple of two objects. What the functions here do is written in Python beside the
 
 cimport cython
 from cpython.dict cimport PyDict_GetItemWithError, PyDict_Next
+from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.object cimport PyObject
 from libc.stdlib cimport free, malloc, qsort
+
+cdef extern from "Python.h":
+    bint PyUnicode_IS_ASCII(object)
 
 cdef enum:
     VALUE, STAMP, TIMESTAMP, HEADERS, MESSAGE, USED, KEY
@@ -94,11 +98,16 @@ cdef int _by_stamp(const void *one, const void *other) noexcept nogil:
 
 @cython.final
 cdef class CellTable:
-    """The cells of one cache. entries: cell by cache key; dirty: those that changed since the last flush."""
+    """The cells of one cache. entries: cell by cache key; dirty: those that changed since the last flush.
+
+    key_type, exact_key: keys of this type are cache keys, exact_key(key) is that of any other one, or raises.
+    """
 
     cdef dict entries
     cdef list dirty
     cdef long long last_stamp
+    cdef public object key_type
+    cdef public object exact_key
     NOT_CACHED = NOT_CACHED
 
     def __init__(self, dict entries, list dirty):
@@ -112,6 +121,8 @@ cdef class CellTable:
 
     def read(self, key):
         """Return the row of a key, None if there is none, NOT_CACHED if it has no cell."""
+        if type(key) is not self.key_type:
+            key = self.exact_key(key)
         cdef PyObject *found = PyDict_GetItemWithError(self.entries, key)
         if found is NULL:
             return NOT_CACHED
@@ -119,13 +130,13 @@ cdef class CellTable:
         cell.used = True
         return cell.value()
 
-    def updates(self, load, private_copy):
+    def updates(self, load, hold, read, native):
         """Return what changes the cells; see CellUpdates."""
-        return CellUpdates(self, load, private_copy)
+        return CellUpdates(self, load, hold, read, native)
 
-    def tumbling_windows(self, observed, size_ms, late_ms):
+    def tumbling_windows(self, observed, size_ms, late_ms, key_type, exact_key):
         """Return what finds the keys of windows' cells; see TumblingWindows."""
-        return TumblingWindows(observed, size_ms, late_ms)
+        return TumblingWindows(observed, size_ms, late_ms, key_type, exact_key)
 
     def take_dirty(self, most):
         """See NamedCache.take_dirty."""
@@ -195,20 +206,27 @@ cdef class CellTable:
 cdef class CellUpdates:
     """How the records of one operator change the cells of a table. Each update returns whether grown() is to be called.
 
-    load(cache key): as Cells.load; private_copy(value): makes the copy that a cell may keep of a record's own value.
+    load(cache key), hold(value), native: as of Cells. read(held value): a value of the reader's own, None for the held
+    value itself.
     """
 
     cdef CellTable table
     cdef object load
-    cdef object private_copy
+    cdef object hold
+    cdef object read
+    cdef object native
     cdef bint grew
 
-    def __init__(self, CellTable table, load, private_copy):
+    def __init__(self, CellTable table, load, hold, read, native):
         self.table = table
         self.load = load
-        self.private_copy = private_copy
+        self.hold = hold
+        self.read = read
+        self.native = native
 
     cdef Cell find(self, object key):
+        if type(key) is not self.table.key_type:
+            key = self.table.exact_key(key)
         cdef PyObject *found = PyDict_GetItemWithError(self.table.entries, key)
         if found is not NULL:
             return <Cell?>found
@@ -254,9 +272,11 @@ cdef class CellUpdates:
             old, newest = initializer(), timestamp
         else:
             old, newest = row
+            if self.read is not None:
+                old = self.read(old)
             if timestamp > newest:
                 newest = timestamp
-        return self.put_private(cell, aggregator(key, value, old), value, newest, timestamp, headers, message)
+        return self.put_new(cell, aggregator(key, value, old), newest, timestamp, headers, message)
 
     def reduce(self, reducer, cache_key, value, timestamp, headers, message):
         """Put reducer(old, value), or the value itself for a new key."""
@@ -266,17 +286,30 @@ cdef class CellUpdates:
             new, newest = value, timestamp
         else:
             old, newest = row
+            if self.read is not None:
+                old = self.read(old)
             if timestamp > newest:
                 newest = timestamp
             new = reducer(old, value)
-        return self.put_private(cell, new, value, newest, timestamp, headers, message)
+        return self.put_new(cell, new, newest, timestamp, headers, message)
 
-    cdef bint put_private(self, Cell cell, new, value, newest, timestamp, headers, message) except -1:
-        if new is value:  # others have the record's value too
-            new = self.private_copy(value)
-        cell.row = None if new is None else (new, newest)
+    cdef bint put_new(self, Cell cell, new, newest, timestamp, headers, message) except -1:
+        held = new if new is None or self.is_held(new) else self.hold(new)
+        cell.row = None if held is None else (held, newest)
         cell.is_count = False
         return self.put(cell, timestamp, headers, message)
+
+    cdef bint is_held(self, new) except -1:
+        """Whether hold() would return the value as it is."""
+        cdef int overflow = 0
+        if self.native is None or type(new) is not self.native:
+            return False
+        if self.native is int:
+            PyLong_AsLongLongAndOverflow(new, &overflow)
+            return not overflow
+        if self.native is str:
+            return PyUnicode_IS_ASCII(new)
+        return True
 
 
 @cython.final
@@ -284,6 +317,7 @@ cdef class TumblingWindows:
     """The windows of KStreamWindowAggregate.aggregate_tumbling for a fused loop; arguments in ms.
 
     observed: a list of the highest timestamp seen; late_ms: a window has closed that starts so much before it.
+    key_type, exact_key: as of CellTable, for the keys inside the cache keys.
     """
 
     cdef list observed
@@ -293,8 +327,12 @@ cdef class TumblingWindows:
     cdef object start  # the same
     cdef object newest  # observed[0], when it was looked at last
     cdef long long newest_ms  # the same
+    cdef object key_type
+    cdef object exact_key
 
-    def __init__(self, list observed not None, long long size_ms, long long late_ms):
+    def __init__(self, list observed not None, long long size_ms, long long late_ms, key_type, exact_key):
+        self.key_type = key_type
+        self.exact_key = exact_key
         self.observed = observed
         self.size_ms = size_ms
         self.late_ms = late_ms
@@ -304,6 +342,8 @@ cdef class TumblingWindows:
     def cache_key(self, key, timestamp):
         """Return (key, start of the window), None if it has closed; what was observed advances."""
         cdef long long at = timestamp
+        if type(key) is not self.key_type:
+            key = self.exact_key(key)
         if self.observed[0] is not self.newest:
             self.newest = self.observed[0]
             self.newest_ms = self.newest

@@ -19,12 +19,11 @@ from penstock.topology.task_context import TaskContext
 
 from .bytes_store import BytesStore, RawRow, Row, merge
 from .cached_rows import CachedRows, CacheKey
-from .caching_store import CachingStore, Copy, private_value
+from .caching_store import CachingStore
 from .segments import NOTHING_OBSERVED, Segments
 from .session_store import SessionStore
-from .state_store import LONG, null_key
+from .state_store import LONG
 from .thread_cache import Changed, ThreadCache
-from .values import Values
 from .window_store import LONG_MAX, WindowStore
 
 _new = tuple.__new__
@@ -36,22 +35,11 @@ class CachingSegments(CachingStore):
     """What caching window and session stores share: cached rows laid over the rows of a scan."""
 
     segments: Segments
-    values: Values
 
-    def __init__(self, cache: ThreadCache, copy: Copy, objects: bool) -> None:
-        super().__init__(cache, copy)
-        self._objects = objects  # whether record keys are objects in cache keys
+    def __init__(self, cache: ThreadCache) -> None:
+        super().__init__(cache)
+        self._row_key = self.serdes.row_key
         self._cached = CachedRows(self._cache, self._deleting)
-
-    def _row_key(self, cache_key: CacheKey) -> bytes:
-        """Return the serialized record key of a cache key."""
-        return self._encode_key(cache_key[0]) if self._objects else cache_key[0]
-
-    _encode_key: Callable[[Any], bytes]
-
-    @abstractmethod
-    def _log_key(self, key: Any) -> bytes:
-        """Return the changelog key of a cache key."""
 
     def _overlay(self, stored: Iterator[Row], wanted: Callable[[Any], bool], reverse: bool) -> Iterator[Row]:
         """Iterate over stored rows, in scan order, with the cached ones that are wanted(cache key) laid over them."""
@@ -65,42 +53,33 @@ class CachingSegments(CachingStore):
         return (row for _, row in merged)
 
     def _cached_rows(self, wanted: Callable[[Any], bool]) -> Iterator[RawRow]:
-        time_of, interval, encode = self.segments.schema.time_of, self.segments.interval_ms, self._encode
+        time_of, interval, to_row = self.segments.schema.time_of, self.segments.interval_ms, self.values.to_row
         entries = chain(
             ((key, None) for key in self._deleting),
             ((key, cell[VALUE]) for key, cell in self._cache.entries.items() if cell[STAMP] or cell[VALUE] is not None),
         )
         hidden, visible_from = self._cached.hidden, self.segments.visible_from
-        for key, value in entries:
+        for key, held in entries:
             if wanted(key) and (key[1] >= visible_from or not hidden(key)):
                 log_key = self._log_key(key)
-                data = None if value is None else encode(value)
-                yield LONG.pack(time_of(log_key) // interval) + log_key, data
-
-    @abstractmethod
-    def _encode(self, value: Any) -> bytes | None:
-        """Return the row bytes of a value."""
-
-    def _entry_size(self, key: Any, value: Any) -> int:
-        return len(self._log_key(key)) + len((None if value is None else self._encode(value)) or b"")
+                yield LONG.pack(time_of(log_key) // interval) + log_key, to_row(held)
 
     @abstractmethod
     def _read_rows(self, low: CacheKey) -> Iterable[tuple[CacheKey, Any]]:
-        """Return the rows of low's record key from low on as the store below has them."""
+        """Return the entries of low's record key from low on as the store below has them."""
 
     def _key_values(self, low: CacheKey, high: CacheKey | None) -> list[tuple[CacheKey, Any]]:
         """Return the rows of a record key with low <= cache key < high, by time; the values are the caller's own."""
         visible = max(low, (low[0], self.segments.visible_from))
         below = () if self._cached.take_in(visible, self._read_rows) else self._read_rows(visible)
         cached = [key for key in self._cached.find(low, high) if key >= visible or not self._cached.hidden(key)]
-        entries, copy = self._cache.entries, self._copy or self.values.as_row
-        rows = ((key, entries[key][VALUE]) for key in cached)
-        found = [(key, value if copy is None or value is None else copy(value)) for key, value in rows]
+        entries, read = self._cache.entries, self.values.read
+        found = [(key, entries[key][VALUE]) for key in cached]
         if below:
             known = set(cached) | self._deleting
             found += [row for row in below if row[0] not in known and (high is None or row[0] < high)]
             found.sort(key=lambda row: row[0])
-        return [row for row in found if row[1] is not None]
+        return [(key, read(held)) for key, held in found if held is not None]
 
     def _send(self, changes: Sequence[Changed]) -> None:
         self._cached.sent(changes)
@@ -118,28 +97,24 @@ class CachingSegments(CachingStore):
 
 
 class CachingWindowStore(CachingSegments, WindowStore):
-    """A window store behind a record cache. fetch, put and their twins are closures over the cache's dicts."""
+    """A window store behind a record cache. fetch, put and put_held are closures over the cache's dicts."""
 
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore, cache: ThreadCache) -> None:
         WindowStore.__init__(self, builder, task, rows)
-        CachingSegments.__init__(self, cache, self.values.copy, self.serdes.cacheable_keys)
-        copy = self.values.copy
-        vars(self).update(
-            fetch=self._fetcher(self._getter(self._read_entry, copy, self.values.as_row)),
-            fetch_for_update=self._fetcher(self._getter(self._read_entry, None)),
-            put=self._window_putter(self._putter(copy)),
-            put_owned=self._window_putter(self._putter(None)),
-        )
+        CachingSegments.__init__(self, cache)
+        put_held, hold = self._window_putter(self._putter()), self.values.hold
+
+        def put(key: Any, value: Any, window_start: int) -> None:
+            put_held(key, hold(value), window_start)
+
+        vars(self).update(fetch=self._fetcher(self._getter(self._read_entry)), put=put, put_held=put_held)
 
     def _fetcher(self, get: Callable[[Any], Any]) -> Callable[[Any, int], Any]:
-        segments, hidden, encode_key = (
-            self.segments,
-            self._cached.hidden,
-            None if self._objects else self._encode_key,
-        )
+        segments, hidden = self.segments, self._cached.hidden
+        record_key, key_type = self.serdes.cache_key, self.serdes.cache_key_type
 
         def fetch(key: Any, time: int) -> Any:
-            cache_key = (key if encode_key is None else encode_key(key), time)
+            cache_key = (key if type(key) is key_type else record_key(key), time)
             if time < segments.visible_from and hidden(cache_key):
                 return None
             return get(cache_key)
@@ -147,86 +122,83 @@ class CachingWindowStore(CachingSegments, WindowStore):
         return fetch
 
     def _window_putter(self, put: Callable[[Any, Any], None]) -> Callable[[Any, Any, int], None]:
-        name, cached, encode_key = self.name, self._cached, None if self._objects else self._encode_key
+        cached, record_key, key_type = self._cached, self.serdes.cache_key, self.serdes.cache_key_type
 
-        def put_window(key: Any, value: Any, window_start: int) -> None:
-            if key is None:
-                raise null_key(name)
-            cache_key = (key if encode_key is None else encode_key(key), window_start)
+        def put_held(key: Any, held: Any, window_start: int) -> None:
+            cache_key = (key if type(key) is key_type else record_key(key), window_start)
             cached.put(cache_key)
-            put(cache_key, value)
+            put(cache_key, held)
 
-        return put_window
+        return put_held
 
     def _log_key(self, key: CacheKey) -> bytes:
-        return self._row_key(key) + LONG.pack(key[1]) + b"\0\0\0\0"
+        return self._row_key(key[0]) + LONG.pack(key[1]) + b"\0\0\0\0"
 
     def _object_key(self, key: CacheKey) -> Any:
-        return self._windowed(key[0] if self._objects else self.serdes.decode_key(key[0]), key[1])
+        return self._windowed(self.serdes.object_key(key[0]), key[1])
 
-    def _write_entry(self, key: CacheKey, value: Any) -> None:
-        self.put_row(self._row_key(key), value, key[1])
+    def _write_entry(self, key: CacheKey, held: Any) -> None:
+        self.put_row(self._row_key(key[0]), held, key[1])
 
-    def _read_entry(self, key: CacheKey) -> Any:
-        return self.fetch_row(self._row_key(key), key[1])
+    def _stored(self, key: CacheKey) -> bytes | None:
+        return self.segments.get(self._log_key(key), key[1])
 
     def _read_rows(self, low: CacheKey) -> Iterable[tuple[CacheKey, Any]]:
-        decode = self.values.decode
-        rows = self._key_rows(self._row_key(low), low[1], LONG_MAX)
-        return [((low[0], start), decode(data)) for start, data in rows]
+        from_row = self.values.from_row
+        rows = self._key_rows(self._row_key(low[0]), low[1], LONG_MAX)
+        return [((low[0], start), from_row(data)) for start, data in rows]
 
     def cells(self) -> Cells | None:
         """See StateStore.cells. Only for windows that are still open: it does not look whether a row has expired."""
-        if not self._objects:
+        if self.serdes.cache_key_type is None:
             return None
         if self._size_ms > SIZE_MAX_MS:
             object_key = Inline("{windowed}({0}[0], {0}[1])", {"windowed": self._windowed})
         else:
             names = {"new_tuple": _new, "windowed": Windowed}
             object_key = Inline(f"{{new_tuple}}({{windowed}}, ({{0}}[0], {{0}}[1], {{0}}[1] + {self._size_ms}))", names)
-        return self._cache.cells(self._load_cell, private_value(self.serdes), object_key)
+        return self._cells(self._load_cell, tuple, object_key)
 
     def _load_cell(self, key: CacheKey) -> Cell:
         # Most windows are new when they are first asked for: none as late was ever written, so none is sought.
         is_new = NOTHING_OBSERVED < self.segments.observed_ms < key[1]
-        value = None if is_new or key in self._deleting else self._read_entry(key)
+        if is_new:
+            self._row_key(key[0])  # fails here, and not at the flush, if the key cannot be written
+        held = None if is_new or key in self._deleting else self._read_entry(key)
         self._cached.put(key)
-        return self._cache.add_clean(key, value)
+        return self._cache.add_clean(key, held)
 
     def _write_entries(self, changes: Iterable[Changed]) -> None:
         """See CachingStore._write_entries. In line for the store of most tables: it runs for each changed window."""
-        if not self.values.logs_value_and_timestamp or not self._objects:
+        if not self.values.logs_value_and_timestamp or self.serdes.cache_key_type is None:
             super()._write_entries(changes)
             return
         task, write, name, segments = self.task, self._write_entry, self.name, self.segments
-        encode_key, encode, log_change = self.serdes.key_of, self.serdes.value_of, self.task.log_change
+        encode_key, bytes_of, log_change = self.serdes.key_of, self.values.bytes_of, self.task.log_change
         put, put_row, pack = segments.put, segments.rows.put, LONG.pack
         window = None  # of the change before: most changes are of the same one
-        for key, value, timestamp, headers, message in changes:
-            data = None if value is None or value[0] is None else encode(value[0])
-            if data is None:
+        for key, held, timestamp, headers, message in changes:
+            if held is None:
                 task.timestamp, task.headers, task.message = timestamp, headers, message
-                write(key, value)
+                write(key, None)
                 window = None  # stream time may have advanced
                 continue
             record_key, start = key
             if start != window:
                 window, times = start, pack(start) + b"\0\0\0\0"
                 segment = None if segments.indexed else segments.segment_for(start)
-            newest = value[1]
+            data, newest = bytes_of(held[0]), held[1]
             log_key = encode_key(record_key) + times
             log_change(name, log_key, data, newest)
+            row = pack(newest) + data  # type: ignore[operator]  # what is held has bytes
             if segment is None:
-                put(log_key, start, pack(newest) + data)
+                put(log_key, start, row)
             else:
-                put_row(segment + log_key, pack(newest) + data)
-
-    def _encode(self, value: Any) -> bytes | None:
-        return self.values.encode(value)
+                put_row(segment + log_key, row)
 
     def fetch_range(self, key: Any, time_from: int, time_to: int) -> Sequence[tuple[int, Any]]:
         """See WindowStore.fetch_range."""
-        record_key = key if self._objects else self._encode_key(key)
+        record_key = self.serdes.cache_key(key)
         rows = self._key_values((record_key, time_from), (record_key, time_to + 1))
         return [(cache_key[1], value) for cache_key, value in rows]
 
@@ -240,56 +212,45 @@ class CachingSessionStore(CachingSegments, SessionStore):
 
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore, cache: ThreadCache) -> None:
         SessionStore.__init__(self, builder, task, rows)
-        CachingSegments.__init__(self, cache, self.values.copy, self.serdes.cacheable_keys)
-        copy = self.values.copy
-        self._get = self._getter(self._read_entry, copy)
-        vars(self).update(
-            put=self._session_putter(self._putter(copy)), put_owned=self._session_putter(self._putter(None))
-        )
+        CachingSegments.__init__(self, cache)
+        self._get = self._getter(self._read_entry)
+        put_cached, cached, record_key = self._putter(), self._cached, self.serdes.cache_key
 
-    def _session_putter(self, put: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-        name, cached, encode_key = self.name, self._cached, None if self._objects else self._encode_key
-
-        def put_session(session: Windowed, value: Any) -> None:
+        def put_held(session: Windowed, held: Any) -> None:
             key, start, end = session
-            if key is None:
-                raise null_key(name)
-            cache_key = (key if encode_key is None else encode_key(key), end, start)
+            cache_key = (record_key(key), end, start)
             cached.put(cache_key)
-            put(cache_key, value)
+            put_cached(cache_key, held)
 
-        return put_session
+        vars(self).update(put_held=put_held)
 
     def fetch_session(self, key: Any, start: int, end: int) -> Any:
         """See SessionStore.fetch_session."""
-        cache_key = (key if self._objects else self._encode_key(key), end, start)
+        cache_key = (self.serdes.cache_key(key), end, start)
         if end < self.segments.visible_from and self._cached.hidden(cache_key):
             return None
         return self._get(cache_key)
 
     def _log_key(self, key: CacheKey) -> bytes:
-        return self._row_key(key) + LONG.pack(key[1]) + LONG.pack(key[2])
+        return self._row_key(key[0]) + LONG.pack(key[1]) + LONG.pack(key[2])
 
     def _object_key(self, key: CacheKey) -> Any:
-        return Windowed(key[0] if self._objects else self.serdes.decode_key(key[0]), key[2], key[1])
+        return Windowed(self.serdes.object_key(key[0]), key[2], key[1])
 
-    def _write_entry(self, key: CacheKey, value: Any) -> None:
-        self.put_row(self._row_key(key), key[2], key[1], value)
+    def _write_entry(self, key: CacheKey, held: Any) -> None:
+        self.put_row(self._row_key(key[0]), key[2], key[1], held)
 
-    def _read_entry(self, key: CacheKey) -> Any:
-        return self.fetch_row(self._row_key(key), key[2], key[1])
+    def _stored(self, key: CacheKey) -> bytes | None:
+        return self.segments.get(self._log_key(key), key[1])
 
     def _read_rows(self, low: CacheKey) -> Iterable[tuple[CacheKey, Any]]:
-        decode = self.values.decode
-        rows = self._key_rows(self._row_key(low), low[1], LONG_MAX)
-        return [((low[0], end, start), decode(data)) for end, start, data in rows]
-
-    def _encode(self, value: Any) -> bytes | None:
-        return self.values.encode(value)
+        from_row = self.values.from_row
+        rows = self._key_rows(self._row_key(low[0]), low[1], LONG_MAX)
+        return [((low[0], end, start), from_row(data)) for end, start, data in rows]
 
     def find_sessions(self, key: Any, earliest_end: int, latest_start: int) -> Sequence[tuple[Windowed, Any]]:
         """See SessionStore.find_sessions."""
-        record_key = key if self._objects else self._encode_key(key)
+        record_key = self.serdes.cache_key(key)
         rows = self._key_values((record_key, earliest_end), None)
         return [(_new(Windowed, (key, at[2], at[1])), value) for at, value in rows if at[2] <= latest_start]
 

@@ -33,21 +33,18 @@ class KeyValueStore(StateStore):
         """Return the value of a key, None if there is none. The object is the caller's own."""
         return self._decode(self.rows.get(self._encode_key(key)))
 
-    def get_for_update(self, key: Any) -> Any:
-        """Return the value of a key for a caller that changes it in place and puts it back with ``put_owned``.
-
-        A cached store hands out the object that it holds, which saves a copy.
-        """
-        return self.get(key)
-
     def put(self, key: Any, value: Any) -> None:
-        """Set the value of a key; None deletes it. The object stays the caller's own."""
+        """Set the value of a key; None deletes it. The object stays the caller's own.
+
+        Raises what the serdes raise for a key or value that they cannot write; the store is then as before.
+        """
         row_key = self._encode_key(key)
         self.rows.put(row_key, self._log_value(row_key, value))
 
-    def put_owned(self, key: Any, value: Any) -> None:
-        """Like put, for a value that the caller does not change any more: a cached store keeps the object itself."""
-        self.put(key, value)
+    def put_held(self, key: Any, held: Any) -> None:
+        """Put what values.hold() has made of a value."""
+        row_key = self._encode_key(key)
+        self.rows.put(row_key, self.values.log_held(row_key, held))
 
     def put_if_absent(self, key: Any, value: Any) -> Any:
         """Set the value of a key that has none; return the value that it had."""
@@ -130,7 +127,8 @@ class KeyValueStore(StateStore):
         key, encode, decode = inline(serdes.key_to_bytes), inline(serdes.encode_value), inline(serdes.decode_value)
         if key.takes_none or encode.takes_none or decode.takes_none:  # nothing is known about them
             return None
-        return TimestampedRows(key, encode, decode, self.rows.get, self.rows.put, self.rows.compiled_rows)
+        exact = serdes.exact_value, serdes.exact_value_type
+        return TimestampedRows(key, encode, decode, *exact, self.rows.get, self.rows.put, self.rows.compiled_rows)
 
     def restored_rows(self, messages: Sequence[Message]) -> Iterable[RawRow]:
         """See StateStore.restored_rows."""

@@ -66,17 +66,17 @@ class SessionStore(StateStore):
 
     def put(self, session: Windowed, value: Any) -> None:
         """Set the aggregate of a session, None deletes it."""
+        self.put_held(session, self.values.hold(value))
+
+    def put_held(self, session: Windowed, held: Any) -> None:
+        """Put what values.hold() has made of an aggregate."""
         key, start, end = session
-        self.put_row(self._encode_key(key), start, end, value)
+        self.put_row(self._encode_key(key), start, end, held)
 
-    def put_row(self, key: bytes, start: int, end: int, value: Any) -> None:
-        """Put the aggregate of a serialized key's session."""
+    def put_row(self, key: bytes, start: int, end: int, held: Any) -> None:
+        """Put the held aggregate of a serialized key's session."""
         log_key = key + _pack(end, start)
-        self.segments.put(log_key, end, self.values.log_value(log_key, value))
-
-    def put_owned(self, session: Windowed, value: Any) -> None:
-        """Like put, for a value that the caller does not change any more: a cached store keeps the object itself."""
-        self.put(session, value)
+        self.segments.put(log_key, end, self.values.log_held(log_key, held))
 
     def remove(self, session: Windowed) -> None:
         """Delete a session."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import Message
-from penstock.topology.serdes import as_serde, deserializer_for, inline, serializer_for
+from penstock.topology.serdes import as_serde, deserializer_for, inline, same, serializer_for
 from penstock.topology.store_interfaces import Cells, StoreBuilder, TimestampedRows
 from penstock.topology.task_context import TaskContext
 
@@ -110,20 +110,26 @@ class StateStore:
 class StoreSerdes:
     """The four functions between objects and bytes of one store, and what is known about its objects.
 
-    key_of, value_of: encode_key and encode_value for what is not None, without a call in between where they are
-    compiled.
+    key_of: encode_key for what is not None, without a call in between where it is compiled. exact_value and its type:
+    Serde.exact of the value serde.
+    cache_key: from a key to what stands for it in a cache: the key itself where its serde is exact, else its bytes;
+    raises for what is no key of this store. Keys of cache_key_type are their own cache keys, if they can be written.
+    row_key, object_key: from a cache key to the bytes, and to the key that is read back from them.
     """
 
     __slots__ = (
-        "cacheable_keys",
-        "copy_value",
+        "cache_key",
+        "cache_key_type",
         "decode_key",
         "decode_value",
         "encode_key",
         "encode_value",
+        "exact_value",
+        "exact_value_type",
         "key_of",
         "key_to_bytes",
-        "value_of",
+        "object_key",
+        "row_key",
     )
 
     def __init__(self, builder: StoreBuilder, topic: str) -> None:
@@ -140,14 +146,31 @@ class StoreSerdes:
             return data
 
         self.key_to_bytes = to_bytes
+        self.cache_key: Callable[[Any], Any]
+        self.cache_key_type: type | None
+        self.row_key: Callable[[Any], bytes]
+        self.object_key: Callable[[Any], Any]
         self.encode_key: Callable[[Any], bytes] = encode_key
         self.decode_key = deserializer_for(key_serde, topic)
         self.encode_value = serializer_for(value_serde, topic)
         self.decode_value = deserializer_for(value_serde, topic)
         self.key_of = inline(to_bytes).compiled or encode_key
-        self.value_of = inline(self.encode_value).compiled or self.encode_value
-        self.cacheable_keys = key_serde.cacheable_keys
-        self.copy_value = value_serde.copy
+        exact_key = key_serde.exact if key_serde.cacheable_keys else None
+
+        def exact_cache_key(key: Any) -> Any:
+            found = None if key is None or exact_key is None else exact_key(key)
+            if found is None:
+                raise null_key(name)
+            return found
+
+        if exact_key is None:
+            self.cache_key, self.cache_key_type = encode_key, None
+            self.row_key, self.object_key = same, self.decode_key
+        else:
+            self.cache_key, self.cache_key_type = exact_cache_key, key_serde.exact_type
+            self.row_key, self.object_key = encode_key, same
+        self.exact_value = value_serde.exact
+        self.exact_value_type = value_serde.exact_type
 
 
 def null_key(name: str) -> StreamsError:

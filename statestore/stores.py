@@ -11,7 +11,6 @@ from penstock.topology.store_interfaces import StoreBackend, StoreBuilder, Store
 from penstock.topology.task_context import TaskContext
 
 from .bytes_store import BytesStore
-from .caching_rows import CachingRowStore, can_cache_rows
 from .caching_store import CachingKeyValueStore
 from .caching_windows import CachingSessionStore, CachingWindowStore
 from .join_buffer import RocksDBTimeOrderedKeyValueBuffer
@@ -80,7 +79,7 @@ def build_store(
         return UNCACHED[builder.kind](builder, task, rows)
     plain, cached = CACHEABLE[builder.kind]
     if builder.caching and cache is not None and cache.max_bytes > 0 and not builder.retain_duplicates:
-        return (CachingRowStore if can_cache_rows(builder) else cached)(builder, task, rows, cache)
+        return cached(builder, task, rows, cache)
     return plain(builder, task, rows)
 
 

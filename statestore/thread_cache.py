@@ -1,8 +1,8 @@
 """The record cache of one stream thread: ``statestore.cache.max.bytes`` over all its cached stores.
 
-Kafka Streams' ThreadCache and NamedCache, with objects in place of bytes. An entry is a *cell*, a list that is
-changed in place, because that is the hottest path there is: an update of a cached key costs one look-up and a few
-assignments, and makes no object but the new value. Stores and fused sources read and write the cells directly.
+Kafka Streams' ThreadCache and NamedCache. An entry has the bytes of a value, or an object that stands for them (see
+values.py). It is a *cell*, a list that is changed in place, because that is the hottest path there is: an update of a
+cached key costs one look-up and a few assignments. Stores and fused sources read and write the cells directly.
 
 What an entry costs is what Kafka Streams counts, the serialized key and value and a fixed overhead, so that a
 configured size holds as many entries as it does there; the Python objects take three to five times as much. Serialized
@@ -19,7 +19,6 @@ from typing import Any
 
 from penstock.kernel import cells as compiled
 from penstock.topology.records import Headers, Message
-from penstock.topology.serdes import Inline
 from penstock.topology.store_interfaces import HEADERS, KEY, MESSAGE, STAMP, TIMESTAMP, USED, VALUE, Cell, Cells
 
 #: What Kafka Streams adds for each entry (NamedCache.LRUNode 24, LRUCacheEntry 1, ProcessorRecordContext 20).
@@ -87,10 +86,16 @@ class NamedCache:
         """Estimated size of all entries."""
         return len(self.entries) * self.entry_bytes + len(self.dirty) * CONTEXT_BYTES
 
-    def cells(self, load: Callable[[Any], Cell], own_value: Inline, object_key: Inline) -> Cells:
-        """Return what a fused source uses of this cache; see Cells."""
+    def cells(self, load: Callable[[Any], Cell], cache_key_type: type | None, **of_the_store: Any) -> Cells:
+        """Return what a fused source uses of this cache.
+
+        cache_key_type: a cache key of another type is the exact_key of the record's key. of_the_store: the fields of
+        Cells that the store knows.
+        """
+        if self._table is not None:
+            self._table.key_type, self._table.exact_key = cache_key_type, of_the_store["exact_key"]
         dirty = self.dirty.append
-        return Cells(self.entries.get, load, dirty, self.next_stamp, self.grown, own_value, object_key, self._table)
+        return Cells(self.entries.get, load, dirty, self.next_stamp, self.grown, table=self._table, **of_the_store)
 
     def add_clean(self, key: Any, value: Any) -> Cell:
         """Add what the store below has, None for nothing, and return its cell; call grown() when it is in use."""

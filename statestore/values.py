@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.topology.records import ValueAndTimestamp
+from penstock.topology.serdes import same
 from penstock.topology.store_interfaces import StoreBuilder, StoreKind
 from penstock.topology.task_context import TaskContext
 
@@ -23,39 +24,78 @@ TIMESTAMPED = frozenset(
 )
 #: What a row without a timestamp is read with (Kafka: ConsumerRecord.NO_TIMESTAMP).
 NO_TIMESTAMP = -1
+LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 _new = tuple.__new__
 
 
 class Values:
     """The value functions of one store.
 
+    A store, cached or not, holds *held* values: the bytes of a value, or the object that the serde reads back from them
+    where nobody can change it and its bytes are known to be writable (Serde.exact). So whatever a caller does to an
+    object that it has put or got, and however large the cache is, a read gives what a restart would give.
+
     Plain values are the serialized value; timestamped ones (value, timestamp) are 8 bytes of timestamp and the value,
-    or the value alone with ``plain_values``. copy makes a private copy; None where values cannot be changed.
+    or the value alone with ``plain_values``, and are held as a tuple (held value, timestamp). None stays None:
+
+    hold(value) -> held: raises what the serde raises for a value that it cannot write; read(held) -> value, the
+    caller's own; from_row(row bytes) -> held; to_row(held) -> row bytes; log_held(changelog key, held) -> row bytes:
+    also logs it. encode, decode and log_value do the same without a held value in between. hold_plain, read_plain,
+    bytes_of: hold, read and to_row for the value alone, without its timestamp. exact: whether held values are objects.
     """
 
-    __slots__ = ("as_row", "copy", "decode", "encode", "log_value", "logs_value_and_timestamp", "with_timestamp")
+    __slots__ = (
+        "bytes_of",
+        "decode",
+        "encode",
+        "exact",
+        "from_row",
+        "hold",
+        "hold_plain",
+        "log_held",
+        "log_value",
+        "logs_value_and_timestamp",
+        "read",
+        "read_plain",
+        "to_row",
+        "with_timestamp",
+    )
 
     def __init__(self, builder: StoreBuilder, task: TaskContext, serdes: StoreSerdes) -> None:
         timestamped = builder.kind in TIMESTAMPED
         #: Whether row bytes begin with a timestamp that the changelog has as the record's.
         self.with_timestamp = timestamped and not builder.plain_values
-        self.encode: Encode = serdes.encode_value
-        self.decode: Decode = serdes.decode_value
-        self.copy: Callable[[Any], Any] | None = serdes.copy_value
-        #: Makes a ValueAndTimestamp of a cached (value, timestamp), which a fused loop leaves as a plain tuple.
-        self.as_row: Callable[[Any], Any] | None = _as_row if timestamped else None
+        self.exact = serdes.exact_value is not None
+        encode, decode = serdes.encode_value, serdes.decode_value
+        self.hold_plain: Callable[[Any], Any] = encode if serdes.exact_value is None else none_or(serdes.exact_value)
+        self.read_plain: Callable[[Any], Any] = same if self.exact else decode
+        self.bytes_of: Callable[[Any], bytes | None] = encode if self.exact else same
+        held_plain = decode if self.exact else same
+        self.encode: Encode = encode
+        self.decode: Decode = decode
+        self.hold, self.read = self.hold_plain, self.read_plain
+        self.from_row: Callable[[bytes | None], Any] = held_plain
+        self.to_row: Callable[[Any], bytes | None] = self.bytes_of
         if timestamped:
-            self.encode = _timestamped_encoder(serdes.encode_value, builder.plain_values)
-            self.decode = _timestamped_decoder(serdes.decode_value, builder.plain_values)
-            self.copy = serdes.copy_value and _timestamped_copier(serdes.copy_value)
+            plain = builder.plain_values
+            self.encode = _timestamped_encoder(encode, plain)
+            self.decode = _timestamped_decoder(decode, plain)
+            self.hold, self.read = _timestamped_holder(self.hold_plain), _timestamped_reader(self.read_plain)
+            self.from_row = _timestamped_held(held_plain, plain)
+            self.to_row = _timestamped_encoder(self.bytes_of, plain)
         #: Whether a row is 8 bytes of timestamp and the value, and its changelog record the value, without headers.
         self.logs_value_and_timestamp = self.with_timestamp and builder.logging and not headers_logged(builder)[0]
         if not builder.logging:
             self.log_value: LogValue = _silent(self.encode)
-        elif timestamped:
-            self.log_value = _log_timestamped(builder, task, serdes)
+            self.log_held: LogValue = _silent(self.to_row)
         else:
-            self.log_value = _log_plain(builder, task, serdes)
+            log = _log_timestamped if timestamped else _log_plain
+            self.log_value, self.log_held = log(builder, task, encode), log(builder, task, self.bytes_of)
+
+
+def none_or(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a function that gives None for None, and else what this one gives."""
+    return lambda value: None if value is None else function(value)
 
 
 def _timestamped_encoder(encode_value: Encode, plain_values: bool) -> Encode:
@@ -82,12 +122,38 @@ def _timestamped_decoder(decode_value: Decode, plain_values: bool) -> Decode:
     return decode_plain if plain_values else decode
 
 
-def _as_row(value: Any) -> Any:
-    return value if type(value) is ValueAndTimestamp else _new(ValueAndTimestamp, value)
+def _timestamped_holder(hold_plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    pack, unpack = LONG.pack, LONG.unpack
+
+    def hold(value: Any) -> Any:
+        if value is None:
+            return None
+        plain, timestamp = value
+        if type(timestamp) is not int or not LONG_MIN <= timestamp <= LONG_MAX:
+            (timestamp,) = unpack(pack(timestamp))  # raises for what is no timestamp
+        held = hold_plain(plain)
+        return None if held is None else (held, timestamp)
+
+    return hold
 
 
-def _timestamped_copier(copy_value: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: _new(ValueAndTimestamp, (copy_value(value[0]), value[1]))
+def _timestamped_reader(read_plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def read(held: Any) -> Any:
+        return None if held is None else _new(ValueAndTimestamp, (read_plain(held[0]), held[1]))
+
+    return read
+
+
+def _timestamped_held(held_plain: Callable[[Any], Any], plain_values: bool) -> Callable[[bytes | None], Any]:
+    unpack = LONG.unpack_from
+
+    def held(row: bytes | None) -> Any:
+        return None if row is None else (held_plain(row[8:]), unpack(row)[0])
+
+    def held_plain_value(row: bytes | None) -> Any:
+        return None if row is None else (held_plain(row), NO_TIMESTAMP)
+
+    return held_plain_value if plain_values else held
 
 
 def headers_logged(builder: StoreBuilder) -> tuple[bool, bool]:
@@ -105,9 +171,9 @@ def _silent(encode: Encode) -> LogValue:
     return lambda key, value: None if value is None else encode(value)
 
 
-def _log_plain(builder: StoreBuilder, task: TaskContext, serdes: StoreSerdes) -> LogValue:
+def _log_plain(builder: StoreBuilder, task: TaskContext, encode: Encode) -> LogValue:
     """Return log_value for plain values: the changelog record has the timestamp of the record being processed."""
-    encode, log_change, name = serdes.encode_value, task.log_change, builder.name
+    log_change, name = task.log_change, builder.name
     values_with_headers, tombstones_with_headers = headers_logged(builder)
 
     def log_value(key: bytes, value: Any) -> bytes | None:
@@ -123,12 +189,12 @@ def _log_plain(builder: StoreBuilder, task: TaskContext, serdes: StoreSerdes) ->
     return log_value_with_headers if tombstones_with_headers else log_value
 
 
-def _log_timestamped(builder: StoreBuilder, task: TaskContext, serdes: StoreSerdes) -> LogValue:
+def _log_timestamped(builder: StoreBuilder, task: TaskContext, encode: Encode) -> LogValue:
     """Return log_value for (value, timestamp): the changelog record has the plain value and the value's timestamp.
 
     A tombstone has the timestamp of the record being processed.
     """
-    encode, log_change, name = serdes.encode_value, task.log_change, builder.name
+    log_change, name = task.log_change, builder.name
     pack, plain_values = LONG.pack, builder.plain_values
     values_with_headers, tombstones_with_headers = headers_logged(builder)
 
@@ -137,8 +203,9 @@ def _log_timestamped(builder: StoreBuilder, task: TaskContext, serdes: StoreSerd
             plain, timestamp = value
             data = encode(plain)
             if data is not None:
+                row = data if plain_values else pack(timestamp) + data
                 log_change(name, key, data, timestamp, task.headers if values_with_headers else None)
-                return data if plain_values else pack(timestamp) + data
+                return row
         log_change(name, key, None, task.timestamp, task.headers if tombstones_with_headers else None)
         return None
 

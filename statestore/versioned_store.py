@@ -24,6 +24,7 @@ from penstock.topology.task_context import TaskContext
 from .bytes_store import BytesStore, Marks
 from .segments import NOTHING_OBSERVED, OBSERVED_TIME
 from .state_store import LONG, StateStore, StoreSerdes
+from .values import Values
 
 #: What ``put`` returns: valid until further notice, and not kept because it came too late.
 VALID_TO_UNDEFINED = -1
@@ -51,6 +52,7 @@ class VersionedStore(StateStore):
         if builder.history_retention_ms is None:
             raise StreamsError(f"The versioned store {builder.name} was declared without a history retention; set it")
         self.serdes = StoreSerdes(builder, self.changelog_topic)
+        self.values = Values(builder, task, self.serdes)
         self._retention_ms = builder.history_retention_ms
         self._interval_ms = builder.segment_interval_ms or default_segment_interval_ms(self._retention_ms)
         self._observed_ms = NOTHING_OBSERVED
@@ -65,8 +67,12 @@ class VersionedStore(StateStore):
 
         Returns until when it is valid: a timestamp, VALID_TO_UNDEFINED for the newest; NOT_PUT if it was dropped.
         """
+        return self.put_held(key, self.values.hold(value), timestamp)
+
+    def put_held(self, key: Any, held: Any, timestamp: int) -> int:
+        """Put what values.hold() has made of a value."""
         row_key = self.serdes.encode_key(key)
-        data = None if value is None else self.serdes.encode_value(value)
+        data = self.values.to_row(held)
         if timestamp < self._observed_ms - self._retention_ms:
             self.task.record_dropped(self.name, "expired put into a versioned store")
             valid_to = NOT_PUT

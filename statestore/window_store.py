@@ -81,22 +81,22 @@ class WindowStore(StateStore):
 
     def put(self, key: Any, value: Any, window_start: int) -> None:
         """Set the value of a key's window, None deletes it; a store with duplicates adds it and deletes nothing."""
-        self.put_row(self._encode_key(key), value, window_start)
+        self.put_held(key, self.values.hold(value), window_start)
 
-    def put_row(self, key: bytes, value: Any, window_start: int) -> None:
-        """Put a value under serialized key."""
+    def put_held(self, key: Any, held: Any, window_start: int) -> None:
+        """Put what values.hold() has made of a value."""
+        self.put_row(self._encode_key(key), held, window_start)
+
+    def put_row(self, key: bytes, held: Any, window_start: int) -> None:
+        """Put a held value under a serialized key."""
         if self._duplicates:
             self._sequence = (self._sequence + 1) & SEQUENCE_MAX
         log_key = key + _pack(window_start, self._sequence)
-        data = self.values.log_value(log_key, value)
+        data = self.values.log_held(log_key, held)
         if data is not None or not self._duplicates:
             self.segments.put(log_key, window_start, data)
         elif self._in_memory and window_start > self.segments.observed_ms:
             self.segments.advance(window_start)  # as Kafka Streams' store in memory does, unlike the one on RocksDB
-
-    def put_owned(self, key: Any, value: Any, window_start: int) -> None:
-        """Like put, for a value that the caller does not change any more: a cached store keeps the object itself."""
-        self.put(key, value, window_start)
 
     def fetch(self, key: Any, time: int) -> Any:
         """Return the value of the window that starts at time, None if there is none. The object is the caller's own."""
@@ -105,10 +105,6 @@ class WindowStore(StateStore):
     def fetch_row(self, key: bytes, time: int) -> Any:
         """Return the value of a serialized key's window."""
         return self.values.decode(self.segments.get(key + _pack(time, self._sequence), time))
-
-    def fetch_for_update(self, key: Any, time: int) -> Any:
-        """Return the value of a window for a caller that changes it in place and puts it back with ``put_owned``."""
-        return self.fetch(key, time)
 
     def fetch_range(self, key: Any, time_from: int, time_to: int) -> Sequence[tuple[int, Any]]:
         """Return (window start, value) of a key's windows that start from time_from to time_to, earliest first."""

@@ -63,7 +63,7 @@ def fuse_sink(
 ) -> bool:
     """Write a sink of one topic into a loop; see Operator.fuse."""
     windowed = node.partitioner if isinstance(node.partitioner, WindowedStreamPartitioner) else None
-    if node.partitioner is not None and (windowed is None or not windowed.serde.cacheable_keys):
+    if node.partitioner is not None and (windowed is None or not windowed.serde.keys_inside_are_cacheable):
         return False
     where, full = f"sink {node.name}", repr(topic)
     to_key = inline(serializer_for(resolve_serde(node.key_serde, task.config, True, where), topic))

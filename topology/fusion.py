@@ -27,6 +27,7 @@ from .operators.operator import NodeContext
 from .processor_topology import Node, ProcessorNode, ProcessorTopology, SinkNode
 from .records import Change, Message
 from .serdes import ITSELF, Inline, inline
+from .store_interfaces import Cells
 from .task_context import Process, TaskContext
 from .timestamp_extractors import fail_on_invalid_timestamp
 
@@ -104,7 +105,7 @@ class Fusion:
                 store = node.operator.flushed_store(self.contexts[name])
                 if store is not None:
                     code = FlushCode(self)
-                    code.write_flush(node, store.cells().object_key)
+                    code.write_flush(node, store.cells())
                     loop = code.compile(f"<penstock {self.task.task_id} flush of {name} {next(_loops)}>")
                     store.set_downstream(loop.process_batch)
 
@@ -178,6 +179,11 @@ class LoopCode(ABC):
         names = {part: self.bind(value, part) for part, value in code.names.items()}
         return code.template.format(argument, **names)
 
+    def assign(self, variable: str, code: Inline) -> None:
+        """Replace a variable's value, which is not None, by what inline code makes of it."""
+        if code != ITSELF:
+            self.emit(f"{variable} = {self.use(code, variable)}")
+
     @abstractmethod
     def say_record(self) -> None:
         """Let the task know which record is being processed."""
@@ -207,6 +213,12 @@ class LoopCode(ABC):
         with self.block("finally:"):
             self.emit(f"timestamp = {self._record_time}")
         self._record_time = outer
+
+    @property
+    def has_children(self) -> bool:
+        """Whether anything is behind the node that is being written."""
+        assert self._node is not None
+        return bool(self._children(self._fusion.topology.nodes[self._node]))
 
     def forward_change(self, key: str, new: str, old: str) -> None:
         """Write what the children of the current node, a table, do with a change of a row: variables."""
@@ -371,12 +383,11 @@ class FlushCode(LoopCode):
     def say_record(self) -> None:
         """Do nothing: the task knows the record from the beginning."""
 
-    def write_flush(self, node: ProcessorNode, object_key: Inline) -> None:
-        """Write the loop over the changes of a node; object_key: from a cache key to the record's key."""
+    def write_flush(self, node: ProcessorNode, cells: Cells) -> None:
+        """Write the loop over the changes of a node."""
         self._indent, self._node = 1, node.name
         with self.block("for (key, row, timestamp, headers, message), old in zip(changes, olds):"):
-            if object_key is not ITSELF:
-                self.emit(f"key = {self.use(object_key, 'key')}")
+            self.assign("key", cells.object_key)
             self.emit("task.timestamp = timestamp")
             self.emit("task.headers = headers")
             self.emit("task.message = message")
@@ -384,6 +395,7 @@ class FlushCode(LoopCode):
                 self.emit("new = None")
             with self.block("else:"):
                 self.emit("new, timestamp = row")
+                self.assign("new", inline(cells.read))
             with self.block("if old is not None:"):
                 self.emit("old = old[0]")
             self.forward_change("key", "new", "old")

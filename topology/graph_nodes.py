@@ -201,7 +201,7 @@ class TableSourceNode(GraphNode):
         self.topic = topic
         self.consumed = consumed
         self.operator = operator
-        self.store = store.cached_as_rows()
+        self.store = store
         self.is_global = is_global
         self.reuse_source_topic_for_changelog = False
 

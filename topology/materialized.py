@@ -213,10 +213,6 @@ class StoreFactory:
         """Return a copy without a changelog topic."""
         return replace(self, builder=self.builder.with_logging_disabled())
 
-    def cached_as_rows(self) -> StoreFactory:
-        """Return a copy whose record cache keeps rows; see StoreBuilder.cached_as_rows."""
-        return replace(self, builder=replace(self.builder, cached_as_rows=True))
-
     def configure(self, config: Mapping[str, Any] | None) -> StoreBuilder:
         """Return the builder for an application's configuration, with default serdes where none were declared."""
         builder = replace(

@@ -12,6 +12,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import inf
 from types import FunctionType
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast, overload
 from uuid import UUID
@@ -40,25 +41,23 @@ class SerdeLike(Protocol):
         """Return the key or value; None stays None."""
 
 
-def _through_bytes(serde: SerdeLike, value: Any) -> Any:
-    """Return an independent copy of a value: what its bytes give."""
-    return serde.deserialize("", serde.serialize("", value))
-
-
 class Serde(ABC, Generic[T]):
     """A serializer and a deserializer of one type, with what the hot path wants to know about them.
 
     serializer, deserializer: the same as functions of one argument, which take and give None for null; None if the
         bytes depend on the topic's name (schema registry). serializer_for() and deserializer_for() always give one.
-    cacheable_keys: equal objects have equal bytes and are hashable, so that objects may stand for bytes in a cache.
-    copy: makes an independent copy of a value, by default through its bytes; None where values cannot be changed.
+    exact: an object (not None) -> what its bytes are read as, which nobody can change, so that it may stand for them in
+        a record cache; raises what serialize raises. None: only the bytes themselves may be kept.
+    exact_type: objects of this very type are what exact returns for them, if they can be written at all; None: ask.
+    cacheable_keys: also, equal objects have equal bytes and are hashable: what exact returns may be a key of a cache.
     default_part: "key" or "value" where with_default() wants that default, whatever this serde is used for.
     """
 
     serializer: ToBytes | None = None
     deserializer: FromBytes | None = None
+    exact: Callable[[Any], Any] | None = None
+    exact_type: type | None = None
     cacheable_keys: bool = False
-    copy: Callable[[Any], Any] | None = _through_bytes  # type: ignore[assignment]  # becomes a method
     default_part: str | None = None
 
     @abstractmethod
@@ -87,14 +86,16 @@ class PlainSerde(Serde[T]):
         serializer: ToBytes,
         deserializer: FromBytes,
         *,
+        exact: Callable[[Any], Any] | None = None,
+        exact_type: type | None = None,
         cacheable_keys: bool = False,
-        copy: Callable[[Any], Any] | None = None,
     ) -> None:
         self.name = name
         self.serializer: ToBytes = serializer
         self.deserializer: FromBytes = deserializer
+        self.exact = exact
+        self.exact_type = exact_type
         self.cacheable_keys = cacheable_keys
-        self.copy = copy
 
     def serialize(self, topic: str, value: T | None) -> bytes | None:
         """See Serde.serialize."""
@@ -246,8 +247,9 @@ def _check_bytes(value: bytes | None) -> bytes | None:
     raise SerializationError(f"Serdes.bytes() got {type(value).__name__}, not bytes")
 
 
-def _same(data: bytes | None) -> bytes | None:
-    return data
+def same(value: Any) -> Any:
+    """Return the value."""
+    return value
 
 
 def _encode_json(value: Any) -> bytes | None:
@@ -258,25 +260,8 @@ def _decode_json(data: bytes | None) -> Any:
     return None if data is None else orjson.loads(data)
 
 
-_NESTED = frozenset((dict, list))
-
-
-def copy_json(value: Any) -> Any:
-    """Return an independent copy of what JSON can hold; several times faster than copy.deepcopy."""
-    kind = type(value)
-    if kind is dict:
-        if _NESTED.isdisjoint(map(type, value.values())):
-            return value.copy()
-        return {k: copy_json(v) if type(v) in _NESTED else v for k, v in value.items()}
-    if kind is list:
-        if _NESTED.isdisjoint(map(type, value)):
-            return value.copy()
-        return [copy_json(v) if type(v) in _NESTED else v for v in value]
-    return value
-
-
-def _number(name: str, layout: str, cacheable_keys: bool) -> PlainSerde[Any]:
-    packer = struct.Struct(layout)
+def _packed(name: str, packer: struct.Struct) -> PlainSerde[Any]:
+    """Return the serde of a number."""
     pack, unpack = packer.pack, packer.unpack
 
     def serialize(value: Any) -> bytes | None:
@@ -287,7 +272,37 @@ def _number(name: str, layout: str, cacheable_keys: bool) -> PlainSerde[Any]:
 
     _INLINE[serialize] = Inline("{pack}({})", {"pack": pack})
     _INLINE[deserialize] = Inline("{unpack}({})[0]", {"unpack": unpack})
-    return PlainSerde(name, serialize, deserialize, cacheable_keys=cacheable_keys)
+    return PlainSerde(name, serialize, deserialize)
+
+
+def _number(name: str, layout: str, kind: type, cacheable_keys: bool = True) -> PlainSerde[Any]:
+    """Return the serde of a number that is read as it was written: a 64-bit float, or an integer that fits."""
+    packer = struct.Struct(layout)
+    pack, unpack = packer.pack, packer.unpack
+    high: Any = 2 ** (8 * packer.size - 1) - 1 if kind is int else inf
+    low = -high - 1
+
+    def exact(value: Any) -> Any:
+        if type(value) is kind and low <= value <= high:
+            return value
+        return unpack(pack(value))[0]
+
+    serde = _packed(name, packer)
+    serde.exact, serde.exact_type, serde.cacheable_keys = exact, kind, cacheable_keys
+    return serde
+
+
+def _exact_string(value: Any) -> str | None:
+    # A text that is not ASCII may have half of a surrogate pair in it, which cannot be written.
+    return value if type(value) is str and value.isascii() else _decode_string(_encode_string(value))
+
+
+def _exact_bytes(value: Any) -> bytes | None:
+    return value if type(value) is bytes else _check_bytes(value)
+
+
+def _exact_uuid(value: Any) -> UUID | None:
+    return value if type(value) is UUID else _uuid_from_bytes(_uuid_to_bytes(value))
 
 
 def _uuid_to_bytes(value: UUID | None) -> bytes | None:
@@ -303,20 +318,27 @@ _INLINE |= {
     _decode_string: Inline('{decode}({}, "utf-8", "penstock.java")', {"decode": bytes.decode})
     if compiled is None
     else Inline("{decode}({})", {"decode": compiled.decode_text}),
-    _same: ITSELF,
+    same: ITSELF,
     _encode_json: Inline("{dumps}({})", {"dumps": orjson.dumps}),
     _decode_json: Inline("{loads}({})", {"loads": orjson.loads}),
 }
-_STRING: PlainSerde[str] = PlainSerde("string", _encode_string, _decode_string, cacheable_keys=True)
-_BYTES: PlainSerde[bytes] = PlainSerde("bytes", _check_bytes, _same, cacheable_keys=True)
-_JSON: PlainSerde[Any] = PlainSerde("json", _encode_json, _decode_json, copy=copy_json)
-_UUID: PlainSerde[UUID] = PlainSerde("uuid", _uuid_to_bytes, _uuid_from_bytes, cacheable_keys=True)
-_INT16: PlainSerde[int] = _number("int16", ">h", True)
-_INT32: PlainSerde[int] = _number("int32", ">i", True)
-_INT64: PlainSerde[int] = _number("int64", ">q", True)
+_STRING: PlainSerde[str] = PlainSerde(
+    "string", _encode_string, _decode_string, exact=_exact_string, exact_type=str, cacheable_keys=True
+)
+_BYTES: PlainSerde[bytes] = PlainSerde(
+    "bytes", _check_bytes, same, exact=_exact_bytes, exact_type=bytes, cacheable_keys=True
+)
+_JSON: PlainSerde[Any] = PlainSerde("json", _encode_json, _decode_json)
+_UUID: PlainSerde[UUID] = PlainSerde(
+    "uuid", _uuid_to_bytes, _uuid_from_bytes, exact=_exact_uuid, exact_type=UUID, cacheable_keys=True
+)
+_INT16: PlainSerde[int] = _number("int16", ">h", int)
+_INT32: PlainSerde[int] = _number("int32", ">i", int)
+_INT64: PlainSerde[int] = _number("int64", ">q", int)
+# A float of 32 bits is seldom what was written: only its bytes are kept.
+_FLOAT32: PlainSerde[float] = _packed("float32", struct.Struct(">f"))
 # Not as keys in a cache: 0.0 and -0.0 are equal and have different bytes, NaN is not equal to itself.
-_FLOAT32: PlainSerde[float] = _number("float32", ">f", False)
-_FLOAT64: PlainSerde[float] = _number("float64", ">d", False)
+_FLOAT64: PlainSerde[float] = _number("float64", ">d", float, cacheable_keys=False)
 
 
 class Serdes:

@@ -63,10 +63,6 @@ class StoreBuilder:
     #: A timestamped key-value store whose bytes are plain values: what is read has the timestamp -1 (Kafka Streams:
     #: KeyValueToTimestampedKeyValueByteStoreAdapter, for Materialized with Stores.persistent_key_value_store).
     plain_values: bool = False
-    #: Filled from a topic and read more often than changed, as the tables of joins are: the record cache keeps rows as
-    #: bytes, and what is read is parsed. That costs less than a private copy of an object that nobody has looked at for
-    #: long. Only where values can be changed in place, so that readers need their own.
-    cached_as_rows: bool = False
 
     @property
     def windowed(self) -> bool:
@@ -102,10 +98,14 @@ VALUE, STAMP, TIMESTAMP, HEADERS, MESSAGE, USED, KEY = range(7)
 class Cells(NamedTuple):
     """A store's record cache, for code that does in line what the store's get and put do; see topology/fusion.py.
 
+    A cell's row is (held value, timestamp), None for nothing; see statestore.values.Values.
     get(cache key): the cell, None if it is not cached; load(cache key): the cell with what the store below has, None
-    for nothing; make_dirty(cell): before the first change of a cell whose stamp is 0; next_stamp(): the
-    stamp of a put; grown(): makes room, once a cell that was loaded is in use. own_value: from a cell's row to a value
-    of the reader's own. object_key: from a cache key to what a flush listener gets.
+    for nothing; make_dirty(cell): before the first change of a cell whose stamp is 0; next_stamp(): the stamp of a put;
+    grown(): makes room, once a cell that was loaded is in use.
+    exact_key(key): the key that stands in a cache key for it; raises for what is no key; that is the key itself if it
+    is of exact_key_type. hold(value): what is held of it; read(held value): a value of the reader's own; None for None.
+    native: int, for integers of 64 bits, str, float or bytes, where held values are objects of that type, else None.
+    object_key: from a cache key to what a flush listener gets.
     table: penstock.kernel's CellTable, which does the same compiled; None where there is none.
     """
 
@@ -114,7 +114,11 @@ class Cells(NamedTuple):
     make_dirty: Callable[[Cell], None]
     next_stamp: Callable[[], int]
     grown: Callable[[], None]
-    own_value: Inline
+    exact_key: Callable[[Any], Any]
+    exact_key_type: type | None
+    hold: Callable[[Any], Any]
+    read: Callable[[Any], Any]
+    native: type | None
     object_key: Inline
     table: Any = None
 
@@ -122,14 +126,17 @@ class Cells(NamedTuple):
 class TimestampedRows(NamedTuple):
     """A store's rows, 8 bytes of timestamp and the value, for code that does in line what its get and put do.
 
-    encode_key, encode_value, decode_value: between objects that are not None and bytes. get(row key): the row, None if
-    there is none; put(row key, row or None). Each change has to be told to the changelog first.
+    encode_key, encode_value, decode_value: between objects that are not None and bytes. exact_value, exact_value_type:
+    as of the value's Serde. get(row key): the row, None if there is none; put(row key, row or None). Each change has to
+    be told to the changelog first.
     table: penstock.kernel's RowBuffer, which also takes rows apart and puts them together; None where there is none.
     """
 
     encode_key: Inline
     encode_value: Inline
     decode_value: Inline
+    exact_value: Callable[[Any], Any] | None
+    exact_value_type: type | None
     get: Callable[[bytes], bytes | None]
     put: Callable[[bytes, bytes | None], None]
     table: Any = None

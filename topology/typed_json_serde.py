@@ -5,7 +5,6 @@ msgspec reads and checks in one pass and makes the object's fields at once, with
 
 from __future__ import annotations
 
-import copy
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -18,23 +17,6 @@ from .serdes import Inline, Serde, set_inline
 T = TypeVar("T")
 
 _ENCODE = msgspec.json.Encoder().encode
-#: What cannot be changed, so that copies of an object may share it.
-_UNCHANGEABLE = (
-    inspect.BoolType,
-    inspect.BytesType,
-    inspect.DateTimeType,
-    inspect.DateType,
-    inspect.DecimalType,
-    inspect.EnumType,
-    inspect.FloatType,
-    inspect.IntType,
-    inspect.LiteralType,
-    inspect.NoneType,
-    inspect.StrType,
-    inspect.TimeDeltaType,
-    inspect.TimeType,
-    inspect.UUIDType,
-)
 
 
 class TypedJsonSerde(Serde[T]):
@@ -67,8 +49,6 @@ class TypedJsonSerde(Serde[T]):
         set_inline(deserialize, Inline("{decode}({})", {"decode": decode}))
         self.serializer = serialize
         self.deserializer = deserialize
-        if isinstance(described, inspect.StructType) and all(_is_unchangeable(f.type) for f in described.fields):
-            self.copy = None if kind.__struct_config__.frozen else copy.copy  # type: ignore[attr-defined]
 
     def serialize(self, topic: str, value: T | None) -> bytes | None:
         """See Serde.serialize."""
@@ -83,12 +63,6 @@ class TypedJsonSerde(Serde[T]):
 
     def __repr__(self) -> str:
         return f"Serdes.json({getattr(self.kind, '__name__', self.kind)})"
-
-
-def _is_unchangeable(kind: inspect.Type) -> bool:
-    if isinstance(kind, inspect.UnionType):
-        return all(map(_is_unchangeable, kind.types))
-    return isinstance(kind, _UNCHANGEABLE)
 
 
 @cache

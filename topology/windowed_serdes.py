@@ -33,14 +33,12 @@ class WindowedSerde(Serde[Windowed]):
     """
 
     times: ClassVar[tuple[int, ...]]
-    copy = None
 
     def __init__(self, inner: SerdeLike | None) -> None:
         self.inner = as_serde(inner)
         inner_serde = self.inner
         if inner_serde is None:
             return
-        self.cacheable_keys = inner_serde.cacheable_keys
         if inner_serde.serializer is not None and inner_serde.deserializer is not None:
             self.serializer = self._serializer(inner_serde.serializer)
             self.deserializer = self._deserializer(inner_serde.deserializer)
@@ -68,6 +66,11 @@ class WindowedSerde(Serde[Windowed]):
     def serialize_base_key(self, topic: str, key: Any) -> bytes | None:
         """Return the bytes of the key inside a windowed key: what its partition is derived from."""
         return self._inner().serialize(topic, key)
+
+    @property
+    def keys_inside_are_cacheable(self) -> bool:
+        """Whether equal keys inside windowed keys have equal bytes; see Serde.cacheable_keys."""
+        return self.inner is not None and self.inner.cacheable_keys
 
     def _inner(self) -> Serde[Any]:
         if self.inner is None:

@@ -148,7 +148,8 @@ def test_a_cell_loaded_by_an_update_that_failed_still_counts_as_growth() -> None
     def load(key: str) -> Any:
         return entries.setdefault(key, kernel.cells.Cell(None, 0, 0, None, None, False, key))
 
-    updates = table.updates(load, str)
+    table.key_type = str
+    updates = table.updates(load, int, None, int)
 
     def fail(*_: Any) -> Any:
         raise ValueError("no")
@@ -170,7 +171,7 @@ def test_windows_are_those_of_the_lines_without_the_kernel(
     size: int, grace: int, steps: list[tuple[int, bool]]
 ) -> None:
     observed, expected = [-1], [-1]
-    windows = kernel.cells.TumblingWindows(observed, size, size + grace)
+    windows = kernel.cells.TumblingWindows(observed, size, size + grace, str, str)
     for timestamp, is_told in steps:
         if is_told:  # as when the operator's state is told to it
             observed[0] = expected[0] = timestamp

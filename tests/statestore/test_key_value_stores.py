@@ -36,11 +36,10 @@ class KeyValueMachine(RuleBasedStateMachine):
         cache_bytes=st.sampled_from([0, 300, 1_000_000]),
         values=st.sampled_from([Serdes.int64(), Serdes.json()]),
         cacheable=st.booleans(),
-        as_rows=st.booleans(),
     )
-    def set_up(self, backend: StoreBackend, cache_bytes: int, values: Any, cacheable: bool, as_rows: bool) -> None:
+    def set_up(self, backend: StoreBackend, cache_bytes: int, values: Any, cacheable: bool) -> None:
         keys = Serdes.string() if cacheable else Serdes.of(UncacheableString())
-        builder = StoreBuilder("store", TIMESTAMPED, keys, values, backend, caching=True, cached_as_rows=as_rows)
+        builder = StoreBuilder("store", TIMESTAMPED, keys, values, backend, caching=True)
         self.directory = Path(tempfile.mkdtemp())
         self.open = OpenStore(builder, self.directory, cache_bytes)
         self.now: dict[str, ValueAndTimestamp] = {}
@@ -81,7 +80,6 @@ class KeyValueMachine(RuleBasedStateMachine):
     @rule(key=KEYS)
     def get(self, key: str) -> None:
         assert self.open.store.get(key) == self.now.get(key)
-        assert self.open.store.get_for_update(key) == self.now.get(key)
 
     @rule(low=st.none() | KEYS, high=st.none() | KEYS)
     def ranges(self, low: str | None, high: str | None) -> None:
@@ -290,16 +288,6 @@ def test_a_cached_value_cannot_be_changed_from_outside() -> None:
     store.flush()
     forwarded[0]["n"].append(4)
     assert store.get("a") == row({"n": [1]})
-
-
-def test_what_get_for_update_gives_is_the_stored_object() -> None:
-    store = cached(Serdes.json()).store
-    store.put_owned("a", row({"n": 1}))
-    found = store.get_for_update("a")
-    found.value["n"] = 2
-    assert store.get_for_update("a") is found
-    store.put_owned("a", row(found.value, 7))
-    assert store.get("a") == row({"n": 2}, 7)
 
 
 def test_the_cache_stays_within_its_bytes_and_sends_what_it_must_drop() -> None:

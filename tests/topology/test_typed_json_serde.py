@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import pickle
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -94,15 +93,6 @@ def test_types_that_cannot_be_read_are_refused_when_they_are_declared() -> None:
         Serdes.json(Other)
     with pytest.raises(ConfigError, match=r"Serdes.json\(5\): Type '5' is not supported"):
         Serdes.json(5)  # type: ignore[call-overload]
-
-
-def test_copies_are_as_cheap_as_they_may_be() -> None:
-    assert Serdes.json(Purchase).copy is copy.copy, "its fields cannot be changed in place"
-    assert Serdes.json(Frozen).copy is None
-    basket = Basket([Purchase("u", 3)])
-    copied: Any = Serdes.json(Basket).copy(basket)  # type: ignore[misc]
-    assert copied == basket
-    assert copied.purchases[0] is not basket.purchases[0]
 
 
 @pytest.mark.parametrize("cache", ["0", "1000000"])

@@ -6,21 +6,14 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..records import Change, Headers, ValueAndTimestamp
+from ..records import Headers
 from ..store_interfaces import StoreKind
 from ..task_context import Process
 from .fused_cells import FusedCell, cached_store
 from .fused_rows import FusedRow
 from .fused_update import FusedUpdate
 from .operator import NodeContext, Operator
-from .table_store import (
-    IS_LATEST,
-    NOT_PUT,
-    KTableMaterializedValueGetterSupplier,
-    TableStore,
-    forwards_itself,
-    private_copy,
-)
+from .table_store import KTableMaterializedValueGetterSupplier, TableStore
 from .value_getters import KTableValueGetterSupplier
 
 if TYPE_CHECKING:
@@ -29,9 +22,6 @@ if TYPE_CHECKING:
 Initializer = Callable[[], Any]
 Aggregator = Callable[[Any, Any, Any], Any]
 Reducer = Callable[[Any, Any], Any]
-
-#: Makes a row in half the time of ValueAndTimestamp(value, timestamp), and so a Change.
-new_row = tuple.__new__
 
 
 class KStreamAggregator(Operator):
@@ -91,37 +81,27 @@ class KStreamAggregate(KStreamAggregator):
 
     def compile(self, node: NodeContext) -> Process:
         """See Operator.compile."""
-        task, forward, dropped = node.task, node.forward, node.dropped
-        initializer, aggregator = self.initializer, self.aggregator
+        dropped, initializer, aggregator = node.dropped, self.initializer, self.aggregator
         store = TableStore(node, self.store_name)
-        get, put, put_row = store.get_for_update, store.put, store.put_row
-        forwards = forwards_itself(node, store.store, self.send_old_values)
-        send_old = self.send_old_values and forwards
+        get, as_read = store.get, store.as_read
+        update, wants_old = store.updater(node, self.send_old_values)
 
         def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             if key is None or value is None:
                 dropped("null key or value")
                 return
-            row = get(key)
+            row, sent_old = get(key), None
             if row is None:
                 old, newest = initializer(), timestamp
+                if wants_old:
+                    sent_old = initializer()
             else:
                 old, newest = row
                 if timestamp > newest:
                     newest = timestamp
-            sent_old = private_copy(old) if send_old else None
-            new = aggregator(key, value, old)
-            if new is value:
-                new = private_copy(value)  # others have this record's value too, and the store keeps the aggregate
-            task.timestamp = timestamp
-            task.headers = headers
-            code = IS_LATEST
-            if put_row is None:
-                code = put(key, new, newest)
-            else:
-                put_row(key, None if new is None else new_row(ValueAndTimestamp, (new, newest)))
-            if forwards and code != NOT_PUT:
-                forward(key, new_row(Change, (new, sent_old, code == IS_LATEST)), newest, headers)
+                if wants_old:
+                    sent_old = as_read(old)  # the aggregator may change its own in place
+            update(key, aggregator(key, value, old), sent_old, newest, timestamp, headers)
 
         return aggregate
 
@@ -139,38 +119,24 @@ class KStreamReduce(KStreamAggregator):
 
     def compile(self, node: NodeContext) -> Process:
         """See Operator.compile."""
-        task, forward, dropped, reducer = node.task, node.forward, node.dropped, self.reducer
+        dropped, reducer = node.dropped, self.reducer
         store = TableStore(node, self.store_name)
-        get, put, put_row = store.get_for_update, store.put, store.put_row
-        forwards = forwards_itself(node, store.store, self.send_old_values)
-        send_old = self.send_old_values and forwards
+        get, as_read = store.get, store.as_read
+        update, wants_old = store.updater(node, self.send_old_values)
 
         def reduce(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             if key is None or value is None:
                 dropped("null key or value")
                 return
             row = get(key)
-            sent_old = None
             if row is None:
-                new, newest = private_copy(value), timestamp
-            else:
-                old, newest = row
-                if timestamp > newest:
-                    newest = timestamp
-                if send_old:
-                    sent_old = private_copy(old)
-                new = reducer(old, value)
-                if new is value:
-                    new = private_copy(value)  # others have this record's value too, and the store keeps the aggregate
-            task.timestamp = timestamp
-            task.headers = headers
-            code = IS_LATEST
-            if put_row is None:
-                code = put(key, new, newest)
-            else:
-                put_row(key, None if new is None else new_row(ValueAndTimestamp, (new, newest)))
-            if forwards and code != NOT_PUT:
-                forward(key, new_row(Change, (new, sent_old, code == IS_LATEST)), newest, headers)
+                update(key, value, None, timestamp, timestamp, headers)
+                return
+            old, newest = row
+            if timestamp > newest:
+                newest = timestamp
+            sent_old = as_read(old) if wants_old else None  # the reducer may change its own in place
+            update(key, reducer(old, value), sent_old, newest, timestamp, headers)
 
         return reduce
 

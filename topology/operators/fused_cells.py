@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ..serdes import ITSELF, inline
 from ..store_interfaces import HEADERS, MESSAGE, STAMP, TIMESTAMP, USED, VALUE, Cells, StoreKind
 from .fused_update import FusedUpdate, counts
 from .operator import NodeContext
-from .table_store import private_copy
 from .value_getters import KTableValueGetter
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ def write_lookup(code: LoopCode, getter: KTableValueGetter, key: str, row: str, 
         code.emit(f"{row} = {get}({key})")
         code.emit(f"{value} = None if {row} is None else {row}[0]")
         return
-    table = getter.cells.table
+    cells, table = getter.cells, getter.cells.table
     if table is None:
         cell = code.fresh("cell")
-        code.emit(f"{cell} = {code.bind(getter.cells.get, 'get_cell')}({key})")
+        code.emit(f"{cell} = {code.bind(cells.get, 'get_cell')}({exact_key(code, cells, key)})")
         not_cached = f"{cell} is None"
     else:
         code.emit(f"{row} = {code.bind(table.read, 'read_cell')}({key})")
@@ -45,30 +45,40 @@ def write_lookup(code: LoopCode, getter: KTableValueGetter, key: str, row: str, 
         if table is None:
             code.emit(f"{cell}[{USED}] = True")
             code.emit(f"{row} = {cell}[{VALUE}]")
-        code.emit(f"{value} = None if {row} is None else {code.use(getter.cells.own_value, row)}")
+        code.emit(f"{value} = None if {row} is None else {code.use(inline(cells.read).of('{}[0]'), row)}")
+
+
+def exact_key(code: LoopCode, cells: Cells, key: str) -> str:
+    """Return the expression for a record's key as it stands in cache keys."""
+    exact = code.bind(cells.exact_key, "exact_key")
+    if cells.exact_key_type is None:
+        return f"{exact}({key})"
+    return f"({key} if type({key}) is {code.bind(cells.exact_key_type, 'key_type')} else {exact}({key}))"
 
 
 class FusedCell(FusedUpdate):
     """Writes how a record updates the row of one cache key in its cell.
 
-    cells: the store's; key: the variable with the cache key.
+    cells: the store's; key: the variable with the record's key, or with the cache key of a window.
     """
 
-    def __init__(self, code: LoopCode, cells: Cells, key: str) -> None:
+    def __init__(self, code: LoopCode, cells: Cells, key: str, windowed: bool = False) -> None:
         super().__init__(code)
         self._cells = cells
         self._key, self._cell = key, code.fresh("cell")
+        self._windowed = windowed
         if cells.table is None:
             self._updates = None
             self._grew = code.flag("grew")
         else:
-            self._updates = cells.table.updates(cells.load, private_copy)
+            read = None if inline(cells.read) == ITSELF else inline(cells.read).compiled or cells.read
+            self._updates = cells.table.updates(cells.load, cells.hold, read, cells.native)
 
     def aggregate(self, initializer: Callable[[], Any], aggregator: Callable[..., Any], names: Names) -> None:
         """See FusedUpdate.aggregate."""
         if self._updates is None:
             super().aggregate(initializer, aggregator, names)
-        elif counts(initializer, aggregator):
+        elif counts(initializer, aggregator) and self._cells.native is int:
             self._call(self._updates.count)
         else:
             bound = self._code.bind(initializer, "initializer"), self._code.bind(aggregator, "aggregator")
@@ -91,23 +101,31 @@ class FusedCell(FusedUpdate):
             code.emit(f"{code.bind(self._cells.grown, 'grown')}()")
 
     def _find(self) -> None:
-        code, cell = self._code, self._cell
-        code.emit(f"{cell} = {code.bind(self._cells.get, 'get_cell')}({self._key})")
+        code, cell, key = self._code, self._cell, self._key
+        if not self._windowed:
+            key = code.fresh("key")
+            code.emit(f"{key} = {exact_key(code, self._cells, self._key)}")
+        code.emit(f"{cell} = {code.bind(self._cells.get, 'get_cell')}({key})")
         with code.block(f"if {cell} is None:"):
-            code.emit(f"{cell} = {code.bind(self._cells.load, 'load')}({self._key})")
+            code.emit(f"{cell} = {code.bind(self._cells.load, 'load')}({key})")
             code.emit(f"{self._grew} = True")
         code.emit(f"{self._row} = {cell}[{VALUE}]")
 
     def _unpack(self) -> None:
         self._code.emit(f"{self._old}, {self._newest} = {self._row}")
+        self._code.assign(self._old, inline(self._cells.read))
         self._keep_newest()
 
-    def _put(self, may_delete: bool) -> None:
-        code, cell = self._code, self._cell
-        row = f"({self._new}, {self._newest})"
+    def _put(self, is_count: bool) -> None:
+        code, cell, held = self._code, self._cell, self._new
+        row = f"({held}, {self._newest})"
+        if not (is_count and self._cells.native is int):
+            held = code.fresh("held")
+            code.emit(f"{held} = {code.bind(self._cells.hold, 'hold')}({self._new})")
+            row = f"None if {held} is None else ({held}, {self._newest})"
         with code.block(f"if not {cell}[{STAMP}]:"):
             code.emit(f"{code.bind(self._cells.make_dirty, 'make_dirty')}({cell})")
-        code.emit(f"{cell}[{VALUE}] = {f'None if {self._new} is None else {row}' if may_delete else row}")
+        code.emit(f"{cell}[{VALUE}] = {row}")
         code.emit(f"{cell}[{STAMP}] = {code.bind(self._cells.next_stamp, 'next_stamp')}()")
         code.emit(f"{cell}[{TIMESTAMP}] = timestamp")
         code.emit(f"{cell}[{HEADERS}] = headers")

@@ -42,27 +42,34 @@ class FusedRow(FusedUpdate):
             code.emit(f"{self._old} = {code.use(rows.decode_value, row)}")
             code.emit(f"{self._newest} = {code.bind(rows.table.newest, 'newest')}(timestamp)")
 
-    def _put(self, may_delete: bool) -> None:
-        code, new = self._code, self._new
-        if may_delete:
+    def _put(self, is_count: bool) -> None:
+        code, new, rows = self._code, self._new, self._rows
+        if is_count:
+            self._put_value(as_it_is=rows.exact_value_type is int)
+        else:
             with code.block(f"if {new} is None:"):
                 self._log("None", "timestamp")
                 self._put_row("None")
             with code.block("else:"):
-                self._put_value()
-        else:
-            self._put_value()
+                self._put_value(as_it_is=False)
         with code.at(self._newest):
             code.forward_change(self._key, new, "None")
 
-    def _put_value(self) -> None:
-        code, rows, data = self._code, self._rows, self._code.fresh("data")
-        code.emit(f"{data} = {code.use(rows.encode_value, self._new)}")
+    def _put_value(self, as_it_is: bool) -> None:
+        """Write the put of a value, and what is read back of it into its variable; as_it_is: it is exact already."""
+        code, rows, new, data = self._code, self._rows, self._new, self._code.fresh("data")
+        if rows.exact_value is not None and not as_it_is:
+            kind = code.bind(rows.exact_value_type, "value_type")
+            with code.block(f"if type({new}) is not {kind}:"):
+                code.emit(f"{new} = {code.bind(rows.exact_value, 'exact_value')}({new})")
+        code.emit(f"{data} = {code.use(rows.encode_value, new)}")
         self._log(data, self._newest)
         if rows.table is None:
             self._put_row(f"{code.bind(_LONG.pack, 'pack_time')}({self._newest}) + {data}")
         else:
             code.emit(f"{code.bind(rows.table.put_timed, 'put_timed')}({self._row_key}, {self._newest}, {data})")
+        if rows.exact_value is None and code.has_children:
+            code.emit(f"{new} = {code.use(rows.decode_value, data)}")
 
     def _put_row(self, row: str) -> None:
         self._code.emit(f"{self._code.bind(self._rows.put, 'put_row')}({self._row_key}, {row})")

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .counting import count_aggregator, count_initializer
-from .table_store import private_copy
 
 if TYPE_CHECKING:
     from ..fusion import LoopCode, Names
@@ -28,16 +27,15 @@ class FusedUpdate(ABC):
         self._look_up(f"{old} = {'0' if is_count else code.bind(initializer, 'initializer') + '()'}")
         if is_count:
             code.emit(f"{new} = {old} + 1")
-            self._put(may_delete=False)
         else:
             code.emit(f"{new} = {code.bind(aggregator, 'aggregator')}({names.key}, {names.value}, {old})")
-            self._put_private(names.value)
+        self._put(is_count)
 
     def reduce(self, reducer: Callable[[Any, Any], Any], names: Names) -> None:
         """Write new = reducer(old, value), or the value itself for a new key."""
         new, value = self._new, names.value
         self._look_up(f"{new} = {value}", f"{new} = {self._code.bind(reducer, 'reducer')}({self._old}, {value})")
-        self._put_private(value)
+        self._put(is_count=False)
 
     def _look_up(self, for_a_new_key: str, for_a_known_key: str | None = None) -> None:
         code = self._code
@@ -49,13 +47,6 @@ class FusedUpdate(ABC):
             self._unpack()
             if for_a_known_key is not None:
                 code.emit(for_a_known_key)
-
-    def _put_private(self, value: str) -> None:
-        """Put the new value, or a copy if it is the record's own, which others have too."""
-        code, new = self._code, self._new
-        with code.block(f"if {new} is {value}:"):
-            code.emit(f"{new} = {code.bind(private_copy, 'private_copy')}({value})")
-        self._put(may_delete=True)
 
     @abstractmethod
     def _find(self) -> None:
@@ -71,8 +62,8 @@ class FusedUpdate(ABC):
             self._code.emit(f"{self._newest} = timestamp")
 
     @abstractmethod
-    def _put(self, may_delete: bool) -> None:
-        """Write what becomes of the new value and the newest timestamp. may_delete: the value may be None."""
+    def _put(self, is_count: bool) -> None:
+        """Write what becomes of the new value and the newest timestamp. is_count: it is a count, never None."""
 
 
 def counts(initializer: Callable[[], Any], aggregator: Callable[..., Any]) -> bool:

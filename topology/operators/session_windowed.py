@@ -9,7 +9,7 @@ from ..records import Change, Headers, ValueAndTimestamp, Windowed
 from ..task_context import Process
 from .aggregate import Aggregator, Initializer
 from .operator import NodeContext
-from .table_store import private_copy
+from .table_store import as_read
 from .value_getters import KTableValueGetter, KTableValueGetterSupplier
 from .window_close import CloseEmitter, EmitRange
 from .windowed import EmitStrategy, WindowedAggregator
@@ -61,7 +61,7 @@ class KStreamSessionWindowAggregate(WindowedAggregator):
         )
         update = self._compile_update(node)
         emitter = _SessionEmitter(node, self.store_name, _SessionRange()) if self.on_close else None
-        send_old, stream_time = self.send_old_values, -1
+        send_old, stream_time, copy = self.send_old_values, -1, as_read(node.store(self.store_name))
 
         def aggregate(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             nonlocal stream_time
@@ -72,7 +72,8 @@ class KStreamSessionWindowAggregate(WindowedAggregator):
             close_time = stream_time - grace_ms - gap
             start = end = timestamp
             merged = list(find_sessions(key, timestamp - gap, timestamp + gap))
-            replaced = [(session, private_copy(old)) for session, old in merged] if send_old else merged
+            # The merger may change its own in place.
+            replaced = [(session, copy(old)) for session, old in merged] if send_old else merged
             aggregate = initializer()
             for (_, session_start, session_end), session_aggregate in merged:
                 aggregate = merger(key, aggregate, session_aggregate)
@@ -95,7 +96,7 @@ class KStreamSessionWindowAggregate(WindowedAggregator):
         """Return what replaces the merged sessions: (session, value, aggregate, merged, timestamp, headers) -> None."""
         task, forward, aggregator = node.task, node.forward, self.aggregator
         store = node.store(self.store_name)
-        put, remove = store.put_owned, store.remove
+        put_held, remove, hold, read = store.put_held, store.remove, store.values.hold, store.values.read
         forwards = not self.on_close and self._forwards_itself(node, store)
         send_old = self.send_old_values
 
@@ -109,14 +110,12 @@ class KStreamSessionWindowAggregate(WindowedAggregator):
                     remove(old_session)
                     if forwards:
                         forward(old_session, Change(None, old if send_old else None), old_session[2], None)
-            new = aggregator(session[0], value, aggregate)
-            if new is value:
-                new = private_copy(value)  # others have this record's value too, and the store keeps the aggregate
+            held = hold(aggregator(session[0], value, aggregate))
             task.timestamp = timestamp
             task.headers = headers
-            put(session, new)
+            put_held(session, held)
             if forwards:
-                forward(session, Change(new, None), session[2], None)
+                forward(session, Change(read(held), None), session[2], None)
 
         return update
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 from ..errors import StreamsError
-from ..records import Change, Headers, ValueAndTimestamp, Windowed
+from ..records import Headers, ValueAndTimestamp, Windowed
 from ..task_context import Process
 from .aggregate import Aggregator, Initializer
 from .operator import NodeContext
-from .table_store import forwards_itself, private_copy
+from .table_store import as_read
 from .window_close import NEVER, CloseEmitter, EmitRange
-from .windowed import EmitStrategy, WindowedAggregator
+from .windowed import EmitStrategy, WindowedAggregator, window_updater
 
 
 class SlidingWindowsLike(Protocol):
@@ -105,8 +105,8 @@ class _SlidingWindowProcessor:
         self.aggregator = operator.aggregator
         self.emitter = emitter
         self.store = node.store(operator.store_name)
-        self.forwards = emitter is None and forwards_itself(node, self.store, operator.send_old_values)
-        self.send_old_values = operator.send_old_values and self.forwards
+        self.as_read = as_read(self.store)
+        self.put, self.wants_old = window_updater(node, self.store, operator.send_old_values, emitter is not None)
         self.stream_time = -1
         node.remembers(lambda: self.stream_time, lambda value: setattr(self, "stream_time", value))
 
@@ -143,7 +143,7 @@ class _SlidingWindowProcessor:
                 found.right_exists = True
             elif end > timestamp:
                 if found.right_row is None:
-                    found.right_row = _copy_row(row)
+                    found.right_row = self.copy(row)
                 self.update(record, start, row)
             elif end == timestamp:
                 found.left_exists = True
@@ -153,7 +153,7 @@ class _SlidingWindowProcessor:
                     return  # The record's timestamp was there before: its other windows exist.
                 found.previous_timestamp = newest
             else:
-                found.left_aggregate, found.previous_timestamp = private_copy(row[0]), row[1]
+                found.left_aggregate, found.previous_timestamp = row
                 break
         self.create_windows(record, found)
 
@@ -161,12 +161,11 @@ class _SlidingWindowProcessor:
         """Create the right window of the record before, then the left and the right window of this one."""
         timestamp, previous = record.timestamp, found.previous_timestamp
         if previous is not None and previous + 1 not in found.starts and previous + 1 + self.difference >= timestamp:
-            self.update(record, previous + 1, ValueAndTimestamp(self.initializer(), timestamp))
+            self.update(record, previous + 1, None)
         if not found.left_exists:
             start = timestamp - self.difference
             others = previous is not None and start <= previous
-            aggregate = found.left_aggregate if others else self.initializer()
-            self.update(record, start, ValueAndTimestamp(aggregate, timestamp))
+            self.update(record, start, ValueAndTimestamp(found.left_aggregate, timestamp) if others else None)
         self.create_right_window(record, found)
 
     def process_early(self, record: _Input) -> None:
@@ -181,18 +180,18 @@ class _SlidingWindowProcessor:
                 if row[1] < timestamp:
                     found.previous_timestamp = row[1]
             elif start <= timestamp:
-                found.right_row = _copy_row(row)
+                found.right_row = self.copy(row)
                 self.update(record, start, row)
             else:
                 found.right_exists = True
         if found.right_row is None and combined is not None and combined[1] > timestamp:
             # Nothing begins between 0 and the record, so what the combined window holds came after the record.
-            found.right_row = _copy_row(combined)
+            found.right_row = self.copy(combined)
         self.create_right_window(record, found)
         previous = found.previous_timestamp
         if previous is not None and previous + 1 not in found.starts:
-            self.update(record, previous + 1, ValueAndTimestamp(self.initializer(), timestamp))
-        self.update(record, 0, combined or ValueAndTimestamp(self.initializer(), timestamp))
+            self.update(record, previous + 1, None)
+        self.update(record, 0, combined)
 
     def create_right_window(self, record: _Input, found: _Found) -> None:
         """Create the record's right window if other records are in it and it does not exist; this one is not in it."""
@@ -200,35 +199,32 @@ class _SlidingWindowProcessor:
         if found.right_exists or row is None or row[1] <= record.timestamp:
             return
         start = record.timestamp + 1
-        self.put(record, row, start)
-        if self.forwards:
-            windowed = Windowed(record.key, start, start + self.difference)
-            self.node.forward(windowed, Change(row[0], None), row[1], record.headers)
+        window = Windowed(record.key, start, start + self.difference)
+        self.put(window, row[0], None, row[1], record.timestamp, record.headers)
 
     def rows(self, record: _Input, earliest_start: int) -> list[tuple[int, ValueAndTimestamp]]:
         """Return start and row of the key's windows, latest first; the record's right window included."""
         return list(self.store.backward_fetch_range(record.key, earliest_start, record.timestamp + 1))
 
-    def update(self, record: _Input, start: int, row: ValueAndTimestamp) -> None:
-        """Aggregate the record into one window, unless that is closed."""
+    def update(self, record: _Input, start: int, row: ValueAndTimestamp | None) -> None:
+        """Aggregate the record into one window, unless that is closed; row: what it holds, None if it is new."""
         end = start + self.difference
         if end < record.close_time:
             self.node.dropped("expired window")
             return
-        old, newest = row
-        sent_old = private_copy(old) if self.send_old_values else None
-        newest = record.timestamp if old is None else max(record.timestamp, newest)
+        sent_old = None
+        if row is None:
+            old, newest = self.initializer(), record.timestamp
+            if self.wants_old:
+                sent_old = self.initializer()
+        else:
+            old, newest = row
+            newest = record.timestamp if old is None else max(record.timestamp, newest)
+            if self.wants_old and old is not None:
+                sent_old = self.as_read(old)  # the aggregator may change its own in place
         new = self.aggregator(record.key, record.value, old)
-        self.put(record, None if new is None else ValueAndTimestamp(new, newest), start)
-        if self.forwards:
-            self.node.forward(Windowed(record.key, start, end), Change(new, sent_old), newest, record.headers)
+        self.put(Windowed(record.key, start, end), new, sent_old, newest, record.timestamp, record.headers)
 
-    def put(self, record: _Input, row: ValueAndTimestamp | None, start: int) -> None:
-        """Write a window as the record's doing."""
-        self.task.timestamp = record.timestamp
-        self.task.headers = record.headers
-        self.store.put(record.key, row, start)
-
-
-def _copy_row(row: ValueAndTimestamp) -> ValueAndTimestamp:
-    return ValueAndTimestamp(private_copy(row[0]), row[1])
+    def copy(self, row: ValueAndTimestamp) -> ValueAndTimestamp:
+        """Return a row whose value the aggregator may change while this one is needed too."""
+        return ValueAndTimestamp(self.as_read(row[0]), row[1])

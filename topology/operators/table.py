@@ -8,7 +8,7 @@ from typing import Any
 from ..records import Change, Headers, ValueAndTimestamp
 from ..task_context import Process
 from .operator import NodeContext, Operator
-from .table_store import IS_LATEST, NOT_PUT, KTableMaterializedValueGetterSupplier, TableStore, forwards_itself
+from .table_store import KTableMaterializedValueGetterSupplier, TableStore
 from .value_getters import KTableValueGetter, KTableValueGetterSupplier, Table
 
 
@@ -52,22 +52,16 @@ class KTableSource(Operator):
         return source
 
     def _compile_materialized(self, node: NodeContext, store_name: str) -> Process:
-        task, forward, dropped = node.task, node.forward, node.dropped
-        store = TableStore(node, store_name)
-        get, put = store.get, store.put
-        forwards = forwards_itself(node, store.store, self.send_old_values)
-        send_old = self.send_old_values and forwards
+        dropped, store = node.dropped, TableStore(node, store_name)
+        get = store.get
+        update, wants_old = store.updater(node, self.send_old_values)
 
         def source(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             if key is None:
                 dropped("null key")
                 return
-            row = get(key) if send_old else None
-            task.timestamp = timestamp
-            task.headers = headers
-            code = put(key, value, timestamp)
-            if forwards and code != NOT_PUT:
-                forward(key, Change(value, None if row is None else row[0], code == IS_LATEST), timestamp, headers)
+            row = get(key) if wants_old else None
+            update(key, value, None if row is None else row[0], timestamp, timestamp, headers)
 
         return source
 
@@ -132,11 +126,10 @@ class KTableStep(Operator):
         return step
 
     def _compile_materialized(self, node: NodeContext, store_name: str) -> Process:
-        task, forward, value_of = node.task, node.forward, self.value_function()
-        send_old, skips = self.send_old_values, self.skips_nothing_to_nothing
+        value_of, send_old, skips = self.value_function(), self.send_old_values, self.skips_nothing_to_nothing
         store = TableStore(node, store_name)
-        get, put = store.get, store.put
-        forwards = forwards_itself(node, store.store, send_old)
+        get = store.get
+        update, _ = store.updater(node, send_old)
 
         def step(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
             new = change[0]
@@ -144,13 +137,8 @@ class KTableStep(Operator):
                 new = value_of(key, new)
             row = get(key) if send_old else None
             old = None if row is None else row[0]
-            if skips and new is None and old is None:
-                return
-            task.timestamp = timestamp
-            task.headers = headers
-            code = put(key, new, timestamp)
-            if forwards and code != NOT_PUT:
-                forward(key, Change(new, old, code == IS_LATEST), timestamp, headers)
+            if not (skips and new is None and old is None):
+                update(key, new, old, timestamp, timestamp, headers)
 
         return step
 

@@ -11,14 +11,7 @@ from ..task_context import Process
 from .aggregate import Aggregator, Initializer, Reducer
 from .operator import NodeContext, Operator
 from .stateless import not_a_pair
-from .table_store import (
-    IS_LATEST,
-    NOT_PUT,
-    KTableMaterializedValueGetterSupplier,
-    TableStore,
-    forwards_itself,
-    private_copy,
-)
+from .table_store import KTableMaterializedValueGetterSupplier, TableStore
 from .value_getters import KTableValueGetter, KTableValueGetterSupplier, Table
 
 #: Versions of Kafka Streams that cannot read an update with both values (KIP-904): they need two records.
@@ -137,19 +130,17 @@ class KTableAggregate(KTableAggregator):
 
     def compile(self, node: NodeContext) -> Process:
         """See Operator.compile."""
-        task, forward, store_name = node.task, node.forward, self.store_name
-        initializer, add, remove = self.initializer, self.add, self.remove
+        store_name, initializer, add, remove = self.store_name, self.initializer, self.add, self.remove
         store = TableStore(node, store_name)
-        get, put = store.get_for_update, store.put
-        forwards = forwards_itself(node, store.store, self.send_old_values)
-        send_old = self.send_old_values and forwards
+        get, as_read = store.get, store.as_read
+        update, wants_old = store.updater(node, self.send_old_values)
 
         def aggregate(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
             if key is None:
                 raise _null_key("aggregate", store_name)
             row = get(key)
             aggregate, row_timestamp = (None, timestamp) if row is None else row
-            sent_old = private_copy(aggregate) if send_old else None
+            sent_old = as_read(aggregate) if wants_old and row is not None else None
             newest = timestamp
             if change[1] is not None and aggregate is not None:
                 aggregate = remove(key, change[1], aggregate)
@@ -157,11 +148,7 @@ class KTableAggregate(KTableAggregator):
             if change[0] is not None:
                 aggregate = add(key, change[0], initializer() if aggregate is None else aggregate)
                 newest = max(timestamp, row_timestamp)
-            task.timestamp = timestamp
-            task.headers = headers
-            code = put(key, aggregate, newest)
-            if forwards and code != NOT_PUT:
-                forward(key, Change(aggregate, sent_old, code == IS_LATEST), newest, headers)
+            update(key, aggregate, sent_old, newest, timestamp, headers)
 
         return aggregate
 
@@ -176,19 +163,17 @@ class KTableReduce(KTableAggregator):
 
     def compile(self, node: NodeContext) -> Process:
         """See Operator.compile."""
-        task, forward, store_name = node.task, node.forward, self.store_name
-        add, remove = self.add_reducer, self.remove_reducer
+        store_name, add, remove = self.store_name, self.add_reducer, self.remove_reducer
         store = TableStore(node, store_name)
-        get, put = store.get_for_update, store.put
-        forwards = forwards_itself(node, store.store, self.send_old_values)
-        send_old = self.send_old_values and forwards
+        get, as_read = store.get, store.as_read
+        update, wants_old = store.updater(node, self.send_old_values)
 
         def reduce(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
             if key is None:
                 raise _null_key("reduce", store_name)
             row = get(key)
             aggregate, row_timestamp = (None, timestamp) if row is None else row
-            sent_old = private_copy(aggregate) if send_old else None
+            sent_old = as_read(aggregate) if wants_old and row is not None else None
             newest = timestamp
             if change[1] is not None and aggregate is not None:
                 aggregate = remove(aggregate, change[1])
@@ -199,11 +184,7 @@ class KTableReduce(KTableAggregator):
                 else:
                     aggregate = add(aggregate, change[0])
                     newest = max(timestamp, row_timestamp)
-            task.timestamp = timestamp
-            task.headers = headers
-            code = put(key, aggregate, newest)
-            if forwards and code != NOT_PUT:
-                forward(key, Change(aggregate, sent_old, code == IS_LATEST), newest, headers)
+            update(key, aggregate, sent_old, newest, timestamp, headers)
 
         return reduce
 

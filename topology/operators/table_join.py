@@ -9,7 +9,7 @@ from typing import Any
 from ..records import Change, Headers, ValueAndTimestamp
 from ..task_context import Process
 from .operator import NodeContext, Operator
-from .table_store import IS_LATEST, NOT_PUT, KTableMaterializedValueGetterSupplier, TableStore, forwards_itself
+from .table_store import KTableMaterializedValueGetterSupplier, TableStore
 from .value_getters import Getter, KTableValueGetter, KTableValueGetterSupplier, Table
 
 Joiner = Callable[[Any, Any], Any]
@@ -252,18 +252,10 @@ class KTableKTableJoinMerger(Operator):
         return merge
 
     def _compile_materialized(self, node: NodeContext, store_name: str) -> Process:
-        task, forward, send_old = node.task, node.forward, self.send_old_values
-        store = TableStore(node, store_name)
-        put = store.put
-        forwards = forwards_itself(node, store.store, send_old)
+        update, wants_old = TableStore(node, store_name).updater(node, self.send_old_values)
 
         def merge(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
-            new = change[0]
-            task.timestamp = timestamp
-            task.headers = headers
-            code = put(key, new, timestamp)
-            if forwards and code != NOT_PUT:
-                forward(key, Change(new, change[1] if send_old else None, code == IS_LATEST), timestamp, headers)
+            update(key, change[0], change[1] if wants_old else None, timestamp, timestamp, headers)
 
         return merge
 

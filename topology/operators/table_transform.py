@@ -10,14 +10,7 @@ from ..records import Change, Headers, ValueAndTimestamp
 from ..task_context import Process
 from .operator import NodeContext, Operator
 from .processor_operator import forwarding_disabled_context
-from .table_store import (
-    IS_LATEST,
-    NO_TIMESTAMP,
-    NOT_PUT,
-    KTableMaterializedValueGetterSupplier,
-    TableStore,
-    forwards_itself,
-)
+from .table_store import NO_TIMESTAMP, KTableMaterializedValueGetterSupplier, TableStore
 from .value_getters import Getter, GetterAsOf, KTableValueGetter, KTableValueGetterSupplier, Table
 
 #: (key, value or None) -> new value or None.
@@ -81,20 +74,16 @@ class KTableTransformValues(Operator):
         return transform_values
 
     def _compile_materialized(self, node: NodeContext, transform: Transform, store_name: str) -> Process:
-        task, forward, send_old = node.task, node.forward, self.send_old_values
-        store = TableStore(node, store_name)
-        get, put = store.get, store.put
-        forwards = forwards_itself(node, store.store, send_old)
+        task, store = node.task, TableStore(node, store_name)
+        get = store.get
+        update, wants_old = store.updater(node, self.send_old_values)
 
         def transform_values(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
             task.timestamp = timestamp
             task.headers = headers
             new = transform(key, change[0])
-            row = get(key) if send_old else None
-            code = put(key, new, timestamp)
-            if forwards and code != NOT_PUT:
-                old = None if row is None else row[0]
-                forward(key, Change(new, old, code == IS_LATEST), timestamp, headers)
+            row = get(key) if wants_old else None
+            update(key, new, None if row is None else row[0], timestamp, timestamp, headers)
 
         return transform_values
 

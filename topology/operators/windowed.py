@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -10,10 +10,10 @@ from ..errors import TopologyError
 from ..records import Change, Headers, ValueAndTimestamp, Window, Windowed
 from ..store_interfaces import Cells, StoreKind
 from ..task_context import Process
-from .aggregate import Aggregator, Initializer, new_row
-from .fused_cells import FusedCell, cached_store
+from .aggregate import Aggregator, Initializer
+from .fused_cells import FusedCell, cached_store, exact_key
 from .operator import NodeContext, Operator
-from .table_store import forwards_itself, private_copy
+from .table_store import as_read, forwards_itself
 from .value_getters import KTableValueGetter, KTableValueGetterSupplier
 from .window_close import CloseEmitter, EmitRange
 
@@ -157,7 +157,7 @@ class KStreamWindowAggregate(WindowedAggregator):
         with code.block("else:"):
             self._write_cache_key(code, cells, names.key, cache_key)
             with code.block(f"if {cache_key} is not None:"):
-                FusedCell(code, cells, cache_key).aggregate(self.initializer, self.aggregator, names)
+                FusedCell(code, cells, cache_key, windowed=True).aggregate(self.initializer, self.aggregator, names)
             with code.block("else:"):
                 code.drop("expired window")
         return True
@@ -167,43 +167,59 @@ class KStreamWindowAggregate(WindowedAggregator):
         observed, size_ms = self.observed(code.context), self.windows.size_ms
         late_ms = self.windows.grace_ms + size_ms
         if cells.table is not None and late_ms <= LATE_MAX_MS:
-            find = code.bind(cells.table.tumbling_windows(observed, size_ms, late_ms).cache_key, "cache_key")
+            exact = cells.exact_key_type, cells.exact_key
+            find = code.bind(cells.table.tumbling_windows(observed, size_ms, late_ms, *exact).cache_key, "cache_key")
             code.emit(f"{cache_key} = {find}({key}, timestamp)")
             return
         newest, start = code.bind(observed, "observed"), code.fresh("start")
         with code.block(f"if timestamp > {newest}[0]:"):
             code.emit(f"{newest}[0] = timestamp")
         code.emit(f"{start} = timestamp - timestamp % {size_ms}")
-        code.emit(f"{cache_key} = ({key}, {start}) if {start} > {newest}[0] - {late_ms} else None")
+        inside = exact_key(code, cells, key)
+        code.emit(f"{cache_key} = ({inside}, {start}) if {start} > {newest}[0] - {late_ms} else None")
 
     def _compile_update(self, node: NodeContext) -> Any:
         """Return what aggregates a record into one window: (key, value, timestamp, headers, start, end) -> None."""
-        task, forward = node.task, node.forward
         initializer, aggregator = self.initializer, self.aggregator
         store = node.store(self.store_name)
-        fetch, put = store.fetch_for_update, store.put_owned
-        forwards = not self.on_close and forwards_itself(node, store, self.send_old_values)
-        send_old = self.send_old_values and forwards
+        fetch, copy = store.fetch, as_read(store)
+        put, wants_old = window_updater(node, store, self.send_old_values, self.on_close)
 
         def update(key: Any, value: Any, timestamp: int, headers: Headers, start: int, end: int) -> None:
-            row = fetch(key, start)
+            row, sent_old = fetch(key, start), None
             if row is None:
                 old, newest = initializer(), timestamp
+                if wants_old:
+                    sent_old = initializer()
             else:
                 old, newest = row
                 if timestamp > newest:
                     newest = timestamp
-            sent_old = private_copy(old) if send_old else None
+                if wants_old:
+                    sent_old = copy(old)  # the aggregator may change its own in place
             new = aggregator(key, value, old)
-            if new is value:
-                new = private_copy(value)  # others have this record's value too, and the store keeps the aggregate
-            task.timestamp = timestamp
-            task.headers = headers
-            put(key, None if new is None else new_row(ValueAndTimestamp, (new, newest)), start)
-            if forwards:
-                forward(Windowed(key, start, end), Change(new, sent_old), newest, headers)
+            put(Windowed(key, start, end), new, sent_old, newest, timestamp, headers)
 
         return update
+
+
+def window_updater(
+    node: NodeContext, store: Any, send_old_values: bool, on_close: bool
+) -> tuple[Callable[[Windowed, Any, Any, int, int, Headers], None], bool]:
+    """Return what TableStore.updater returns, for a window store; the key is a windowed one."""
+    task, forward, put_held = node.task, node.forward, store.put_held
+    hold, read = store.values.hold_plain, store.values.read_plain
+    forwards = not on_close and forwards_itself(node, store, send_old_values)
+
+    def update(window: Windowed, new: Any, old: Any, newest: int, timestamp: int, headers: Headers) -> None:
+        held = None if new is None else hold(new)
+        task.timestamp = timestamp
+        task.headers = headers
+        put_held(window[0], None if held is None else (held, newest), window[1])
+        if forwards:
+            forward(window, Change(None if held is None else read(held), old), newest, headers)
+
+    return update, send_old_values and forwards
 
 
 class _TimeWindowRange(EmitRange):
