@@ -54,6 +54,28 @@ class CountsCheck(Check):
         return None
 
 
+class LatestCheck(Check):
+    """The last value of each key is the expected one, byte by byte."""
+
+    def __init__(self, expected: Mapping[bytes, bytes]) -> None:
+        self._expected = expected
+        self._latest: dict[bytes, bytes] = {}
+
+    def read(self, key: bytes, value: bytes) -> None:
+        self._latest[key] = value
+
+    def problem(self) -> str | None:
+        keys = self._expected.keys() | self._latest.keys()
+        wrong = [key for key in keys if self._latest.get(key) != self._expected.get(key)]
+        if not wrong:
+            return None
+        key = min(wrong)
+        return (
+            f"{len(wrong)} of {len(keys)} keys have the wrong last value, e.g. {key!r}: {self._latest.get(key)!r} instead "
+            f"of {self._expected.get(key)!r}"
+        )
+
+
 @dataclass(slots=True)
 class RowSum:
     """How many rows there are, and the sum of their hashes: Python's own, of use only in this process."""

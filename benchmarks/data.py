@@ -65,6 +65,15 @@ class Workload:
         counts = Counter((timestamp(n) // WINDOW_MS * WINDOW_MS, user) for n, user in enumerate(self.users()))
         return Counter({b"k%06d" % user + start.to_bytes(8): count for (start, user), count in counts.items()})
 
+    def totals(self) -> dict[bytes, bytes]:
+        """Return number and sum of the purchases by key, as JSON."""
+        numbers: Counter[bytes] = Counter()
+        sums: Counter[bytes] = Counter()
+        for key, value, _ in self.purchases():
+            numbers[key] += 1
+            sums[key] += orjson.loads(value)["amount"]
+        return {key: orjson.dumps({"n": number, "sum": sums[key]}) for key, number in numbers.items()}
+
     def doubled_purchases(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield what is left of map and filter: purchases of an odd amount, with its double as ``x``."""
         for key, value, _ in self.purchases():

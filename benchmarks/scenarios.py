@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
-from benchmarks.checks import Check, CountsCheck, RowsCheck, RowSum, sum_of_rows
+from benchmarks.checks import Check, CountsCheck, LatestCheck, RowsCheck, RowSum, sum_of_rows
 from benchmarks.data import Workload
 
 
@@ -33,6 +33,11 @@ def _counts(workload: Workload) -> Mapping[bytes, int]:
 @cache
 def _windowed_counts(workload: Workload) -> Mapping[bytes, int]:
     return workload.windowed_counts()
+
+
+@cache
+def _totals(workload: Workload) -> Mapping[bytes, bytes]:
+    return workload.totals()
 
 
 @cache
@@ -67,6 +72,12 @@ SCENARIOS = (
         "count by 10 s window, cache",
         "windowed_count",
         lambda workload: CountsCheck(_windowed_counts(workload)),
+    ),
+    Scenario(
+        "aggregate",
+        "aggregate into a dict, cache",
+        "aggregate",
+        lambda workload: LatestCheck(_totals(workload)),
     ),
     Scenario(
         "map-filter",

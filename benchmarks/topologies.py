@@ -73,6 +73,19 @@ def windowed_count() -> Topology:
     return builder.build()
 
 
+def aggregate() -> Topology:
+    """Number and sum of the purchases of each user, in a dict."""
+    builder = StreamsBuilder()
+    (
+        builder.stream(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(Purchase))
+        .group_by_key()
+        .aggregate(lambda: {"n": 0, "sum": 0}, add_purchase, store="totals", value_serde=Serdes.json())
+        .to_stream()
+        .to(os.environ[OUTPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json())
+    )
+    return builder.build()
+
+
 def map_filter() -> Topology:
     """Keep the purchases of an odd amount and add its double."""
     builder = StreamsBuilder()
@@ -119,6 +132,13 @@ def table_join_dicts() -> Topology:
         .to(os.environ[OUTPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json())
     )
     return builder.build()
+
+
+def add_purchase(_key: str, purchase: Purchase, totals: dict[str, int]) -> dict[str, int]:
+    """Add a purchase to its user's totals."""
+    totals["n"] += 1
+    totals["sum"] += purchase.amount
+    return totals
 
 
 def with_city(purchase: dict[str, Any], user: dict[str, Any]) -> dict[str, Any]:

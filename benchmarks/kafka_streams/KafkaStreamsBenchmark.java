@@ -16,6 +16,7 @@ import org.apache.kafka.common.utils.Bytes;
 import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.kstream.Consumed;
+import org.apache.kafka.streams.kstream.Grouped;
 import org.apache.kafka.streams.kstream.Joined;
 import org.apache.kafka.streams.kstream.KStream;
 import org.apache.kafka.streams.kstream.KTable;
@@ -42,6 +43,9 @@ public class KafkaStreamsBenchmark {
     /** What becomes of it. */
     public record DoubledPurchase(String user, int amount, String page, long ts, int x) {}
 
+    /** Number and sum of a user's purchases. */
+    public record Totals(long n, long sum) {}
+
     /** A user, as the table's JSON has it. */
     public record User(String name, String city) {}
 
@@ -61,6 +65,7 @@ public class KafkaStreamsBenchmark {
         switch (arguments[0]) {
             case "count" -> count(builder, input, output);
             case "windowed_count" -> windowedCount(builder, input, output);
+            case "aggregate" -> aggregate(builder, input, output);
             case "map_filter" -> mapFilter(builder, input, output);
             case "table_join" -> tableJoin(builder, input, System.getenv("BENCHMARK_TABLE"), output);
             default -> throw new IllegalArgumentException("no such topology: " + arguments[0]);
@@ -124,6 +129,19 @@ public class KafkaStreamsBenchmark {
             .count(Materialized.<String, Long, WindowStore<Bytes, byte[]>>as("counts"))
             .toStream()
             .to(output, Produced.valueSerde(Serdes.Long()));
+    }
+
+    private static void aggregate(StreamsBuilder builder, String input, String output) {
+        builder.stream(input, Consumed.with(Serdes.String(), json(Purchase.class)))
+            .groupByKey(Grouped.with(Serdes.String(), json(Purchase.class)))
+            .aggregate(
+                () -> new Totals(0, 0),
+                (key, purchase, totals) -> new Totals(totals.n() + 1, totals.sum() + purchase.amount()),
+                Materialized.<String, Totals, KeyValueStore<Bytes, byte[]>>as("totals")
+                    .withKeySerde(Serdes.String())
+                    .withValueSerde(json(Totals.class)))
+            .toStream()
+            .to(output, Produced.with(Serdes.String(), json(Totals.class)));
     }
 
     private static void mapFilter(StreamsBuilder builder, String input, String output) {
