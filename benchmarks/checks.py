@@ -71,8 +71,8 @@ class LatestCheck(Check):
             return None
         key = min(wrong)
         return (
-            f"{len(wrong)} of {len(keys)} keys have the wrong last value, e.g. {key!r}: {self._latest.get(key)!r} instead "
-            f"of {self._expected.get(key)!r}"
+            f"{len(wrong)} of {len(keys)} keys have the wrong last value, e.g. {key!r}: {self._latest.get(key)!r} "
+            f"instead of {self._expected.get(key)!r}"
         )
 
 
