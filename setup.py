@@ -9,7 +9,7 @@ except ImportError:
 else:
     # The same are kernel.MODULES.
     MODULES = (
-        *("buffers", "cells", "rows", "messages", "record_batches", "fetch"),
+        *("codecs", "buffers", "cells", "rows", "messages", "record_batches", "fetch"),
         *("sinks", "produce", "record_accumulator"),
     )
     extensions = cythonize(

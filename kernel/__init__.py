@@ -1,10 +1,11 @@
 """The compiled kernel: what is done for each record, in C. Optional; docs/kernel.md says when it is there.
 
-cells: of record caches. rows: of stores, between two commits. messages: a loop's way through a batch. record_batches:
-what brokers answer to Fetch requests. fetch: records straight from librdkafka. sinks: from objects to a producer's
-records. produce: records straight to librdkafka. record_accumulator: batches for Produce requests of our own. buffers:
-memory that is kept for the next record. Each is None where it is not built, or with ``PENSTOCK_KERNEL=off``.
-Nothing depends on them but speed: what they do stands in Python too, where they are used, or in librdkafka.
+codecs: serializers that look at what they write. cells: of record caches. rows: of stores, between two commits.
+messages: a loop's way through a batch. record_batches: what brokers answer to Fetch requests. fetch: records straight
+from librdkafka. sinks: from objects to a producer's records. produce: records straight to librdkafka.
+record_accumulator: batches for Produce requests of our own. buffers: memory that is kept for the next record. Each is
+None where it is not built, or with ``PENSTOCK_KERNEL=off``. Nothing depends on them but speed: what they do stands in
+Python too, where they are used, or in librdkafka.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ if __name__ != "penstock.kernel":
 
 #: ``off``: do without the compiled code.
 VARIABLE = "PENSTOCK_KERNEL"
-MODULES = ("buffers", "cells", "rows", "messages", "record_batches", "fetch", "sinks", "produce", "record_accumulator")
+MODULES = (
+    *("codecs", "buffers", "cells", "rows", "messages", "record_batches", "fetch"),
+    *("sinks", "produce", "record_accumulator"),
+)
 
 
 def __getattr__(name: str) -> Any:

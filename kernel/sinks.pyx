@@ -142,10 +142,11 @@ cdef class WindowedSink:
         cdef Py_ssize_t size = 0
         cdef uint64_t time
         cdef int i
-        if key is not None:
-            if not (self.has_texts and is_ascii(key)):
-                key = <bytes?>self.to_key(key)
-            find_bytes(key, &data, &size)
+        if key is None:
+            raise TypeError("a windowed key is needed, not one whose key is None")
+        if not (self.has_texts and is_ascii(key)):
+            key = <bytes?>self.to_key(key)
+        find_bytes(key, &data, &size)
         made = PyBytes_FromStringAndSize(NULL, size + TIME_BYTES * len(self.times))
         cdef char *to = PyBytes_AS_STRING(made)
         if size:

@@ -10,10 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
-import orjson
-
 from penstock.topology.errors import StreamsError
-from penstock.topology.serdes import PlainSerde, as_serde
+from penstock.topology.serdes import PlainSerde, Serdes, as_serde
 
 HEXADECIMAL = "0x"
 
@@ -38,9 +36,15 @@ def read_bytes(text: str) -> bytes:
 
 def _json_or_text(text: str) -> Any:
     try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
+        return Serdes.json().deserialize("", text.encode())
+    except ValueError:
         return text
+
+
+def _boolean(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError(text)
+    return text == "true"
 
 
 #: What reads a key, and what it expects, by the name of the key serde.
@@ -49,6 +53,7 @@ _READERS: Mapping[str, tuple[Callable[[str], Any], str]] = {
     "bytes": (read_bytes, "text, or hexadecimal digits behind 0x"),
     "json": (_json_or_text, "JSON, or text"),
     "uuid": (UUID, "a UUID"),
+    "boolean": (_boolean, "true or false"),
     **dict.fromkeys(("int16", "int32", "int64"), (int, "a whole number")),
     **dict.fromkeys(("float32", "float64"), (float, "a number")),
 }
@@ -57,8 +62,8 @@ _READERS: Mapping[str, tuple[Callable[[str], Any], str]] = {
 def read_key(text: str, key_serde: Any, store: str) -> Any:
     """Return the key of a store that a text stands for; raises BadKeyError.
 
-    By the store's key serde: text, a number, bytes as in read_bytes, a UUID; with any other serde JSON, and text if it
-    is no JSON.
+    By the store's key serde: text, a number, bytes as in read_bytes, a UUID, true or false; with any other serde JSON,
+    and text if it is no JSON.
     """
     serde = as_serde(key_serde)
     name = serde.name if isinstance(serde, PlainSerde) else "json"

@@ -4,6 +4,7 @@ What a python block promises is checked:
 
 - ``expression  # -> value``, also on the next line or lines: the value's repr, whitespace aside
 - a ``text`` block right behind a python block: what that printed
+- a function of one parameter, ``builder``, declares a topology that runs, though no statement of the page may call it
 - a first line ``# name.py`` or ``# name.toml`` makes a block a file of that name, for later blocks
 """
 
@@ -18,6 +19,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from penstock import StreamsBuilder
+from penstock.testing import TopologyTestDriver
 
 _FENCE = re.compile(r"^```(\S*)[ \t]*(.*)$")
 _PROMISE = re.compile(r"#\s*->\s?(.*)$")
@@ -123,10 +127,19 @@ class Page:
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed):
                 self._run_python(block)
+                self._run_declarations(block)
             self._printed = printed.getvalue()
         elif block.language == "text" and block.follows_block:
             self.checked += 1
             assert _stripped(self._printed) == _stripped(block.text), f"{self._where(block, 0)} was not printed so"
+
+    def _run_declarations(self, block: Block) -> None:
+        """Call the functions that declare something with a builder, and start what they declared."""
+        for statement in ast.parse(block.text).body:
+            if isinstance(statement, ast.FunctionDef) and ast.unparse(statement.args) == "builder":
+                builder = StreamsBuilder()
+                self._namespace[statement.name](builder)
+                TopologyTestDriver(builder.build()).close()
 
     def _run_python(self, block: Block) -> None:
         tree = ast.parse(block.text)

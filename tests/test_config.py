@@ -103,7 +103,7 @@ def test_values_are_taken_as_text_or_typed(key: str, given: Any, value: Any) -> 
         ("application.id", "..", "it names topics"),
         ("bootstrap.servers", "localhost", "host:port"),
         ("topology.optimization", "all,none", "a list of optimizations"),
-        ("default.key.serde", "strnig", "one of bytes, float32, float64, int16"),
+        ("default.key.serde", "strnig", "one of boolean, bytes, float32, float64, int16"),
         ("rack.aware.assignment.tags", "zone", "client.tag.zone"),
         ("penstock.worker.stall.timeout.ms", 1000, "must be above max.poll.interval.ms=300000"),
     ],

@@ -197,6 +197,7 @@ INTERNAL = {
     ("Suppressed", "resolve"),
     ("StoreSupplier", "require"),
     ("Serde", "with_default"),
+    ("Serde", "with_elements"),
     ("Serde", "open_part"),
 }
 #: Where the members of the base are documented.

@@ -6,22 +6,19 @@ Inside Penstock it is wrapped, so that every serde has the attributes of Serde.
 
 from __future__ import annotations
 
-import codecs
-import re
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
-from math import inf
 from types import FunctionType
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast, overload
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast, overload
 from uuid import UUID
-
-import orjson
 
 from penstock.kernel import messages as compiled
 
-from .errors import ConfigError, SerializationError
+from . import codecs
+from .errors import ConfigError
+from .json_codec import json_decoder, json_encoder
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -31,7 +28,7 @@ ToBytes = Callable[[Any], bytes | None]
 FromBytes = Callable[[bytes | None], Any]
 
 
-class SerdeLike(Protocol):
+class UserSerdeLike(Protocol):
     """What a user's serde needs."""
 
     def serialize(self, topic: str, value: Any) -> bytes | None:
@@ -39,6 +36,10 @@ class SerdeLike(Protocol):
 
     def deserialize(self, topic: str, data: bytes | None) -> Any:
         """Return the key or value; None stays None."""
+
+
+#: What is taken wherever a serde is declared: a serde of any kind, or the name of a built-in one.
+SerdeLike: TypeAlias = UserSerdeLike | str
 
 
 class Serde(ABC, Generic[T]):
@@ -72,29 +73,37 @@ class Serde(ABC, Generic[T]):
         """Return this serde; one that wraps another takes default for what was left open."""
         return self
 
+    def with_elements(self, elements: Serde[Any] | None) -> Serde[T]:
+        """Return this serde; one of lists takes elements for the serde of its elements if that was left open."""
+        return self
+
     def open_part(self) -> str | None:
         """Return what is still left open, in words; None if the serde can be used."""
         return None
 
 
 class PlainSerde(Serde[T]):
-    """A serde whose bytes do not depend on the topic."""
+    """A serde whose bytes do not depend on the topic. encode, decode: functions that never see None.
+
+    exact_type: a type whose objects cannot be changed, and are read back as they were if they can be written; fits:
+    whether one can be, None if all can. See Serde.exact.
+    """
 
     def __init__(
         self,
         name: str,
-        serializer: ToBytes,
-        deserializer: FromBytes,
+        encode: Callable[[Any], bytes],
+        decode: Callable[[bytes], Any],
         *,
-        exact: Callable[[Any], Any] | None = None,
         exact_type: type | None = None,
+        fits: Callable[[Any], bool] | None = None,
         cacheable_keys: bool = False,
     ) -> None:
         self.name = name
-        self.serializer: ToBytes = serializer
-        self.deserializer: FromBytes = deserializer
-        self.exact = exact
+        self.serializer: ToBytes = nullable(encode)
+        self.deserializer: FromBytes = nullable(decode)
         self.exact_type = exact_type
+        self.exact = None if exact_type is None else _exact(exact_type, encode, decode, fits)
         self.cacheable_keys = cacheable_keys
 
     def serialize(self, topic: str, value: T | None) -> bytes | None:
@@ -116,7 +125,7 @@ class PlainSerde(Serde[T]):
 class UserSerde(Serde[T]):
     """A user's serde, or one of a schema registry: nothing is known about its values."""
 
-    def __init__(self, serde: SerdeLike) -> None:
+    def __init__(self, serde: UserSerdeLike) -> None:
         self.serde = serde
         self.serialize = serde.serialize  # type: ignore[method-assign]
         self.deserialize = serde.deserialize  # type: ignore[method-assign]
@@ -134,14 +143,29 @@ class UserSerde(Serde[T]):
 
 
 def as_serde(serde: SerdeLike | None) -> Serde[Any] | None:
-    """Return a user's serde as a Serde, None as None; raises TypeError for what is no serde."""
+    """Return a user's serde as a Serde, a built-in one by its name, None as None.
+
+    Raises TypeError for what is no serde, ConfigError for an unknown name.
+    """
     if serde is None or isinstance(serde, Serde):
         return serde
+    if isinstance(serde, str):
+        return _serde_named(serde)
     if isinstance(serde, type):
         raise TypeError(f"expected a serde, got the class {serde.__name__}; did you mean {serde.__name__}()?")
     if not callable(getattr(serde, "serialize", None)) or not callable(getattr(serde, "deserialize", None)):
         raise TypeError(f"a serde needs serialize(topic, value) and deserialize(topic, data), got {serde!r}")
     return UserSerde(serde)
+
+
+def _serde_named(given: str) -> Serde[Any]:
+    name = given.rpartition(".")[2].rpartition("$")[2].removesuffix("Serde").lower()
+    if name == "list":
+        return Serdes.list()
+    if name not in Serdes._BY_NAME:
+        known = ", ".join(sorted([*Serdes._BY_NAME, "list"]))
+        raise ConfigError(f'There is no serde "{given}"; known are {known}')
+    return Serdes._BY_NAME[name]
 
 
 def serializer_for(serde: Serde[Any], topic: str) -> ToBytes:
@@ -174,9 +198,16 @@ def resolve_serde(serde: SerdeLike | None, config: Mapping[str, Any], is_key: bo
 def or_default(serde: Serde[Any] | None, config: Mapping[str, Any] | None, is_key: bool) -> Serde[Any] | None:
     """Return a serde with what was left open in it taken from the configuration; None if there is no default either."""
     part = (serde and serde.default_part) or ("key" if is_key else "value")
-    default = None if config is None else config.get(f"default.{part}.serde")
-    fallback = None if default is None else Serdes.of(default)
-    return fallback if serde is None else serde.with_default(fallback)
+    default = _configured(config, f"default.{part}.serde")
+    elements = _configured(config, f"default.list.{part}.serde.inner")
+    if default is not None:
+        default = default.with_elements(elements)
+    found = default if serde is None else serde.with_default(default)
+    return None if found is None else found.with_elements(elements)
+
+
+def _configured(config: Mapping[str, Any] | None, key: str) -> Serde[Any] | None:
+    return None if config is None else as_serde(config.get(key))
 
 
 class Inline(NamedTuple):
@@ -217,34 +248,14 @@ def set_inline(function: Callable[..., Any], code: Inline) -> None:
     _INLINE[function] = code
 
 
-def _encode_string(value: str | None) -> bytes | None:
-    return None if value is None else str.encode(value)
+def nullable(function: Callable[[Any], Any], code: Inline | None = None) -> Callable[[Any], Any]:
+    """Return a function that gives None for None; code: an expression for all else, if it is not a call of function."""
 
+    def call(value: Any) -> Any:
+        return None if value is None else function(value)
 
-_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
-
-
-def _replace_as_java(error: UnicodeError) -> tuple[str, int]:
-    """Read what is no UTF-8 as U+FFFD, as Java's String does: Kafka's StringDeserializer fails for no bytes."""
-    if not isinstance(error, UnicodeDecodeError):
-        raise error
-    surrogate = _SURROGATE.match(error.object, error.start)  # Python replaces each of its bytes
-    return "\ufffd", error.end if surrogate is None else surrogate.end()
-
-
-codecs.register_error("penstock.java", _replace_as_java)
-
-
-def _decode_string(data: bytes | None) -> str | None:
-    return None if data is None else str(data, "utf-8", "penstock.java")
-
-
-def _check_bytes(value: bytes | None) -> bytes | None:
-    if value is None or type(value) is bytes:
-        return value
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
-    raise SerializationError(f"Serdes.bytes() got {type(value).__name__}, not bytes")
+    _INLINE[call] = code or Inline("{call}({})", {"call": function})
+    return call
 
 
 def same(value: Any) -> Any:
@@ -252,104 +263,76 @@ def same(value: Any) -> Any:
     return value
 
 
-def _encode_json(value: Any) -> bytes | None:
-    return None if value is None else orjson.dumps(value)
+set_inline(same, ITSELF)
 
 
-def _decode_json(data: bytes | None) -> Any:
-    return None if data is None else orjson.loads(data)
-
-
-def _packed(name: str, packer: struct.Struct) -> PlainSerde[Any]:
-    """Return the serde of a number."""
-    pack, unpack = packer.pack, packer.unpack
-
-    def serialize(value: Any) -> bytes | None:
-        return None if value is None else pack(value)
-
-    def deserialize(data: bytes | None) -> Any:
-        return None if data is None else unpack(data)[0]
-
-    _INLINE[serialize] = Inline("{pack}({})", {"pack": pack})
-    _INLINE[deserialize] = Inline("{unpack}({})[0]", {"unpack": unpack})
-    return PlainSerde(name, serialize, deserialize)
-
-
-def _number(name: str, layout: str, kind: type, cacheable_keys: bool = True) -> PlainSerde[Any]:
-    """Return the serde of a number that is read as it was written: a 64-bit float, or an integer that fits."""
-    packer = struct.Struct(layout)
-    pack, unpack = packer.pack, packer.unpack
-    high: Any = 2 ** (8 * packer.size - 1) - 1 if kind is int else inf
-    low = -high - 1
+def _exact(
+    kind: type, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any], fits: Callable[[Any], bool] | None
+) -> Callable[[Any], Any]:
+    """Return Serde.exact; see PlainSerde."""
 
     def exact(value: Any) -> Any:
-        if type(value) is kind and low <= value <= high:
-            return value
-        return unpack(pack(value))[0]
+        return value if type(value) is kind and (fits is None or fits(value)) else decode(encode(value))
 
-    serde = _packed(name, packer)
-    serde.exact, serde.exact_type, serde.cacheable_keys = exact, kind, cacheable_keys
+    return exact
+
+
+def _number(name: str, layout: str, **exact: Any) -> PlainSerde[Any]:
+    """Return the serde of a number; exact: what PlainSerde takes."""
+    packer = struct.Struct(layout)
+    unpack = packer.unpack
+    encoder = codecs.float_encoder if layout in (">f", ">d") else codecs.integer_encoder
+    serde: PlainSerde[Any] = PlainSerde(name, encoder(name, packer.pack), lambda data: unpack(data)[0], **exact)
+    set_inline(serde.deserializer, Inline("{unpack}({})[0]", {"unpack": unpack}))
     return serde
 
 
-def _exact_string(value: Any) -> str | None:
-    # A text that is not ASCII may have half of a surrogate pair in it, which cannot be written.
-    return value if type(value) is str and value.isascii() else _decode_string(_encode_string(value))
+def _integer(name: str, layout: str) -> PlainSerde[int]:
+    limit = 1 << 8 * struct.calcsize(layout) - 1
+    return _number(name, layout, exact_type=int, fits=range(-limit, limit).__contains__, cacheable_keys=True)
 
 
-def _exact_bytes(value: Any) -> bytes | None:
-    return value if type(value) is bytes else _check_bytes(value)
-
-
-def _exact_uuid(value: Any) -> UUID | None:
-    return value if type(value) is UUID else _uuid_from_bytes(_uuid_to_bytes(value))
-
-
-def _uuid_to_bytes(value: UUID | None) -> bytes | None:
-    return None if value is None else str(value).encode()
-
-
-def _uuid_from_bytes(data: bytes | None) -> UUID | None:
-    return None if data is None else UUID(data.decode())
-
-
-_INLINE |= {
-    _encode_string: Inline("{encode}({})", {"encode": str.encode}),
-    _decode_string: Inline('{decode}({}, "utf-8", "penstock.java")', {"decode": bytes.decode})
-    if compiled is None
-    else Inline("{decode}({})", {"decode": compiled.decode_text}),
-    same: ITSELF,
-    _encode_json: Inline("{dumps}({})", {"dumps": orjson.dumps}),
-    _decode_json: Inline("{loads}({})", {"loads": orjson.loads}),
-}
 _STRING: PlainSerde[str] = PlainSerde(
-    "string", _encode_string, _decode_string, exact=_exact_string, exact_type=str, cacheable_keys=True
+    "string",
+    str.encode,
+    codecs.decode_string if compiled is None else compiled.decode_text,
+    exact_type=str,
+    fits=str.isascii,  # else it may have half of a surrogate pair in it
+    cacheable_keys=True,
 )
-_BYTES: PlainSerde[bytes] = PlainSerde(
-    "bytes", _check_bytes, same, exact=_exact_bytes, exact_type=bytes, cacheable_keys=True
-)
-_JSON: PlainSerde[Any] = PlainSerde("json", _encode_json, _decode_json)
+if compiled is not None:  # fusion.py knows it by this name: keys may be read as texts at once
+    set_inline(_STRING.deserializer, Inline("{decode}({})", {"decode": compiled.decode_text}))
+_BYTES: PlainSerde[bytes] = PlainSerde("bytes", codecs.check_bytes, bytes, exact_type=bytes, cacheable_keys=True)
+set_inline(_BYTES.deserializer, ITSELF)
+_JSON: PlainSerde[Any] = PlainSerde("json", json_encoder(), json_decoder())
 _UUID: PlainSerde[UUID] = PlainSerde(
-    "uuid", _uuid_to_bytes, _uuid_from_bytes, exact=_exact_uuid, exact_type=UUID, cacheable_keys=True
+    "uuid", codecs.encode_uuid, codecs.decode_uuid, exact_type=UUID, cacheable_keys=True
 )
-_INT16: PlainSerde[int] = _number("int16", ">h", int)
-_INT32: PlainSerde[int] = _number("int32", ">i", int)
-_INT64: PlainSerde[int] = _number("int64", ">q", int)
+_BOOLEAN: PlainSerde[bool] = PlainSerde(
+    "boolean", codecs.encode_boolean, codecs.decode_boolean, exact_type=bool, cacheable_keys=True
+)
+_VOID: PlainSerde[None] = PlainSerde("void", codecs.refuse_void, codecs.refuse_void)
+_INT16 = _integer("int16", ">h")
+_INT32 = _integer("int32", ">i")
+_INT64 = _integer("int64", ">q")
 # A float of 32 bits is seldom what was written: only its bytes are kept.
-_FLOAT32: PlainSerde[float] = _packed("float32", struct.Struct(">f"))
+_FLOAT32: PlainSerde[float] = _number("float32", ">f")
 # Not as keys in a cache: 0.0 and -0.0 are equal and have different bytes, NaN is not equal to itself.
-_FLOAT64: PlainSerde[float] = _number("float64", ">d", float, cacheable_keys=False)
+_FLOAT64: PlainSerde[float] = _number("float64", ">d", exact_type=float)
 
 
 class Serdes:
-    """The built-in serdes. Java's names work too: integer() is int32(), long() int64(), double() float64()."""
+    """The built-in serdes. Java's names work too: integer() is int32(), long() int64(), bytebuffer() bytes()."""
 
     _BY_NAME: ClassVar[dict[str, Serde[Any]]] = {
         "string": _STRING,
         "bytes": _BYTES,
         "bytearray": _BYTES,
+        "bytebuffer": _BYTES,
         "json": _JSON,
         "uuid": _UUID,
+        "boolean": _BOOLEAN,
+        "void": _VOID,
         "int16": _INT16,
         "short": _INT16,
         "int32": _INT32,
@@ -363,18 +346,13 @@ class Serdes:
     }
 
     @staticmethod
-    def of(serde: SerdeLike | str) -> Serde[Any]:
+    def of(serde: SerdeLike) -> Serde[Any]:
         """Return a serde by its name ("string", "int64", "long", "json" …), or a user's serde as a Serde.
 
         Java's names as they stand in configurations (``org.apache.kafka.common.serialization.Serdes$LongSerde``) work
         too. Raises ConfigError for an unknown name.
         """
-        if not isinstance(serde, str):
-            return cast("Serde[Any]", as_serde(serde))
-        name = serde.rpartition(".")[2].rpartition("$")[2].removesuffix("Serde").lower()
-        if name not in Serdes._BY_NAME:
-            raise ConfigError(f'There is no serde "{serde}"; known are {", ".join(sorted(Serdes._BY_NAME))}')
-        return Serdes._BY_NAME[name]
+        return cast("Serde[Any]", as_serde(serde))
 
     @staticmethod
     def string() -> Serde[str]:
@@ -388,29 +366,47 @@ class Serdes:
 
     @overload
     @staticmethod
-    def json() -> Serde[Any]: ...
+    def json(*, allow_nan: bool = False) -> Serde[Any]: ...
 
     @overload
     @staticmethod
-    def json(kind: type[T]) -> Serde[T]: ...
+    def json(kind: type[T], *, allow_nan: bool = False) -> Serde[T]: ...
 
     @staticmethod
-    def json(kind: Any = None) -> Serde[Any]:
-        """JSON (orjson). Tuples, dates and dataclasses can be written, and come back as what JSON has.
+    def json(kind: Any = None, *, allow_nan: bool = False) -> Serde[Any]:
+        """JSON. Tuples, dates and dataclasses can be written, and come back as what JSON has.
 
         kind: a type that values are read as, and checked against (msgspec): a ``msgspec.Struct``, a dataclass, a
-        NamedTuple, a TypedDict; see typed_json_serde. Raises ConfigError for a type that cannot be read.
+        NamedTuple, a TypedDict; see typed_json_serde. allow_nan: write and read NaN, Infinity and -Infinity, which JSON
+        does not have; else they raise SerializationError. Raises ConfigError for a type that cannot be read.
         """
-        if kind is None:
+        if kind is None and not allow_nan:
             return _JSON
         from .typed_json_serde import typed_json_serde
 
-        return typed_json_serde(kind)
+        return typed_json_serde(Any if kind is None else kind, allow_nan)
 
     @staticmethod
     def uuid() -> Serde[UUID]:
         """UUIDs as text."""
         return _UUID
+
+    @staticmethod
+    def boolean() -> Serde[bool]:
+        """One byte, 1 or 0: Java's Boolean."""
+        return _BOOLEAN
+
+    @staticmethod
+    def void() -> Serde[None]:
+        """Null and nothing else: Java's Void."""
+        return _VOID
+
+    @staticmethod
+    def list(inner: SerdeLike | None = None) -> Serde[Any]:
+        """Lists whose elements have another serde; see list_serde. Without inner: ``default.list.*.serde.inner``."""
+        from .list_serde import ListSerde
+
+        return ListSerde(inner)
 
     @staticmethod
     def int16() -> Serde[int]:
@@ -437,6 +433,7 @@ class Serdes:
         """8 bytes, IEEE 754: Java's Double."""
         return _FLOAT64
 
+    bytebuffer = bytes
     short = int16
     integer = int32
     long = int64

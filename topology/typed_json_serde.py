@@ -8,27 +8,26 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, TypeVar, cast
 
-import msgspec
 from msgspec import inspect
 
 from .errors import ConfigError
-from .serdes import Inline, Serde, set_inline
+from .json_codec import json_decoder, json_encoder
+from .serdes import Serde, nullable
 
 T = TypeVar("T")
-
-_ENCODE = msgspec.json.Encoder().encode
 
 
 class TypedJsonSerde(Serde[T]):
     """JSON objects as instances of a type: a msgspec.Struct, dataclass, NamedTuple, TypedDict, or of ``list[…]`` etc.
 
     deserialize raises msgspec.DecodeError for what is no JSON, and msgspec.ValidationError, which names the field, for
-    JSON of another type. What is written is not checked. Raises ConfigError for a type that msgspec cannot read.
+    JSON of another type. What is written is not checked. allow_nan, and what is raised for numbers: see json_codec.
+    Raises ConfigError for a type that msgspec cannot read.
     """
 
-    def __init__(self, kind: type[T]) -> None:
+    def __init__(self, kind: type[T], allow_nan: bool = False) -> None:
         try:
-            decode = msgspec.json.Decoder(kind).decode
+            decode = json_decoder(kind, allow_nan)
             described = inspect.type_info(kind)
         except TypeError as error:
             raise ConfigError(f"Serdes.json({kind!r}): {error}") from error
@@ -38,34 +37,27 @@ class TypedJsonSerde(Serde[T]):
                 "Use a msgspec.Struct, a dataclass, a NamedTuple or a TypedDict, or a serde of your own."
             )
         self.kind = kind
-
-        def serialize(value: T | None) -> bytes | None:
-            return None if value is None else _ENCODE(value)
-
-        def deserialize(data: bytes | None) -> T | None:
-            return None if data is None else decode(data)
-
-        set_inline(serialize, Inline("{encode}({})", {"encode": _ENCODE}))
-        set_inline(deserialize, Inline("{decode}({})", {"decode": decode}))
-        self.serializer = serialize
-        self.deserializer = deserialize
+        self.allow_nan = allow_nan
+        self.serializer = nullable(json_encoder(kind, allow_nan))
+        self.deserializer = nullable(decode)
 
     def serialize(self, topic: str, value: T | None) -> bytes | None:
         """See Serde.serialize."""
-        return None if value is None else _ENCODE(value)
+        return cast("Any", self.serializer)(value)  # type: ignore[no-any-return]
 
     def deserialize(self, topic: str, data: bytes | None) -> T | None:
         """See Serde.deserialize."""
         return cast("Any", self.deserializer)(data)  # type: ignore[no-any-return]
 
     def __reduce__(self) -> Any:
-        return (typed_json_serde, (self.kind,))
+        return (typed_json_serde, (self.kind, self.allow_nan))
 
     def __repr__(self) -> str:
-        return f"Serdes.json({getattr(self.kind, '__name__', self.kind)})"
+        given = [] if self.kind is Any else [str(getattr(self.kind, "__name__", self.kind))]
+        return f"Serdes.json({', '.join([*given, *(['allow_nan=True'] if self.allow_nan else [])])})"
 
 
 @cache
-def typed_json_serde(kind: type[T]) -> TypedJsonSerde[T]:
+def typed_json_serde(kind: type[T], allow_nan: bool = False) -> TypedJsonSerde[T]:
     """Return the serde of a type: the same one each time."""
-    return TypedJsonSerde(kind)
+    return TypedJsonSerde(kind, allow_nan)

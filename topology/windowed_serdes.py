@@ -106,7 +106,7 @@ class TimeWindowedSerde(WindowedSerde):
         def serialize(windowed: Windowed | None) -> bytes | None:
             if windowed is None:
                 return None
-            key, start, _ = windowed
+            key, start, _ = _windowed(windowed)
             return (inner(key) or b"") + pack(start)
 
         return serialize
@@ -141,7 +141,7 @@ class SessionWindowedSerde(WindowedSerde):
         def serialize(windowed: Windowed | None) -> bytes | None:
             if windowed is None:
                 return None
-            key, start, end = windowed
+            key, start, end = _windowed(windowed)
             return (inner(key) or b"") + pack(end, start)
 
         return serialize
@@ -158,11 +158,27 @@ class SessionWindowedSerde(WindowedSerde):
         return deserialize
 
 
+def _windowed(value: Any) -> tuple[Any, int, int]:
+    """Return a windowed key; raises SerializationError for anything else, and for one without a key."""
+    if not isinstance(value, tuple) or len(value) != 3:
+        raise SerializationError(f"a windowed key is needed, not a value of type {type(value).__name__}")
+    if value[0] is None:
+        _refuse_no_key()
+    return value
+
+
+def _refuse_no_key() -> bytes:
+    raise SerializationError("a windowed key is needed, not one whose key is None")
+
+
 def _inline(to_key: ToBytes, times: tuple[int, ...]) -> Inline:
     """Return what serializes a windowed key: see WindowedSerde."""
     key, pack = inline(to_key).of("{0}[0]"), struct.Struct(f">{len(times)}q").pack
     fields = ", ".join(f"{{0}}[{field}]" for field in times)
-    return Inline(f"(b'' if {{0}}[0] is None else {key.template}) + {{pack}}({fields})", {**key.names, "pack": pack})
+    return Inline(
+        f"({{no_key}}() if {{0}}[0] is None else {key.template}) + {{pack}}({fields})",
+        {**key.names, "pack": pack, "no_key": _refuse_no_key},
+    )
 
 
 class ChangedSerde(Serde[Change]):

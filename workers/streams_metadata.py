@@ -14,7 +14,7 @@ from penstock.topology.errors import UnknownStateStoreError
 from penstock.topology.partitioners import partition_for_key
 from penstock.topology.processor_topology import ProcessorNode, ProcessorTopology, SourceNode
 from penstock.topology.records import TopicPartition
-from penstock.topology.serdes import SerdeLike
+from penstock.topology.serdes import SerdeLike, as_serde
 
 from .control import HostsChanged
 from .topic_names import TopicNames
@@ -137,7 +137,8 @@ def _partition(key: Any, topic: str, count: int, key_serde: SerdeLike | None, pa
     if partitioner is not None:
         partition = partitioner(topic, key, None, count)
     else:
-        data = None if key_serde is None else key_serde.serialize(topic, key)
+        serde = as_serde(key_serde)
+        data = None if serde is None else serde.serialize(topic, key)
         partition = None if data is None else partition_for_key(data, count)
     if partition is None or not 0 <= partition < count:
         raise ValueError(

@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import ConfigError, Serde, Serdes, SerializationError, Windowed
+from penstock import (
+    ConfigError,
+    Materialized,
+    Serde,
+    Serdes,
+    SerializationError,
+    StreamsBuilder,
+    TimeWindows,
+    Windowed,
+)
+from penstock.testing import TopologyTestDriver
 from penstock.topology.records import Change
 from penstock.topology.serdes import (
     as_serde,
@@ -30,6 +40,9 @@ BYTES = [
     (Serdes.float64(), -0.0, b"\x80" + bytes(7)),
     (Serdes.json(), {"a": [1, None]}, b'{"a":[1,null]}'),
     (Serdes.uuid(), UUID(int=1), b"00000000-0000-0000-0000-000000000001"),
+    (Serdes.boolean(), True, b"\x01"),
+    (Serdes.list(Serdes.int32()), [1, None], b"\x00" + struct.pack(">iiii", 1, 1, 2, 1)),
+    (Serdes.list("string"), ["a", None], b"\x01" + struct.pack(">ii", 2, 1) + b"a" + struct.pack(">i", -1)),
     (Serdes.time_windowed(Serdes.string(), 10), Windowed("a", 5, 15), b"a" + struct.pack(">q", 5)),
     (Serdes.session_windowed(Serdes.string()), Windowed("a", 5, 9), b"a" + struct.pack(">qq", 9, 5)),
 ]
@@ -63,7 +76,7 @@ def test_null_stays_null(serde: Serde[Any], value: Any, data: bytes) -> None:
 
 @pytest.mark.parametrize(("serde", "value", "data"), BYTES, ids=repr)
 def test_only_keys_with_one_form_of_bytes_are_cacheable(serde: Serde[Any], value: Any, data: bytes) -> None:
-    assert serde.cacheable_keys == (not isinstance(value, float | dict | Windowed))
+    assert serde.cacheable_keys == (not isinstance(value, float | dict | list | Windowed))
     if serde.cacheable_keys:
         assert hash(value) == hash(serde.deserialize("topic", data))
 
@@ -111,10 +124,24 @@ def test_nothing_is_assumed_of_a_users_serde() -> None:
     assert serde.exact is None
 
 
-@pytest.mark.parametrize("wrong", [Suffixed, "string", 5, object()])
+@pytest.mark.parametrize("wrong", [Suffixed, 5, object()])
 def test_what_is_no_serde_is_refused(wrong: Any) -> None:
     with pytest.raises(TypeError, match="serde"):
         as_serde(wrong)
+
+
+def test_a_name_stands_for_a_serde_wherever_one_is_declared() -> None:
+    builder = StreamsBuilder()
+    table = builder.table("in", key_serde="uuid", value_serde="long", store=Materialized("s", value_serde="int64"))
+    table.to_stream().group_by(lambda k, v: v, key_serde="long").windowed_by(TimeWindows(10)).reduce(
+        lambda a, b: b, store="w", value_serde="LongSerde"
+    ).to_stream().to("out", key_serde=Serdes.time_windowed("long"), value_serde="double")
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.create_input_topic("in", key_serde="uuid", value_serde="int64").pipe_input(UUID(int=1), 7)
+        out = driver.create_output_topic("out", key_serde=Serdes.time_windowed("int64", 10), value_serde="float64")
+        assert out.read_key_values_to_list() == [(Windowed(7, 0, 10), 7.0)]
+    with pytest.raises(ConfigError, match='no serde "strnig"'):
+        StreamsBuilder().stream("in", value_serde="strnig")
 
 
 def test_defaults_stand_in_for_what_was_not_declared() -> None:
