@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Materialized, StreamsError
+from penstock import Materialized
 
 Options = dict[str, Any]
 CACHES = pytest.mark.parametrize("cache", [0, 1_000_000])
@@ -147,14 +147,6 @@ def test_a_grouped_table_subtracts_before_it_adds(start: Any, text: Options, cac
     flow.pipe("in", "1", "c").pipe("in", "2", None)
     assert steps == ["+a", "+b", "-a", "+c", "-b"]
     assert [value for _, value, _ in flow.read()] == ["a", "ab", "bc", "c"]
-
-
-def test_a_grouped_table_needs_pairs(start: Any, text: Options) -> None:
-    def declare(builder: Any) -> None:
-        builder.table("in", **text).group_by(lambda key, value: value, **text).count(store="c")
-
-    with pytest.raises(StreamsError, match="must return a pair"):
-        start(declare).pipe("in", "k", "value")
 
 
 def test_an_older_kafka_streams_gets_two_updates_for_one(start: Any, text: Options) -> None:

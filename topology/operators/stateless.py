@@ -70,10 +70,9 @@ class KStreamMap(Operator):
 
         def map_(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             pair = mapper(key, value)
-            try:
-                key, value = pair
-            except (TypeError, ValueError):
-                raise not_a_pair(name, pair) from None
+            if type(pair) is not tuple or len(pair) != 2:
+                check_pair(name, pair)
+            key, value = pair
             forward(key, value, timestamp, headers)
 
         return map_
@@ -82,10 +81,9 @@ class KStreamMap(Operator):
         """See Operator.fuse."""
         pair, key, value = code.fresh("pair"), code.fresh("key"), code.fresh("value")
         code.emit(f"{pair} = {code.bind(self.mapper, 'mapper')}({names.key}, {names.value})")
-        with code.block("try:"):
-            code.emit(f"{key}, {value} = {pair}")
-        with code.block("except (TypeError, ValueError):"):
-            code.emit(f"raise {code.bind(not_a_pair, 'not_a_pair')}({code.context.name!r}, {pair}) from None")
+        with code.block(f"if type({pair}) is not tuple or len({pair}) != 2:"):
+            code.emit(f"{code.bind(check_pair, 'check_pair')}({code.context.name!r}, {pair})")
+        code.emit(f"{key}, {value} = {pair}")
         code.forward(names._replace(key=key, value=value))
         return True
 
@@ -156,10 +154,9 @@ class KStreamFlatMap(Operator):
 
         def flat_map(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             for pair in iterate(name, mapper(key, value)):
-                try:
-                    new_key, new_value = pair
-                except (TypeError, ValueError):
-                    raise not_a_pair(name, pair) from None
+                if type(pair) is not tuple or len(pair) != 2:
+                    check_pair(name, pair)
+                new_key, new_value = pair
                 forward(new_key, new_value, timestamp, headers)
 
         return flat_map
@@ -276,6 +273,24 @@ class KTableToStream(Operator):
         """See Operator.fuse_change."""
         code.forward(code.names(key, new))
         return True
+
+
+def check_pair(name: str, found: Any) -> None:
+    """Raise StreamsError unless a mapper returned (key, value): a tuple or a list, no text or dict of two."""
+    if not isinstance(found, tuple | list) or len(found) != 2:
+        raise not_a_pair(name, found)
+
+
+def pairs_of(name: str, mapper: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return the mapper of an operator with its results checked: see check_pair."""
+
+    def mapped(key: Any, value: Any) -> Any:
+        pair = mapper(key, value)
+        if type(pair) is not tuple or len(pair) != 2:
+            check_pair(name, pair)
+        return pair
+
+    return mapped
 
 
 def not_a_pair(name: str, found: Any) -> StreamsError:
