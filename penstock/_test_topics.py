@@ -9,8 +9,9 @@ from typing import Any
 
 from penstock.topology.durations import Duration, to_millis
 from penstock.topology.errors import PenstockError
-from penstock.topology.records import Headers, Record
+from penstock.topology.records import Headers, HeadersLike, Record, as_headers
 from penstock.topology.serdes import Serde
+from penstock.topology.timestamp_extractors import as_timestamp
 
 from ._driver_task import ProducedRecord
 
@@ -61,12 +62,13 @@ class TestInputTopic:
         key: Any = _MISSING,
         value: Any = _MISSING,
         timestamp: int | datetime | None = None,
-        headers: Headers = None,
+        headers: HeadersLike = None,
     ) -> None:
         """Pipe one record and process everything that follows from it.
 
         pipe_input(value), pipe_input(key, value), pipe_input(key, value, timestamp), pipe_input(Record(…)), or by
-        keywords. timestamp: milliseconds since the epoch or an aware datetime.
+        keywords. timestamp: milliseconds since the epoch or an aware datetime. headers: (name, bytes or text) pairs, or
+        a dict of them.
         Raises what the topology raises; a failing operator is named in a StreamsError.
         """
         if len(record) == 1 and isinstance(record[0], Record):
@@ -75,7 +77,7 @@ class TestInputTopic:
             headers = record[0].headers if headers is None else headers
         else:
             key, value, timestamp = _arguments(record, key, value, timestamp)
-        self._send(key, value, self._next_time() if timestamp is None else _millis(timestamp), headers)
+        self._send(key, value, self._next_time() if timestamp is None else _millis(timestamp), as_headers(headers))
 
     def pipe_value_list(
         self, values: Iterable[Any], start_timestamp: int | datetime | None = None, advance: Duration = 0
@@ -95,7 +97,10 @@ class TestInputTopic:
         """
         pairs = key_values.items() if isinstance(key_values, Mapping) else key_values
         time = None if start_timestamp is None else _millis(start_timestamp)
-        for key, value in pairs:
+        for pair in pairs:
+            if not isinstance(pair, tuple | list) or len(pair) != 2:
+                raise TypeError(f"pipe_key_value_list takes (key, value) pairs, not {pair!r}")
+            key, value = pair
             self._send(key, value, self._next_time() if time is None else time, None)
             if time is not None:
                 time += to_millis(advance, "advance")
@@ -140,7 +145,7 @@ def _millis(timestamp: int | datetime) -> int:
         if timestamp.tzinfo is None:
             raise ValueError(f"A timestamp needs a time zone, got {timestamp!r}")
         return (timestamp - datetime.fromtimestamp(0, timestamp.tzinfo)) // timedelta(milliseconds=1)
-    return timestamp
+    return as_timestamp(timestamp)
 
 
 class TestOutputTopic:

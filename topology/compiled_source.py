@@ -12,7 +12,9 @@ from .records import Message
 from .serdes import deserializer_for, resolve_serde
 from .task_context import Process, TaskContext
 from .timestamp_extractors import (
+    TIMESTAMP_MAX,
     TimestampExtractor,
+    as_timestamp,
     fail_on_invalid_timestamp,
     log_and_skip_on_invalid_timestamp,
     use_partition_time_on_invalid_timestamp,
@@ -168,6 +170,8 @@ def _stamp(
             return None
         try:
             timestamp = extractor(message, key, value, source.partition_time_ms)
+            if type(timestamp) is not int or timestamp > TIMESTAMP_MAX:
+                timestamp = as_timestamp(timestamp)
         except Exception as error:
             raise errors.extraction_failed(name, message, error) from error
         if timestamp < 0:

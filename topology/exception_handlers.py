@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any
 
 from .errors import ConfigError, StreamsError
-from .records import Headers, TaskId
+from .records import Headers, TaskId, as_headers
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Result(Enum):
 class ProducerRecord:
     """A record to be produced; partition None leaves it to the producer, timestamp is in milliseconds.
 
-    For a failed serialization, key and value are the objects that were to be serialized.
+    For a failed serialization, key and value are the objects that were to be serialized. headers: see as_headers.
     """
 
     topic: str
@@ -47,6 +47,9 @@ class ProducerRecord:
     timestamp: int | None = None
     headers: Headers = None
     partition: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "headers", as_headers(self.headers))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -11,6 +11,43 @@ V = TypeVar("V")
 
 #: Headers of a record: (name, value) pairs in order; None where there are none. Never changed in place.
 Headers = Sequence[tuple[str, bytes | None]] | None
+#: What is taken as headers: text is encoded as UTF-8.
+HeadersLike = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]] | None
+
+
+def as_headers(given: HeadersLike) -> Headers:
+    """Return (name, bytes or None) pairs; raises TypeError for what cannot be headers.
+
+    given: such pairs, or a dict of them; values may be text. Pairs that need no change are returned as they are.
+    """
+    if given is None:
+        return None
+    if type(given) is list and all(map(_is_header, given)):  # as consumed records have them
+        return given
+    pairs = given.items() if isinstance(given, Mapping) else given
+    if isinstance(given, str | bytes) or not isinstance(pairs, Iterable):
+        raise TypeError(f"headers are a dict or (name, bytes) pairs, not {given!r}")
+    return [_header(pair) for pair in pairs]
+
+
+def _is_header(pair: Any) -> bool:
+    if type(pair) is not tuple or len(pair) != 2:
+        return False
+    name, value = pair
+    return type(name) is str and (value is None or type(value) is bytes)
+
+
+def _header(pair: Any) -> tuple[str, bytes | None]:
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise TypeError(f"a header is a pair of its name and its bytes, not {pair!r}")
+    name, value = pair
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a header is text, not {name!r}")
+    if isinstance(value, str):
+        return name, value.encode()
+    if value is None or isinstance(value, bytes | bytearray | memoryview):
+        return name, None if value is None else bytes(value)
+    raise TypeError(f"the value of header {name} is bytes, text or None, not {value!r}")
 
 
 class TopicPartition(NamedTuple):
@@ -43,13 +80,20 @@ class TaskId(NamedTuple):
 class Record(Generic[K, V]):
     """A record as the Processor API sees it (Kafka Streams: ``processor.api.Record``).
 
-    timestamp is in milliseconds since the epoch.
+    timestamp is in milliseconds since the epoch. headers: a dict is taken too, and text, see as_headers.
     """
 
     key: K
     value: V
     timestamp: int
     headers: Headers = None
+
+    def __post_init__(self) -> None:
+        headers = self.headers
+        if headers is not None:
+            given = as_headers(headers)
+            if given is not headers:
+                object.__setattr__(self, "headers", given)
 
     def with_key(self, key: Any) -> Record[Any, V]:
         """Return a copy with another key."""
@@ -63,9 +107,9 @@ class Record(Generic[K, V]):
         """Return a copy with another timestamp (ms)."""
         return replace(self, timestamp=timestamp)
 
-    def with_headers(self, headers: Headers) -> Record[K, V]:
+    def with_headers(self, headers: HeadersLike) -> Record[K, V]:
         """Return a copy with other headers."""
-        return replace(self, headers=headers)
+        return replace(self, headers=as_headers(headers))
 
 
 class RecordMetadata(NamedTuple):

@@ -2,12 +2,14 @@
 
 An extractor is a function (raw message, key, value, partition time) -> timestamp, all times in milliseconds; key and
 value are deserialized, partition time is the highest timestamp so far of the record's partition, -1 before the first. A
-negative result drops the record.
+negative result drops the record. A result that is no whole number of 64 bits is an error, as an exception is: it names
+source, topic, partition and offset.
 """
 
 from __future__ import annotations
 
 import logging
+import operator
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +20,21 @@ from .records import Message
 logger = logging.getLogger(__name__)
 
 TimestampExtractor = Callable[[Message, Any, Any, int], int]
+#: Milliseconds since the epoch have 64 bits in Kafka.
+TIMESTAMP_MAX = 2**63 - 1
+
+
+def as_timestamp(found: Any) -> int:
+    """Return a timestamp of the user's as an int: whole numbers of NumPy and the like are taken, but no bool.
+
+    Raises TypeError for anything else, ValueError for a number of more than 64 bits.
+    """
+    if isinstance(found, bool) or not hasattr(found, "__index__"):
+        raise TypeError(f"a timestamp is an int, milliseconds since the epoch, not {found!r} ({type(found).__name__})")
+    timestamp = operator.index(found)
+    if timestamp > TIMESTAMP_MAX:
+        raise ValueError(f"a timestamp has 64 bits, milliseconds since the epoch, not {timestamp}")
+    return timestamp
 
 
 def fail_on_invalid_timestamp(message: Message, key: Any, value: Any, partition_time: int) -> int:

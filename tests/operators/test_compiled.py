@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import re
+from datetime import datetime
 from typing import Any
 
 import pytest
 
-from penstock import Processor, Record, Serdes, StreamsError
+from penstock import Processor, Record, Serdes, StreamsBuilder, StreamsError
+from penstock.testing import TopologyTestDriver
 from penstock.topology.compiled import call_all, compile_topology
 from penstock.topology.murmur3 import hash128
 from penstock.topology.records import RawRecord
@@ -126,6 +129,31 @@ def test_an_extractor_gets_key_value_and_partition_time(compiled: Any, text: Opt
     assert seen == [(0, "k", "7", -1), (1, "k", "-1", 7), (2, "k", "5", 7), (3, "k", "9", 7)]
     assert [r.timestamp for r in task.take_produced()] == [7, 5, 9]
     assert sum(task.dropped.values()) == 1, "a negative result drops the record"
+
+
+@pytest.mark.parametrize("found", [(1, 5), None, "12", 12.0, True, datetime(2026, 1, 1), 2**63], ids=repr)
+def test_an_extractor_that_returns_no_timestamp_is_named(found: Any) -> None:
+    builder = StreamsBuilder()
+    builder.stream("in", timestamp_extractor=lambda *_: found, name="S").to("out")
+    with TopologyTestDriver(builder.build()) as driver:
+        source = driver.create_input_topic("in")
+        where = r"source S for the record of in-0 at offset 0: \w+"
+        with pytest.raises(StreamsError, match=rf"{where}: .* since the epoch, not {re.escape(repr(found))}"):
+            source.pipe_input("k", "v", 7)
+
+
+def test_an_extractor_may_return_whole_numbers_of_other_types() -> None:
+    class Whole:
+        def __index__(self) -> int:
+            return 5
+
+    whole: Any = lambda *_: Whole()  # noqa: E731 - of another type than declared
+    builder = StreamsBuilder()
+    builder.stream("in", timestamp_extractor=whole).to("out")
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.create_input_topic("in").pipe_input("k", "v", 7)
+        found = driver.create_output_topic("out").read_record().timestamp
+        assert (type(found), found) == (int, 5)
 
 
 def test_an_extractor_that_fails_is_named(compiled: Any, text: Options) -> None:

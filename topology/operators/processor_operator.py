@@ -10,6 +10,7 @@ from ..errors import StreamsError
 from ..processor_api import Punctuation
 from ..records import Headers, Record, RecordMetadata, TaskId
 from ..task_context import Cancellable, Process, TaskContext
+from ..timestamp_extractors import TIMESTAMP_MAX, as_timestamp
 from .operator import NodeContext, Operator
 from .record_context import record_metadata
 
@@ -114,21 +115,29 @@ class _Context:
         return self._task.stream_time_ms
 
     def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
-        task = self._task
-        if record.timestamp < 0:
-            raise StreamsError(
-                f"{self._node.name} forwards a malformed record: its timestamp is {record.timestamp}, and may not be "
-                "negative"
-            )
+        task, given = self._task, record.timestamp
+        if type(given) is not int or not 0 <= given <= TIMESTAMP_MAX:
+            given = self._checked_timestamp(given)
         target = self._node.forward if child is None else self._node.children.get(child)
         if target is None:
             raise StreamsError(
                 f"Unknown downstream node: {child} either does not exist or is not connected to {self._node.name}"
             )
         timestamp, headers = task.timestamp, task.headers
-        target(record.key, record.value, record.timestamp, record.headers)
+        target(record.key, record.value, given, record.headers)
         task.timestamp = timestamp
         task.headers = headers
+
+
+    def _checked_timestamp(self, given: Any) -> int:
+        reason = f"its timestamp is {given!r}, and may not be negative"
+        try:
+            timestamp = as_timestamp(given)
+        except (TypeError, ValueError) as error:
+            timestamp, reason = -1, str(error)
+        if timestamp < 0:
+            raise StreamsError(f"{self._node.name} forwards a malformed record: {reason}")
+        return timestamp
 
 
 class _FixedKeyContext(_Context):
