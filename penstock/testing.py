@@ -222,7 +222,7 @@ class TopologyTestDriver:
     def _pipe(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers) -> None:
         if self._closed:
             raise PenstockError("The TopologyTestDriver is closed")
-        source = self._task.compiled.source_of(topic)
+        source = self._task.compiled.source_matching(topic)
         global_source = self._global_source(topic)
         if source is None and global_source is None:
             raise TopologyError(f"Unknown topic: {topic}. Source topics are {', '.join(self._source_topics())}")
@@ -251,7 +251,7 @@ class TopologyTestDriver:
         """Keep what was produced for reading, and pipe back what is for a source or internal topic."""
         for record in self._task.take_produced():
             self._outputs.setdefault(record.topic, deque()).append(record)
-            source = self._task.compiled.source_of(record.topic)
+            source = self._task.compiled.source_matching(record.topic)
             if source is not None and not self._closed:
                 self._enqueue(source, record)
             global_source = self._global_source(record.topic)
@@ -291,7 +291,9 @@ class TopologyTestDriver:
 
     def _source_topics(self) -> list[str]:
         global_topics = list(self._global_task.compiled.sources) if self._global_task else []
-        return [*self._task.compiled.sources, *global_topics]
+        nodes = self._task.topology.nodes.values()
+        patterns = [node.pattern.pattern for node in nodes if isinstance(node, SourceNode) and node.pattern is not None]
+        return [*self._task.compiled.sources, *patterns, *global_topics]
 
 
 def _message(record: ProducedRecord, offset: int) -> RawRecord:

@@ -6,7 +6,7 @@ with one child that is the child itself, so that a chain of operators is a chain
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,15 +31,29 @@ class CompiledTopology:
     """
 
     def __init__(
-        self, sources: Mapping[str, CompiledSource], nodes: Sequence[NodeContext], errors: ErrorHandling
+        self,
+        sources: dict[str, CompiledSource],
+        nodes: Sequence[NodeContext],
+        errors: ErrorHandling,
+        compile_matching: Callable[[str], CompiledSource | None],
     ) -> None:
         self.sources = sources
         self.errors = errors
         self._nodes = nodes
+        self._compile_matching = compile_matching
 
     def source_of(self, topic: str) -> CompiledSource | None:
         """Return the source that reads a topic, by its full name; None if none does."""
         return self.sources.get(topic)
+
+    def source_matching(self, topic: str) -> CompiledSource | None:
+        """Return the source that reads a topic; one whose pattern matches it reads it from now on."""
+        source = self.source_of(topic)
+        if source is None:
+            source = self._compile_matching(topic)
+            if source is not None:
+                self.sources[topic] = source
+        return source
 
     def init(self) -> None:
         """Initialize the users' processors, in topology order. Stores are restored by now.
@@ -108,7 +122,8 @@ class _Compiler:
         if fusion is not None:
             fusion.fuse_flushes()
         sources = {topic: self.sources[topic] for topic in reversed(self.sources)}
-        return CompiledTopology(sources, tuple(self.contexts.values())[::-1], self.errors)
+        compile_matching = partial(self.compile_matching, fusion=fusion)
+        return CompiledTopology(sources, tuple(self.contexts.values())[::-1], self.errors, compile_matching)
 
     def named(self, node: Any, compile_: Callable[[Any], None]) -> None:
         try:
@@ -135,10 +150,19 @@ class _Compiler:
             self.closures[node.name] = self.compile_processor(node)
 
     def compile_source(self, node: SourceNode, fusion: Fusion | None) -> None:
-        forward = call_all([self.closures[child] for child in node.children])
         for topic in reversed(node.topics):
             full = self.full_topic(topic)
-            self.sources[full] = CompiledSource(node, full, self.task, forward, self.errors, fusion)
+            self.sources[full] = self.compile_topic(node, full, fusion)
+
+    def compile_topic(self, node: SourceNode, topic: str, fusion: Fusion | None) -> CompiledSource:
+        forward = call_all([self.closures[child] for child in node.children])
+        return CompiledSource(node, topic, self.task, forward, self.errors, fusion)
+
+    def compile_matching(self, topic: str, fusion: Fusion | None) -> CompiledSource | None:
+        for node in self.topology.nodes.values():
+            if isinstance(node, SourceNode) and node.pattern is not None and node.pattern.fullmatch(topic):
+                return self.compile_topic(node, topic, fusion)
+        return None
 
     def compile_processor(self, node: ProcessorNode) -> Process:
         children = {child: self.closures[child] for child in node.children}

@@ -1,15 +1,26 @@
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock import PenstockError, Record, SessionWindows, Stores, StreamsBuilder, TimeWindows, TopologyError
+from penstock import (
+    PenstockError,
+    Record,
+    SessionWindows,
+    Stores,
+    StreamsBuilder,
+    TimeWindows,
+    TopologyError,
+    _driver_task,
+)
 from penstock._driver_task import RecordQueues
 from penstock.testing import NoSuchElementError, TopologyTestDriver
-from penstock.topology.compiled import StampedRecord
+from penstock.topology.compiled import StampedRecord, compile_topology
 from penstock.topology.records import RawRecord
 
 Options = dict[str, Any]
@@ -112,6 +123,23 @@ def test_internal_topics_are_looped_back_and_can_be_piped_into(start: Any, text:
     assert flow.read() == [("v", "v", 3)]
     assert flow.driver.produced_topic_names() == {"app-mid-repartition", "out"}
     assert flow.pipe("app-mid-repartition", "x", "y", 4).read() == [("x", "y", 4)]
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_topics_that_a_pattern_matches_are_read(fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_driver_task, "compile_topology", partial(compile_topology, fused=fused))
+    builder = StreamsBuilder()
+    numbers = builder.stream(re.compile("in-.*"), value_serde="long")
+    numbers.group_by_key().count(store="counts").to_stream().to("out", value_serde="long")
+    builder.stream("raw", value_serde="long").to(lambda key, value, metadata: f"in-{key}", value_serde="long")
+    with TopologyTestDriver(builder.build()) as driver:
+        with pytest.raises(TopologyError, match=r"Unknown topic: out-1. Source topics are raw, in-\.\*"):
+            driver.create_input_topic("out-1")
+        for topic, key in (("in-1", "a"), ("in-2", "a"), ("in-1", "b")):
+            driver.create_input_topic(topic).pipe_input(key, 1)
+        driver.create_input_topic("raw").pipe_input("a", 1)
+        assert driver.create_output_topic("out").read_key_values_to_list() == [("a", 1), ("a", 2), ("b", 1), ("a", 3)]
+        assert driver.get_key_value_store("counts").get("a") == 3
 
 
 def test_a_topic_that_is_written_and_read_is_looped_back(start: Any, text: Options) -> None:
