@@ -11,6 +11,7 @@ from penstock.statestore.stores import build_store
 from penstock.statestore.thread_cache import ThreadCache
 from penstock.topology.compiled import CompiledSource, CompiledTopology, StampedRecord, compile_topology
 from penstock.topology.errors import UnknownStateStoreError
+from penstock.topology.java_collections import PriorityQueue
 from penstock.topology.processor_api import Punctuation
 from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.punctuation_queue import PunctuationQueue
@@ -202,7 +203,7 @@ class RecordQueues:
 
     def __init__(self) -> None:
         self._queues: dict[str, _RecordQueue] = {}
-        self._heap: list[_RecordQueue] = []
+        self._by_time = PriorityQueue(_time)
 
     def next_offset(self, source: CompiledSource) -> int:
         """Return the offset for the next record of a topic."""
@@ -217,54 +218,26 @@ class RecordQueues:
         queue.waiting.append(message)
         queue.advance()
         if was_empty and queue.head is not None:
-            self._offer(queue)
+            self._by_time.add(queue)
 
     def drain(self) -> Iterator[tuple[CompiledSource, StampedRecord]]:
         """Yield the records that wait, in order, with those that are added meanwhile."""
-        while self._heap:
-            queue = self._poll()
+        while self._by_time:
+            queue = self._by_time.poll()
             record = queue.head
             queue.head = None
             queue.advance()
             if queue.head is not None:
-                self._offer(queue)
+                self._by_time.add(queue)
             if record is not None:
                 yield queue.source, record
 
     def clear(self) -> None:
         """Forget the records that wait."""
-        self._heap.clear()
+        self._by_time.clear()
         for queue in self._queues.values():
             queue.head = None
             queue.waiting.clear()
-
-    def _offer(self, queue: _RecordQueue) -> None:
-        heap = self._heap
-        heap.append(queue)
-        place = len(heap) - 1
-        while place > 0:
-            parent = (place - 1) // 2
-            if _time(queue) >= _time(heap[parent]):
-                break
-            heap[place] = heap[parent]
-            place = parent
-        heap[place] = queue
-
-    def _poll(self) -> _RecordQueue:
-        heap = self._heap
-        first, last = heap[0], heap.pop()
-        if heap:
-            place, half = 0, len(heap) // 2
-            while place < half:
-                child = 2 * place + 1
-                if child + 1 < len(heap) and _time(heap[child]) > _time(heap[child + 1]):
-                    child += 1
-                if _time(last) <= _time(heap[child]):
-                    break
-                heap[place] = heap[child]
-                place = child
-            heap[place] = last
-        return first
 
 
 def _time(queue: _RecordQueue) -> int:

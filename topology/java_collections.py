@@ -1,7 +1,8 @@
-"""Iteration orders of Java's HashMap and TreeSet.
+"""Orders of Java's HashMap, TreeSet and PriorityQueue.
 
 ``Topology.describe()`` shows sets in the order in which Java iterates over them, and so does the order in which the
-stores of a node are opened. To be equal to Kafka Streams there, these two orders are reproduced; nothing else is.
+stores of a node are opened. Of punctuations, and of a test's records, that are due at the same time, a PriorityQueue
+says which is first. To be equal to Kafka Streams there, these orders are reproduced; nothing else is.
 """
 
 from __future__ import annotations
@@ -41,6 +42,59 @@ def hash_set_order(names: Iterable[str]) -> list[str]:
     names = list(names)
     needed = max(int(len(names) / 0.75) + 1, _CAPACITY_MIN)
     return _in_buckets(names, 1 << (needed - 1).bit_length())
+
+
+class PriorityQueue(Generic[T]):
+    """A binary heap whose equal elements come out in the order in which Java's PriorityQueue gives them.
+
+    priority(element): the lowest comes first; it may change while an element is not in the queue.
+    """
+
+    def __init__(self, priority: Callable[[T], int]) -> None:
+        self._priority = priority
+        self._heap: list[T] = []
+
+    def add(self, element: T) -> None:
+        """Add an element."""
+        heap, priority = self._heap, self._priority
+        heap.append(element)
+        place = len(heap) - 1
+        while place > 0:
+            parent = (place - 1) // 2
+            if priority(element) >= priority(heap[parent]):
+                break
+            heap[place] = heap[parent]
+            place = parent
+        heap[place] = element
+
+    def peek(self) -> T | None:
+        """Return the first element, None if there is none."""
+        return self._heap[0] if self._heap else None
+
+    def poll(self) -> T:
+        """Remove the first element and return it; raises IndexError if there is none."""
+        heap, priority = self._heap, self._priority
+        last = heap.pop()
+        if not heap:
+            return last
+        first, place, half = heap[0], 0, len(heap) // 2
+        while place < half:
+            child = 2 * place + 1
+            if child + 1 < len(heap) and priority(heap[child]) > priority(heap[child + 1]):
+                child += 1
+            if priority(last) <= priority(heap[child]):
+                break
+            heap[place] = heap[child]
+            place = child
+        heap[place] = last
+        return first
+
+    def clear(self) -> None:
+        """Remove all elements."""
+        self._heap.clear()
+
+    def __len__(self) -> int:
+        return len(self._heap)
 
 
 class _Entry(Generic[T]):

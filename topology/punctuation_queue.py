@@ -1,14 +1,17 @@
 """Scheduled punctuations of a task, due first (Kafka Streams: PunctuationQueue, PunctuationSchedule).
 
+Those that are due at the same time fire in Kafka Streams' order: that of Java's PriorityQueue.
+
 A task has one queue for stream time and one for the wall clock; the stream thread, the test driver and Spark's task use
 the same one.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
-from itertools import count
+from operator import attrgetter
+
+from .java_collections import PriorityQueue
 
 #: Called with the time (ms) of the queue's clock at which it fires.
 Punctuator = Callable[[int], None]
@@ -39,44 +42,35 @@ class PunctuationQueue:
     """The punctuations of one clock."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, PunctuationSchedule]] = []
-        self._order = count()
+        self._schedules: PriorityQueue[PunctuationSchedule] = PriorityQueue(attrgetter("due_ms"))
 
     def schedule(self, due_ms: int, interval_ms: int, callback: Punctuator) -> PunctuationSchedule:
         """Fire callback at due_ms and then each interval_ms. Raises ValueError if the interval is not positive."""
         if interval_ms < 1:
             raise ValueError(f"The minimum supported scheduling interval is 1 millisecond, not {interval_ms}.")
         schedule = PunctuationSchedule(due_ms, interval_ms, callback)
-        self._push(schedule)
+        self._schedules.add(schedule)
         return schedule
 
     def reschedule(self, schedule: PunctuationSchedule, due_ms: int) -> None:
         """Take in a schedule that close() has dropped, with another due time: a task goes on where it was (Spark)."""
         schedule.due_ms = due_ms
-        self._push(schedule)
+        self._schedules.add(schedule)
 
     def maybe_punctuate(self, now_ms: int) -> int:
         """Fire what is due at now_ms, each schedule once. Returns how many have fired."""
-        heap = self._heap
-        fired = 0
-        while heap and heap[0][0] <= now_ms:
-            schedule = heapq.heappop(heap)[2]
-            if schedule.cancelled:
+        schedules, fired = self._schedules, 0
+        while (first := schedules.peek()) is not None and first.due_ms <= now_ms:
+            schedules.poll()
+            if first.cancelled:
                 continue
-            schedule.callback(now_ms)
+            first.callback(now_ms)
             fired += 1
-            if not schedule.cancelled:
-                schedule.advance(now_ms)
-                self._push(schedule)
+            if not first.cancelled:
+                first.advance(now_ms)
+                schedules.add(first)
         return fired
-
-    def can_punctuate(self, now_ms: int) -> bool:
-        """Return whether something is due."""
-        return any(due <= now_ms and not schedule.cancelled for due, _, schedule in self._heap)
 
     def close(self) -> None:
         """Drop all schedules."""
-        self._heap.clear()
-
-    def _push(self, schedule: PunctuationSchedule) -> None:
-        heapq.heappush(self._heap, (schedule.due_ms, next(self._order), schedule))
+        self._schedules.clear()
