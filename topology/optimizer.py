@@ -125,20 +125,20 @@ def key_changing_parent(node: GraphNode) -> GraphNode | None:
 
 
 def find_parent_matching(node: GraphNode, matches: Callable[[GraphNode], bool]) -> GraphNode | None:
-    """Return the node itself, a direct parent, or what is found above the last parent (as Kafka Streams searches)."""
+    """Return the node itself or the first that is found above it, parent by parent in order; None if there is none."""
     if matches(node):
         return node
-    found = None
-    for parent in node.parents:
-        if matches(parent):
-            return parent
-        found = find_parent_matching(parent, matches)
-    return found
+    above = (find_parent_matching(parent, matches) for parent in node.parents)
+    return next((found for found in above if found is not None), None)
 
 
 def merge_repartition_topics(graph: OperationGraph, topology: InternalTopologyBuilder, names: NameProvider) -> None:
-    """Replace the repartition topics behind each key-changing operation by one, named like the first of them."""
+    """Replace the repartition topics behind each key-changing operation by one, named like the first of them.
+
+    Raises TopologyError where that would leave records unpartitioned by their new key.
+    """
     _let_merge_nodes_stand_for_key_changers(graph)
+    readers = {node: list(node.children) for repartitions in graph.key_changers.values() for node in repartitions}
     for key_changer, repartitions in graph.key_changers.items():
         if not repartitions:
             continue
@@ -155,6 +155,30 @@ def merge_repartition_topics(graph: OperationGraph, topology: InternalTopologyBu
             topology.rename_copartition_source(replaced.node_name, merged.node_name)
         key_changer.add_child(merged)
         graph.nodes[merged] = None
+    for replaced, children in readers.items():
+        _check_repartitioned(replaced, children)
+
+
+def _check_repartitioned(replaced: OptimizableRepartitionNode, readers: list[GraphNode]) -> None:
+    """Refuse that readers of a repartition topic now read what has a new key and was not repartitioned.
+
+    Kafka Streams looks for one key-changing operation above a repartition topic and lets its merged topic serve; behind
+    a merge there may be others.
+    """
+    seen = {parent for reader in readers for parent in reader.parents}
+    above = list(seen)
+    while above:
+        node = above.pop()
+        if node.key_changing:
+            raise TopologyError(
+                f"merge.repartition.topics would leave out the repartition topic {replaced.topic}, but records that "
+                f"get their key in {node.node_name} need it (Kafka Streams leaves it out, and they are not partitioned "
+                f"by their key). Call repartition() behind {node.node_name}, or leave merge.repartition.topics out of "
+                "topology.optimization."
+            )
+        if not isinstance(node, BaseRepartitionNode):
+            above.extend(parent for parent in node.parents if parent not in seen)
+            seen.update(node.parents)
 
 
 def _replace(replaced: OptimizableRepartitionNode, merged: OptimizableRepartitionNode, key_changer: GraphNode) -> None:

@@ -10,7 +10,8 @@ from .case import files, read
 from .compare import compare_run
 
 CASES = Path(__file__).parent / "cases"
-#: Cases of wide_generator.py, recorded with the same recorder: those that found faults, and others for their breadth.
+#: Cases of wide_generator.py, recorded with the same recorder: those that found faults, others for
+#: their breadth, and of merged streams, which the optimizer takes apart.
 WIDE = Path(__file__).parent / "wide"
 
 

@@ -260,6 +260,24 @@ def test_repartition_topics_with_different_values_are_not_merged() -> None:
     assert count_repartitions(lambda stream: stream.map_values(str)) == 2
 
 
+def test_a_repartition_that_is_needed_is_not_optimized_away() -> None:
+    """Kafka Streams' optimizer finds the first stream that is merged, and leaves the other one as it is."""
+
+    def declare(*, repartitioned: bool) -> StreamsBuilder:
+        builder = StreamsBuilder()
+        first = builder.stream("a").select_key(lambda key, value: value)
+        first.group_by_key().count()
+        second = builder.stream("b").select_key(lambda key, value: value, name="again")
+        first.merge(second.repartition() if repartitioned else second).group_by_key().count(store="both")
+        return builder
+
+    optimized = {"topology.optimization": "merge.repartition.topics"}
+    with pytest.raises(TopologyError, match=r"out .* both-repartition, .* in again .*repartition\(\) behind again"):
+        declare(repartitioned=False).build(optimized)
+    assert len(declare(repartitioned=False).build().internal_builder.internal_topics) == 2
+    assert len(declare(repartitioned=True).build(optimized).internal_builder.internal_topics) == 2
+
+
 class Sleeper(Processor[Any, Any, Any, Any]):
     def process(self, record: Record[Any, Any]) -> None:
         """Does nothing."""
