@@ -6,14 +6,15 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from penstock.topology.records import Message
+from penstock.topology.records import Headers, Message
 from penstock.topology.serdes import inline
-from penstock.topology.store_interfaces import StoreBuilder, TimestampedRows
+from penstock.topology.store_interfaces import StoreBuilder, StoreKind, TimestampedRows
 from penstock.topology.task_context import TaskContext
 
 from .bytes_store import BytesStore, RawRow, Row, after
+from .memory_store import MemoryLRUCache
 from .state_store import StateStore, StoreSerdes, newest_by_key, plain_rows, timestamped_rows
-from .values import Values
+from .values import LogChange, Values
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +25,8 @@ class KeyValueStore(StateStore):
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore) -> None:
         super().__init__(builder, task, rows)
         self.serdes = StoreSerdes(builder, self.changelog_topic)
-        self.values = Values(builder, task, self.serdes)
+        evicts = isinstance(rows, MemoryLRUCache) and builder.kind is StoreKind.KEY_VALUE
+        self.values = Values(builder, task, self.serdes, _evictions_logged(task, rows) if evicts else None)
         self._encode_key = self.serdes.encode_key
         self._decode = self.values.decode
         self._log_value = self.values.log_value
@@ -135,3 +137,21 @@ class KeyValueStore(StateStore):
         if self.rows.persistent:  # in memory the order of the records may count: see MemoryLRUCache
             messages = newest_by_key(messages)
         return timestamped_rows(messages) if self.values.with_timestamp else plain_rows(messages)
+
+
+def _evictions_logged(task: TaskContext, rows: MemoryLRUCache) -> LogChange:
+    """Return a log_change that writes a tombstone for the row that a put evicts, before the put itself.
+
+    In that order a restore keeps the rows that were kept: the other way round the put would evict a row again, by the
+    order of the writes. Kafka Streams: ChangeLoggingKeyValueBytesStore, which has the listener for plain values only.
+    """
+
+    def log_change(
+        store_name: str, key: bytes, value: bytes | None, timestamp: int | None, headers: Headers = None
+    ) -> None:
+        evicted = None if value is None else rows.make_room(key)
+        if evicted is not None:
+            task.log_change(store_name, evicted, None, task.timestamp)
+        task.log_change(store_name, key, value, timestamp, headers)
+
+    return log_change

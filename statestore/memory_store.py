@@ -94,9 +94,9 @@ class InMemoryStore(BytesStore):
 
 
 class MemoryLRUCache(InMemoryStore):
-    """At most max_entries rows in memory: the least recently used one goes, and the changelog hears nothing.
+    """At most max_entries rows in memory: a put beyond them evicts the least recently used row.
 
-    Follows Kafka Streams' MemoryLRUCache; after a restore the rows that were written last are the ones it has.
+    Follows Kafka Streams' MemoryLRUCache. After a restore the order is that of the writes; reads are not restored.
     """
 
     def __init__(self, max_entries: int) -> None:
@@ -119,12 +119,20 @@ class MemoryLRUCache(InMemoryStore):
         self._recency[key] = None
         self._recency.move_to_end(key)
         if len(self._recency) > self._max_entries:
-            self._evict(next(iter(self._recency)))
+            self._evict()
 
-    def _evict(self, key: bytes) -> None:
+    def make_room(self, key: bytes) -> bytes | None:
+        """Evict the row that a put of this key would evict. Returns its key, None if there is room."""
+        if key in self._recency or not self._recency or len(self._recency) < self._max_entries:
+            return None
+        return self._evict()
+
+    def _evict(self) -> bytes:
+        key = next(iter(self._recency))
         old = self._data[key]
         self._undo.setdefault(key, old)
         self._set(key, None, old)
+        return key
 
     def rollback(self) -> None:
         """See BytesStore.rollback; rows come back as if just used."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from penstock.topology.records import ValueAndTimestamp
@@ -17,6 +18,8 @@ Encode = Callable[[Any], bytes | None]
 Decode = Callable[[bytes | None], Any]
 #: log_value(changelog key, value) -> row bytes: encodes a value and logs it.
 LogValue = Callable[[bytes, Any], bytes | None]
+#: See TaskContext.log_change.
+LogChange = Callable[..., None]
 
 #: Stores whose values are ValueAndTimestamp.
 TIMESTAMPED = frozenset(
@@ -42,6 +45,7 @@ class Values:
     caller's own; from_row(row bytes) -> held; to_row(held) -> row bytes; log_held(changelog key, held) -> row bytes:
     also logs it. encode, decode and log_value do the same without a held value in between. hold_plain, read_plain,
     bytes_of: hold, read and to_row for the value alone, without its timestamp. exact: whether held values are objects.
+    log_change: what plain values are logged with, by default the task's.
     """
 
     __slots__ = (
@@ -61,7 +65,9 @@ class Values:
         "with_timestamp",
     )
 
-    def __init__(self, builder: StoreBuilder, task: TaskContext, serdes: StoreSerdes) -> None:
+    def __init__(
+        self, builder: StoreBuilder, task: TaskContext, serdes: StoreSerdes, log_change: LogChange | None = None
+    ) -> None:
         timestamped = builder.kind in TIMESTAMPED
         #: Whether row bytes begin with a timestamp that the changelog has as the record's.
         self.with_timestamp = timestamped and not builder.plain_values
@@ -89,8 +95,11 @@ class Values:
             self.log_value: LogValue = _silent(self.encode)
             self.log_held: LogValue = _silent(self.to_row)
         else:
-            log = _log_timestamped if timestamped else _log_plain
-            self.log_value, self.log_held = log(builder, task, encode), log(builder, task, self.bytes_of)
+            if timestamped:
+                log = partial(_log_timestamped, builder, task)
+            else:
+                log = partial(_log_plain, builder, task, log_change or task.log_change)
+            self.log_value, self.log_held = log(encode), log(self.bytes_of)
 
 
 def none_or(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -171,9 +180,9 @@ def _silent(encode: Encode) -> LogValue:
     return lambda key, value: None if value is None else encode(value)
 
 
-def _log_plain(builder: StoreBuilder, task: TaskContext, encode: Encode) -> LogValue:
+def _log_plain(builder: StoreBuilder, task: TaskContext, log_change: LogChange, encode: Encode) -> LogValue:
     """Return log_value for plain values: the changelog record has the timestamp of the record being processed."""
-    log_change, name = task.log_change, builder.name
+    name = builder.name
     values_with_headers, tombstones_with_headers = headers_logged(builder)
 
     def log_value(key: bytes, value: Any) -> bytes | None:

@@ -431,27 +431,6 @@ def test_tombstones_carry_headers_in_the_headers_format_only() -> None:
         assert [record.headers() for record in open_store.task.changelog] == wanted
 
 
-def test_an_lru_store_forgets_what_was_used_longest_ago_and_tells_nobody() -> None:
-    builder = StoreBuilder(
-        "store", StoreKind.KEY_VALUE, Serdes.string(), Serdes.int64(), StoreBackend.LRU, max_entries=2
-    )
-    open_store = OpenStore(builder)
-    store = open_store.store
-    store.put("a", 1)
-    store.put("b", 2)
-    open_store.commit()
-    assert store.get("a") == 1
-    store.put("c", 3)
-    assert list(store.all()) == [("a", 1), ("c", 3)]
-    assert [record.key() for record in open_store.task.changelog] == [b"a", b"b", b"c"]
-    open_store.abort()
-    assert list(store.all()) == [("a", 1), ("b", 2)]
-    store.put("a", 5)
-    open_store.commit()
-    open_store.reopen()
-    assert list(open_store.store.all()) == [("a", 5), ("b", 2)]
-
-
 def test_a_scan_shows_the_rows_of_its_beginning(tmp_path: Path) -> None:
     builder = StoreBuilder("store", StoreKind.KEY_VALUE, Serdes.string(), Serdes.int64())
     for directory in (None, tmp_path):
