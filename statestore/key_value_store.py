@@ -25,8 +25,10 @@ class KeyValueStore(StateStore):
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore) -> None:
         super().__init__(builder, task, rows)
         self.serdes = StoreSerdes(builder, self.changelog_topic)
-        evicts = isinstance(rows, MemoryLRUCache) and builder.kind is StoreKind.KEY_VALUE
-        self.values = Values(builder, task, self.serdes, _evictions_logged(task, rows) if evicts else None)
+        log_change = None
+        if isinstance(rows, MemoryLRUCache) and builder.kind is StoreKind.KEY_VALUE:
+            log_change = _evictions_logged(task, rows)
+        self.values = Values(builder, task, self.serdes, log_change)
         self._encode_key = self.serdes.encode_key
         self._decode = self.values.decode
         self._log_value = self.values.log_value
