@@ -61,8 +61,11 @@ class Letter:
 
     @property
     def origin(self) -> str | None:
-        """Return which record it is about: that of this place and timestamp; None if the letter does not say so."""
-        if self.source is None:
+        """Return which record it is about: that of this place and timestamp; None if it cannot be put back.
+
+        A letter from the buffer of an operator has neither key nor value if the buffer was restored meanwhile.
+        """
+        if self.source is None or (self.key is None and self.value is None):
             return None
         topic, partition = self.source
         return f"{topic}-{partition}@{self.error('offset')}:{self.timestamp}"
@@ -172,7 +175,7 @@ class DeadLetters:
         return done, stuck
 
     def waiting(self, choice: Choice) -> tuple[list[Letter], list[Letter]]:
-        """Return the letters that are meant and were never replayed: one of each record, and those without a source."""
+        """Return the letters that are meant and never were replayed: one of each record; those without an origin."""
         replayed = self.replayed()
         found = [letter for letter in self.letters() if choice.fits(letter) and not replayed.has(letter)]
         by_record: dict[str, Letter] = {}

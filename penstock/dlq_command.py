@@ -156,7 +156,7 @@ def _say(done: list[Letter], stuck: list[Letter], executed: bool) -> None:
     click.echo(f"{counted(len(done), 'letter')} {'put back' if executed else 'to put back'}.")
     if stuck:
         names = ", ".join(letter.name for letter in stuck)
-        click.echo(f"Without a source, so they cannot be: {names}.")
+        click.echo(f"Without a source, or without key and value, so they cannot be: {names}.")
 
 
 def _show(rows: list[dict[str, Any]]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.statestore.join_buffer import BUFFER_TIME
+from penstock.statestore.join_buffer import changelog_value
 from penstock.statestore.segments import INDEX_PREFIX
 from penstock.statestore.session_store import TIME_FIRST
 from penstock.statestore.state_store import LONG
@@ -98,7 +98,7 @@ def changelog_records(
         if timestamped:
             value, timestamp = data[8:], LONG.unpack_from(data)[0]
         elif kind is StoreKind.JOIN_BUFFER:
-            value = data + BUFFER_TIME
+            value = changelog_value(data)
         yield SentRecord(topic, task, key, value, None if timestamp is None or timestamp < 0 else timestamp, headers)
 
 

@@ -7,7 +7,9 @@ All numbers are big-endian:
     value       context, prior value (sized), old value (sized, -2: same as prior), new value (sized)
     sized       length (4), bytes; -1 for null
 
-In a changelog, 8 bytes with the buffer time follow.
+In a changelog, 8 bytes with the buffer time follow. In the rows of a join buffer, which only Penstock reads, the source:
+
+    source      key of the input record (sized), its value (sized)
 """
 
 from __future__ import annotations
@@ -86,6 +88,20 @@ def deserialize_context(data: bytes) -> tuple[ProcessorRecordContext, int]:
         headers.append(((name or b"").decode(), value))
     context = ProcessorRecordContext(timestamp, offset, partition, (topic or b"").decode() or None, headers or None)
     return context, at
+
+
+def serialize_source(context: ProcessorRecordContext) -> bytes:
+    """Return the bytes of the input record's key and value."""
+    return _sized(context.source_raw_key) + _sized(context.source_raw_value)
+
+
+def with_source(context: ProcessorRecordContext, data: bytes, at: int) -> ProcessorRecordContext:
+    """Return the context with the input record's key and value that are in data at a place, if there are any."""
+    if at == len(data):  # restored from a changelog
+        return context
+    key, at = _read_sized(data, at)
+    value, _ = _read_sized(data, at)
+    return context._replace(source_raw_key=key, source_raw_value=value)
 
 
 def context_size(context: ProcessorRecordContext) -> int:

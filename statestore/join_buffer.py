@@ -1,7 +1,7 @@
 """The buffer of a stream-table join with a grace period (KIP-923; Kafka Streams: RocksDBTimeOrderedKeyValueBuffer).
 
 Row and changelog key: 0 (time first) + 8-byte timestamp + key + 4-byte sequence number. Value: BufferValue with the new
-value only; the changelog has 8 bytes more, a buffer time that is always 0.
+value only. The changelog has 8 bytes more, a buffer time that is always 0; a row has the input record's key and value.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.topology.records import Message, ProcessorRecordContext
 from penstock.topology.store_interfaces import StoreBuilder
 from penstock.topology.task_context import TaskContext
 
-from .buffer_value import BufferValue
+from .buffer_value import BufferValue, serialize_source, with_source
 from .bytes_store import BytesStore, Marks, RawRow
 from .segments import NOTHING_OBSERVED, OBSERVED_TIME
 from .state_store import LONG, StateStore, StoreSerdes, plain_rows
@@ -64,7 +64,7 @@ class RocksDBTimeOrderedKeyValueBuffer(StateStore):
         self._number = (self._number + 1) & SEQUENCE_MAX
         row_key = TIME_FIRST + _pack(timestamp) + self.serdes.encode_key(key) + _sequence.pack(self._number)
         data = BufferValue(None, None, self.serdes.encode_value(value), context).serialize()
-        self.rows.put(row_key, data)
+        self.rows.put(row_key, data + serialize_source(context))
         if self.builder.logging:
             self.task.log_change(self.name, row_key, data + BUFFER_TIME, None)
         self._observed_ms = max(self._observed_ms, timestamp)
@@ -86,9 +86,10 @@ class RocksDBTimeOrderedKeyValueBuffer(StateStore):
         for row_key, data in self.rows.rows(TIME_FIRST + _pack(self._min_timestamp), TIME_FIRST + _pack(last + 1)):
             if not predicate():
                 return
-            value, _ = BufferValue.deserialize(data)
+            value, end = BufferValue.deserialize(data)
+            context = with_source(value.context, data, end)
             self._min_timestamp = _unpack(row_key, 1)[0]
-            callback(decode_key(row_key[9:-4]), decode_value(value.new), value.context)
+            callback(decode_key(row_key[9:-4]), decode_value(value.new), context)
             self.rows.put(row_key, None)
             if self.builder.logging:
                 self.task.log_change(self.name, row_key, None, None)
@@ -135,3 +136,8 @@ class RocksDBTimeOrderedKeyValueBuffer(StateStore):
         self._min_timestamp = 0
         self._totals = None
         return rows
+
+
+def changelog_value(row: bytes) -> bytes:
+    """Return the value of the changelog record that a row is from."""
+    return row[: BufferValue.deserialize(row)[1]] + BUFFER_TIME

@@ -128,6 +128,22 @@ def test_each_record_is_put_back_once(stage: Stage) -> None:
     assert stage.run("dlq", "replay").exit_code == 2
 
 
+def test_a_letter_without_key_and_value_is_not_put_back(stage: Stage) -> None:
+    """A tombstone without a key would take its place."""
+    place = {"topic": stage.source, "partition": "0", "offset": "0"}
+    headers: dict[str, str | bytes | None] = {f"__streams.errors.{name}": text for name, text in place.items()}
+    producer = Producer({"bootstrap.servers": stage.bootstrap_servers})
+    producer.produce(f"{stage.application_id}.dead", None, None, headers=headers, timestamp=7)
+    assert producer.flush(30) == 0
+    before = len(values(stage, stage.source))
+    (letter,) = [row["letter"] for row in stage.json("dlq", "list") if row["key"] is None]
+    said = stage.run("dlq", "replay", letter, "--execute").stdout
+    assert said.endswith(
+        f"0 letters put back.\nWithout a source, or without key and value, so they cannot be: {letter}.\n"
+    )
+    assert len(values(stage, stage.source)) == before
+
+
 def test_a_replay_that_another_one_overtakes_writes_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     (stage.folder / "mended").unlink(missing_ok=True)
     before = len(stage.json("dlq", "list"))

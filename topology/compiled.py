@@ -174,6 +174,7 @@ class _Compiler:
             (*node.stores, *self.topology.global_stores),
             self.shared,
             self.errors.punctuated(node.name),
+            partial(self.errors.guard_held, node.name),
         )
         process = node.operator.compile(context)
         self.contexts[node.name] = context

@@ -23,6 +23,7 @@ from .exception_handlers import (
     ProducerRecord,
     Response,
     Result,
+    UnserializableRecordError,
     configured_handler,
 )
 from .records import Headers, Message, Record
@@ -125,6 +126,22 @@ class ErrorHandling:
 
         return guarded
 
+    def guard_held(self, name: str, process: Process) -> Process:
+        """Return process for records that a node has set aside, with their own context while they are processed.
+
+        The source would see an error too late: by then the task's context is that of the current record.
+        """
+        if self.guards_nodes:
+            return self.guard(name, process)
+
+        def guarded(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            try:
+                process(key, value, timestamp, headers)
+            except Exception as error:  # noqa: BLE001 - raised with operator and record
+                self.raise_failure(error, key)
+
+        return guarded
+
     def punctuated(self, name: str) -> Callable[[Callable[[int], None], int], None]:
         """Return what runs a punctuation of a node; its records come from no topic."""
         task = self.task
@@ -167,8 +184,9 @@ class ErrorHandling:
         response = self.production(context, record, error)
         self._send_dead_letters(name, error, response)
         if response.result is not Result.RESUME:
-            raise StreamsError(
-                f"Unable to serialize record for topic {record.topic} in sink {name}: {_text(error)}"
+            raise UnserializableRecordError(
+                f"Unable to serialize record for topic {record.topic} in sink {name}: {_text(error)}",
+                has_dead_letter=bool(response.dead_letter_queue_records),
             ) from error
         self.task.record_dropped(name, "serialization error")
 
@@ -182,6 +200,8 @@ class ErrorHandling:
         )
 
     def _send_dead_letters(self, name: str, error: Exception, response: Response) -> None:
+        if isinstance(error, UnserializableRecordError) and error.has_dead_letter:
+            return
         for record in response.dead_letter_queue_records:
             self.on_dead_letter(name, error, record.topic)
             self.task.send(record.topic, record.key, record.value, record.timestamp, record.headers, record.partition)

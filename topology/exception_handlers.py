@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from .errors import ConfigError, StreamsError
+from .errors import ConfigError, SerializationError, StreamsError
 from .records import Headers, TaskId, as_headers
 
 logger = logging.getLogger(__name__)
@@ -95,6 +95,18 @@ class ErrorHandlerContext:
 
 class FailedProcessingError(StreamsError):
     """An exception in an operator that its handler has seen: nobody upstream handles it again."""
+
+
+class UnserializableRecordError(SerializationError):
+    """A sink cannot serialize a record, and the production handler has answered FAIL.
+
+    has_dead_letter: whether that handler had dead letters written. The processing handler is asked next, as in Kafka
+    Streams, but the record gets no second letter.
+    """
+
+    def __init__(self, message: str, has_dead_letter: bool) -> None:
+        super().__init__(message)
+        self.has_dead_letter = has_dead_letter
 
 
 Handler = Callable[[ErrorHandlerContext, Any, Exception], Response]

@@ -124,6 +124,7 @@ class ProcessorRecordContext(NamedTuple):
     """What the buffers of suppress and of stream-table joins keep beside a record: where and when it came from.
 
     topic is None, offset and partition are -1 for what a punctuation forwarded. timestamp in milliseconds.
+    source_raw_key, source_raw_value: the input record's bytes, for dead letters (KIP-1034); changelogs have none.
     """
 
     timestamp: int
@@ -131,6 +132,8 @@ class ProcessorRecordContext(NamedTuple):
     partition: int
     topic: str | None
     headers: Headers
+    source_raw_key: bytes | None = None
+    source_raw_value: bytes | None = None
 
 
 class Message(Protocol):

@@ -472,7 +472,7 @@ class StreamsProducer:
         for topic, tasks in sorted(self._writers.items()):
             if topic.endswith(CHANGELOG_SUFFIX) and topic not in existing:
                 partition = min(tasks).partition
-                return StreamsError(
+                return FailedProcessingError(
                     f"There is no topic {topic} partition {partition} any more, written by {listed(sorted(tasks))}. "
                     f"The changelog was deleted. {CHANGELOG_DELETED}"
                 )

@@ -16,7 +16,7 @@ from penstock.pipeline.paged_rows import DIRECTORY, unpack_rows
 from penstock.pipeline.query_progress import progress_of
 from penstock.pipeline.spark_stores import SparkStores
 from penstock.pipeline.store_changelogs import StoreChangelog, changelog_records
-from penstock.statestore.buffer_value import BufferValue
+from penstock.statestore.buffer_value import BufferValue, serialize_source
 from penstock.statestore.join_buffer import BUFFER_TIME
 from penstock.statestore.state_store import LONG
 from penstock.statestore.suppress_buffer import HEADERS
@@ -72,6 +72,16 @@ def test_rows_of_spark_become_the_changelog_records_that_they_are_from(
     assert (record.topic, record.partition, record.key, record.value) == ("log", 3, key, value)
     assert record.timestamp == START_MS
     assert record.headers == headers
+
+
+def test_the_changelog_of_a_join_buffer_has_no_input_records() -> None:
+    """Spark's rows have them, for dead letters."""
+    context = ProcessorRecordContext(START_MS, 7, 0, "in", None, b"raw key", b"raw value")
+    row = BufferValue(None, None, b"new", context).serialize() + serialize_source(context)
+    (record,) = changelog_records(
+        StoreChangelog(builder(StoreKind.JOIN_BUFFER), "log", False), 3, [(b"\0key", row)], START_MS
+    )
+    assert record.value == BUFFERED + BUFFER_TIME
 
 
 def pages_of(store: StoreBuilder, messages: list[RawRecord]) -> list[tuple[bytes, bytes]]:

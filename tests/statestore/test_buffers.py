@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from penstock.statestore.buffer_value import BufferValue, context_size
+from penstock.statestore.buffer_value import BufferValue, context_size, serialize_source, with_source
 from penstock.statestore.list_value_store import append, entries
 from penstock.topology.errors import ProcessorStateError
 from penstock.topology.records import Change, ProcessorRecordContext, RawRecord
@@ -32,6 +32,8 @@ CONTEXTS = st.builds(
     st.integers(-1, 99),
     st.none() | st.text(min_size=1, max_size=5),
     HEADERS,
+    st.none() | st.binary(max_size=4),
+    st.none() | st.binary(max_size=4),
 )
 VALUES = st.none() | st.binary(max_size=4)
 
@@ -49,9 +51,11 @@ def join_buffer(grace_ms: int, directory: Path | None = None) -> OpenStore:
 def test_a_buffer_value_comes_back_from_its_bytes(
     prior: bytes | None, old: bytes | None, new: bytes | None, context: ProcessorRecordContext
 ) -> None:
-    value = BufferValue(prior, old, new, context)
-    data = value.serialize()
-    assert BufferValue.deserialize(data + b"12345678") == (value, len(data))
+    data = BufferValue(prior, old, new, context).serialize()
+    in_changelog = context._replace(source_raw_key=None, source_raw_value=None)
+    assert BufferValue.deserialize(data + b"12345678") == (BufferValue(prior, old, new, in_changelog), len(data))
+    assert with_source(in_changelog, data, len(data)) == in_changelog
+    assert with_source(in_changelog, data + serialize_source(context), len(data)) == context
 
 
 @pytest.mark.parametrize(
@@ -295,6 +299,21 @@ def test_an_aborted_join_buffer_has_its_records_again() -> None:
     seen: list[Any] = []
     open_store.store.evict_while(lambda: True, lambda *row: seen.append(row[:2]))
     assert seen == [("a", 1)]
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_join_buffer_keeps_the_input_record_on_disk_but_not_in_its_changelog(restored: bool, tmp_path: Path) -> None:
+    """Kafka Streams' changelog has no place for it, and its records are read by both."""
+    open_store = join_buffer(0, None if restored else tmp_path)
+    context = join_context(15)._replace(source_raw_key=b"raw key", source_raw_value=None)
+    open_store.store.put(0, "a", 1, context)
+    open_store.commit()
+    open_store.reopen()
+    seen: list[Any] = []
+    open_store.store.evict_while(lambda: True, lambda *row: seen.append(row))
+    assert seen == [("a", 1, join_context(15) if restored else context)]
+    assert b"raw key" not in (open_store.task.changelog[0].value() or b"")
+    open_store.store.close()
 
 
 @given(st.lists(st.binary(max_size=5), min_size=1, max_size=5))

@@ -30,6 +30,8 @@ class NodeContext:
     store_names: the stores that the node is connected to;
     shared: what several operators of the task hold in common, by the object that declares it;
     punctuated(callback, timestamp in ms): runs a user's punctuation, with the task's error handling.
+    guarded(process): process for records that were set aside, whose errors are judged before the record context is that
+    of the current record again.
     """
 
     __slots__ = (
@@ -37,6 +39,7 @@ class NodeContext:
         "close_callbacks",
         "closures",
         "forward",
+        "guarded",
         "init_callbacks",
         "memories",
         "name",
@@ -55,6 +58,7 @@ class NodeContext:
         store_names: tuple[str, ...] = (),
         shared: dict[Any, Any] | None = None,
         punctuated: Callable[[Callable[[int], None], int], None] | None = None,
+        guarded: Callable[[Process], Process] | None = None,
     ) -> None:
         self.name = name
         self.task = task
@@ -63,6 +67,7 @@ class NodeContext:
         self.store_names = store_names
         self.shared: dict[Any, Any] = {} if shared is None else shared
         self.punctuated = punctuated or _call
+        self.guarded = guarded or _same
         self.closures: list[Callable[..., Any]] = []
         self.init_callbacks: list[Callable[[], None]] = []
         self.close_callbacks: list[Callable[[], None]] = []
@@ -106,6 +111,10 @@ class NodeContext:
 
 def _call(callback: Callable[[int], None], timestamp: int) -> None:
     callback(timestamp)
+
+
+def _same(process: Process) -> Process:
+    return process
 
 
 class Operator(ABC):

@@ -13,7 +13,8 @@ def record_context(task: TaskContext, timestamp: int, headers: Headers) -> Proce
     message = task.message
     if message is None:
         return ProcessorRecordContext(timestamp, -1, -1, None, headers)
-    return ProcessorRecordContext(timestamp, message.offset(), message.partition(), message.topic(), headers)
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    return ProcessorRecordContext(timestamp, offset, partition, topic, headers, message.key(), message.value())
 
 
 def record_metadata(task: TaskContext) -> RecordMetadata | None:
@@ -26,13 +27,13 @@ def with_record_context(
     task: TaskContext, context: ProcessorRecordContext, process: Process, key: Any, value: Any
 ) -> None:
     """Process a record that was set aside as if its input record came now; then go on with the current one."""
-    timestamp, offset, partition, topic, headers = context
+    timestamp, offset, partition, topic, headers, raw_key, raw_value = context
     previous = task.message, task.timestamp, task.headers
     if topic is None:
         task.message = None
     else:
         kept_headers = None if headers is None else list(headers)
-        task.message = RawRecord(topic, partition, offset, timestamp, None, None, kept_headers)
+        task.message = RawRecord(topic, partition, offset, timestamp, raw_key, raw_value, kept_headers)
     task.timestamp = timestamp
     task.headers = headers
     try:

@@ -163,9 +163,10 @@ class KStreamKTableJoin(Operator):
         task, dropped, left_join = node.task, node.dropped, self.left_join
         buffer = node.store(str(self.store_name))
         stream_time = -1
+        join_held = node.guarded(join)
 
         def emit(key: Any, value: Any, context: ProcessorRecordContext) -> None:
-            with_record_context(task, context, join, key, value)
+            with_record_context(task, context, join_held, key, value)
 
         def always() -> bool:
             return True

@@ -39,7 +39,7 @@ class KTableSuppressProcessor(Operator):
 
     def compile(self, node: NodeContext) -> Process:
         """See Operator.compile."""
-        task, forward = node.task, node.forward
+        task, forward = node.task, node.guarded(node.forward)
         wait_ms: int = self.suppressed.time_to_wait_ms
         until_window_closes: bool = self.suppressed.until_window_closes
         buffer = node.store(self.store_name)

@@ -1,0 +1,181 @@
+"""Dead letters (KIP-1034): one for each failed record, with the key and value of the input record that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock import (
+    BufferConfig,
+    Materialized,
+    Processor,
+    Punctuation,
+    Serdes,
+    Stores,
+    StreamsError,
+    Suppressed,
+    TimeWindows,
+)
+from penstock.topology.exception_handlers import ProducerRecord, Response
+
+Options = dict[str, Any]
+Declare = Callable[[Any, Options], Any]
+DEAD = {"errors.dead.letter.queue.topic.name": "dead"}
+CONTINUE = {"processing.exception.handler": "log_and_continue", **DEAD}
+
+
+def not_json(value: Any) -> Any:
+    return {1, 2}
+
+
+def fails(value: Any) -> Any:
+    raise ValueError(f"bad {value}")
+
+
+class Tick(Processor[Any, Any, Any, Any]):
+    """Forwards the last record when the clock has moved."""
+
+    def init(self, context: Any) -> None:
+        super().init(context)
+        context.schedule(5, Punctuation.STREAM_TIME, lambda now: context.forward(self.record.with_timestamp(now)))
+
+    def process(self, record: Any) -> None:
+        self.record = record
+
+
+def letters(flow: Any) -> list[tuple[Any, Any, str | None, bytes | None]]:
+    """Return (key, value, topic, offset) of the dead letters."""
+    flow.driver.advance_wall_clock_time(0)  # captures what a record that failed the task has sent
+    found = []
+    for record in flow.driver.create_output_topic("dead").read_records_to_list():
+        headers = dict(record.headers)
+        topic = headers["__streams.errors.topic"]
+        found.append((record.key, record.value, topic and topic.decode(), headers["__streams.errors.offset"]))
+    return found
+
+
+UNSERIALIZABLE: dict[str, Declare] = {
+    "map": lambda builder, text: builder.stream("in", **text).map_values(not_json).to("out"),
+    "partitioned": lambda builder, text: (
+        builder.stream("in", **text).map_values(not_json).to("out", partitioner=lambda topic, key, value, count: 0)
+    ),
+    "dynamic": lambda builder, text: builder.stream("in", **text).map_values(not_json).to(lambda key, value, at: "out"),
+    "nested": lambda builder, text: builder.stream("in", **text).peek(print).map_values(not_json).peek(print).to("out"),
+    "repartition": lambda builder, text: (
+        builder.stream("in", **text).group_by(lambda key, value: not_json(value), key_serde=Serdes.json()).count()
+    ),
+    "processor": lambda builder, text: builder.stream("in", **text).process(Tick).map_values(not_json).to("out"),
+}
+
+
+@pytest.mark.parametrize("name", UNSERIALIZABLE)
+@pytest.mark.parametrize("production", ["log_and_fail", "log_and_continue"])
+@pytest.mark.parametrize("processing", ["log_and_fail", "log_and_continue"])
+def test_a_record_that_cannot_be_serialized_has_one_letter(
+    start: Any, text: Options, name: str, production: str, processing: str
+) -> None:
+    config = {"production.exception.handler": production, "processing.exception.handler": processing, **DEAD}
+    flow = start(lambda builder: UNSERIALIZABLE[name](builder, text), config)
+    if "continue" in production or "continue" in processing:
+        flow.pipe("in", "k", "v", 7)
+    else:
+        with pytest.raises(StreamsError, match="Unable to serialize record"):
+            flow.pipe("in", "k", "v", 7)
+    place = (None, None, None, b"-1") if name == "processor" else (b"k", b"v", "in", b"0")
+    assert letters(flow) == [place]
+
+
+def test_if_the_production_handler_writes_no_letter_the_processing_handler_does(start: Any, text: Options) -> None:
+    config = {**CONTINUE, "production.exception.handler": lambda *_: "fail"}
+    flow = start(lambda builder: UNSERIALIZABLE["map"](builder, text), config).pipe("in", "k", "v", 7)
+    assert letters(flow) == [(b"k", b"v", "in", b"0")]
+
+
+def test_the_letter_of_a_production_handler_of_ones_own_is_the_only_one(start: Any, text: Options) -> None:
+    def handler(context: Any, record: Any, exception: Exception) -> Response:
+        assert isinstance(exception, TypeError)
+        return Response.fail([ProducerRecord("dead", b"mine", context.source_raw_value, 1, _place(context))])
+
+    config = {**CONTINUE, "production.exception.handler": handler}
+    flow = start(lambda builder: UNSERIALIZABLE["map"](builder, text), config).pipe("in", "k", "v", 7)
+    assert letters(flow) == [(b"mine", b"v", "in", b"0")]
+
+
+def _place(context: Any) -> list[tuple[str, bytes]]:
+    place = {"topic": context.topic, "offset": str(context.offset)}
+    return [(f"__streams.errors.{name}", value.encode()) for name, value in place.items()]
+
+
+def test_two_operators_that_fail_have_a_letter_each(start: Any, text: Options) -> None:
+    def declare(builder: Any) -> None:
+        stream = builder.stream("in", **text)
+        stream.map_values(fails).to("out")
+        stream.map_values(not_json).to("out")
+
+    assert letters(start(declare, CONTINUE).pipe("in", "k", "v")) == [(b"k", b"v", "in", b"0")] * 2
+
+
+def suppressed(builder: Any, text: Options) -> Any:
+    return builder.table("in", **text).suppress(Suppressed.until_time_limit(5)).to_stream()
+
+
+def suppressed_until_full(builder: Any, text: Options) -> Any:
+    limit = Suppressed.until_time_limit(100, BufferConfig.max_records(1).emit_early_when_full())
+    return builder.table("in", **text).suppress(limit).to_stream()
+
+
+def suppressed_windows(builder: Any, text: Options) -> Any:
+    windows = builder.stream("in", **text).group_by_key().windowed_by(TimeWindows(5, grace=0))
+    return windows.count().suppress(Suppressed.until_window_closes()).to_stream()
+
+
+def joined_with_grace(builder: Any, text: Options) -> Any:
+    versions = Materialized(Stores.persistent_versioned_key_value_store("versions", 100), **text)
+    table = builder.table("table", store=versions, **text)
+    return builder.stream("in", **text).left_join(table, lambda left, right: left, grace=5, **text)
+
+
+def counted(builder: Any, text: Options) -> Any:
+    return builder.stream("in", **text).group_by_key().count(store="counts").to_stream()
+
+
+def windowed(builder: Any, text: Options) -> Any:
+    return builder.stream("in", **text).group_by_key().windowed_by(TimeWindows(5, grace=0)).count().to_stream()
+
+
+@pytest.mark.parametrize("cache", [0, 1_000_000])
+@pytest.mark.parametrize(
+    "held", [suppressed, suppressed_until_full, suppressed_windows, joined_with_grace, counted, windowed]
+)
+def test_a_record_that_was_held_back_has_its_own_key_and_value_in_its_letter(
+    start: Any, text: Options, held: Callable[[Any, Options], Any], cache: int
+) -> None:
+    config = {**CONTINUE, "statestore.cache.max.bytes": cache}
+    flow = start(lambda builder: held(builder, text).map_values(fails).to("out"), config)
+    flow.pipe("in", "k", "v", 0, headers=[("h", b"1")]).pipe("in", "j", "w", 10)
+    assert letters(flow)[0] == (b"k", b"v", "in", b"0")
+
+
+@pytest.mark.parametrize("held", [suppressed, joined_with_grace])
+def test_without_a_handler_that_goes_on_the_letter_is_that_of_the_held_record(
+    start: Any, text: Options, held: Callable[[Any, Options], Any]
+) -> None:
+    flow = start(lambda builder: held(builder, text).map_values(fails).to("out"), DEAD)
+    flow.pipe("in", "k", "v", 0)
+    with pytest.raises(StreamsError, match=r"topic=in, partition=0, offset=0, .*bad v"):
+        flow.pipe("in", "j", "w", 10)
+    assert letters(flow) == [(b"k", b"v", "in", b"0")]
+
+
+def test_a_held_record_whose_sink_fails_takes_no_other_record_with_it(start: Any, text: Options) -> None:
+    """The sink is the join's own child: no operator between them could tell the two records apart."""
+
+    def partitioner(topic: str, key: Any, value: Any, count: int) -> int:
+        return fails(value) if value == "v" else 0
+
+    flow = start(lambda builder: joined_with_grace(builder, text).to("out", partitioner=partitioner, **text), CONTINUE)
+    flow.pipe("in", "k", "v", 0).pipe("in", "j", "w", 10).pipe("in", "i", "x", 20)
+    assert letters(flow) == [(b"k", b"v", "in", b"0")]
+    assert flow.read() == [("j", "w", 10)]
