@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
+from penstock.statestore.store_iterator import Rows, StoreIterator
 from penstock.topology.records import ValueAndTimestamp
 
 #: The timestamp of rows that a test writes (Kafka: ConsumerRecord.NO_TIMESTAMP).
@@ -29,8 +30,12 @@ class _Facade:
         return getattr(self._store, name)
 
 
-def _unwrapped(rows: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-    return ((key, _plain(row)) for key, row in rows)
+def _unwrapped(rows: Iterable[tuple[Any, Any]]) -> StoreIterator[tuple[Any, Any]]:
+    return StoreIterator((key, _plain(row)) for key, row in rows)
+
+
+def _unwrapped_rows(rows: Iterable[tuple[Any, Any]]) -> Rows[tuple[Any, Any]]:
+    return Rows((key, _plain(row)) for key, row in rows)
 
 
 class KeyValueStoreFacade(_Facade):
@@ -57,23 +62,23 @@ class KeyValueStoreFacade(_Facade):
         """Delete a key; return the value that it had."""
         return _plain(self._store.delete(key))
 
-    def range(self, key_from: Any = None, key_to: Any = None) -> Iterator[tuple[Any, Any]]:
+    def range(self, key_from: Any = None, key_to: Any = None) -> StoreIterator[tuple[Any, Any]]:
         """Iterate over the rows with key_from <= key <= key_to."""
         return _unwrapped(self._store.range(key_from, key_to))
 
-    def reverse_range(self, key_from: Any = None, key_to: Any = None) -> Iterator[tuple[Any, Any]]:
+    def reverse_range(self, key_from: Any = None, key_to: Any = None) -> StoreIterator[tuple[Any, Any]]:
         """Iterate like range, from the highest key down."""
         return _unwrapped(self._store.reverse_range(key_from, key_to))
 
-    def all(self) -> Iterator[tuple[Any, Any]]:
+    def all(self) -> StoreIterator[tuple[Any, Any]]:
         """Iterate over all rows."""
         return _unwrapped(self._store.all())
 
-    def reverse_all(self) -> Iterator[tuple[Any, Any]]:
+    def reverse_all(self) -> StoreIterator[tuple[Any, Any]]:
         """Iterate over all rows, from the highest key down."""
         return _unwrapped(self._store.reverse_all())
 
-    def prefix_scan(self, *arguments: Any) -> Iterator[tuple[Any, Any]]:
+    def prefix_scan(self, *arguments: Any) -> StoreIterator[tuple[Any, Any]]:
         """Iterate over the rows whose key bytes begin with a prefix."""
         return _unwrapped(self._store.prefix_scan(*arguments))
 
@@ -89,36 +94,36 @@ class WindowStoreFacade(_Facade):
         """Return the value of the window that starts then, None if there is none."""
         return _plain(self._store.fetch(key, time))
 
-    def fetch_range(self, key: Any, time_from: int, time_to: int) -> Iterator[tuple[int, Any]]:
-        """Iterate over (window start, value) of a key."""
-        return _unwrapped(self._store.fetch_range(key, time_from, time_to))
+    def fetch_range(self, key: Any, time_from: int, time_to: int) -> Rows[tuple[int, Any]]:
+        """Return (window start, value) of a key."""
+        return _unwrapped_rows(self._store.fetch_range(key, time_from, time_to))
 
-    def backward_fetch_range(self, key: Any, time_from: int, time_to: int) -> Iterator[tuple[int, Any]]:
-        """Iterate like fetch_range, latest first."""
-        return _unwrapped(self._store.backward_fetch_range(key, time_from, time_to))
+    def backward_fetch_range(self, key: Any, time_from: int, time_to: int) -> Rows[tuple[int, Any]]:
+        """Return what fetch_range returns, latest first."""
+        return _unwrapped_rows(self._store.backward_fetch_range(key, time_from, time_to))
 
-    def fetch_keys(self, key_from: Any, key_to: Any, time_from: int, time_to: int) -> Iterator[tuple[Any, Any]]:
+    def fetch_keys(self, key_from: Any, key_to: Any, time_from: int, time_to: int) -> StoreIterator[tuple[Any, Any]]:
         """Iterate over (Windowed, value) of a range of keys."""
         return _unwrapped(self._store.fetch_keys(key_from, key_to, time_from, time_to))
 
     def backward_fetch_keys(
         self, key_from: Any, key_to: Any, time_from: int, time_to: int
-    ) -> Iterator[tuple[Any, Any]]:
+    ) -> StoreIterator[tuple[Any, Any]]:
         """Iterate like fetch_keys, backward."""
         return _unwrapped(self._store.backward_fetch_keys(key_from, key_to, time_from, time_to))
 
-    def fetch_all(self, time_from: int, time_to: int) -> Iterator[tuple[Any, Any]]:
+    def fetch_all(self, time_from: int, time_to: int) -> StoreIterator[tuple[Any, Any]]:
         """Iterate over (Windowed, value) of all keys."""
         return _unwrapped(self._store.fetch_all(time_from, time_to))
 
-    def backward_fetch_all(self, time_from: int, time_to: int) -> Iterator[tuple[Any, Any]]:
+    def backward_fetch_all(self, time_from: int, time_to: int) -> StoreIterator[tuple[Any, Any]]:
         """Iterate like fetch_all, backward."""
         return _unwrapped(self._store.backward_fetch_all(time_from, time_to))
 
-    def all(self) -> Iterator[tuple[Any, Any]]:
+    def all(self) -> StoreIterator[tuple[Any, Any]]:
         """Iterate over (Windowed, value) of everything."""
         return _unwrapped(self._store.all())
 
-    def backward_all(self) -> Iterator[tuple[Any, Any]]:
+    def backward_all(self) -> StoreIterator[tuple[Any, Any]]:
         """Iterate like all, backward."""
         return _unwrapped(self._store.backward_all())

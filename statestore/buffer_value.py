@@ -7,7 +7,7 @@ All numbers are big-endian:
     value       context, prior value (sized), old value (sized, -2: same as prior), new value (sized)
     sized       length (4), bytes; -1 for null
 
-In a changelog, 8 bytes with the buffer time follow. In the rows of a join buffer, which only Penstock reads, the source:
+In a changelog, 8 bytes with the buffer time follow; in the rows of a join buffer, which are our own, the source:
 
     source      key of the input record (sized), its value (sized)
 """

@@ -14,6 +14,7 @@ from penstock.topology.task_context import TaskContext
 from .bytes_store import BytesStore, RawRow, Row, after
 from .memory_store import MemoryLRUCache
 from .state_store import StateStore, StoreSerdes, newest_by_key, plain_rows, timestamped_rows
+from .store_iterator import StoreIterator
 from .values import LogChange, Values
 
 log = logging.getLogger(__name__)
@@ -68,35 +69,35 @@ class KeyValueStore(StateStore):
         for key, value in entries:
             self.put(key, value)
 
-    def range(self, key_from: Any = None, key_to: Any = None) -> Iterator[tuple[Any, Any]]:
+    def range(self, key_from: Any = None, key_to: Any = None) -> StoreIterator[tuple[Any, Any]]:
         """Iterate over the (key, value) rows with key_from <= key <= key_to in the order of the keys' bytes.
 
         None leaves a side open. The rows are those of this moment. Close the iterator or exhaust it.
         """
-        return self._range(key_from, key_to, False)
+        return StoreIterator(self._range(key_from, key_to, False))
 
-    def reverse_range(self, key_from: Any = None, key_to: Any = None) -> Iterator[tuple[Any, Any]]:
+    def reverse_range(self, key_from: Any = None, key_to: Any = None) -> StoreIterator[tuple[Any, Any]]:
         """Iterate like range, from the highest key down."""
-        return self._range(key_from, key_to, True)
+        return StoreIterator(self._range(key_from, key_to, True))
 
-    def all(self) -> Iterator[tuple[Any, Any]]:
+    def all(self) -> StoreIterator[tuple[Any, Any]]:
         """Iterate over all rows in the order of the keys' bytes."""
-        return self._decoded(self._scan(None, None, False))
+        return StoreIterator(self._decoded(self._scan(None, None, False)))
 
-    def reverse_all(self) -> Iterator[tuple[Any, Any]]:
+    def reverse_all(self) -> StoreIterator[tuple[Any, Any]]:
         """Iterate over all rows, from the highest key down."""
-        return self._decoded(self._scan(None, None, True))
+        return StoreIterator(self._decoded(self._scan(None, None, True)))
 
     def prefix_scan(
         self, prefix: Any, serializer: Callable[[Any], bytes | None] | None = None
-    ) -> Iterator[tuple[Any, Any]]:
+    ) -> StoreIterator[tuple[Any, Any]]:
         """Iterate over the rows whose key bytes begin with a prefix (KIP-614).
 
         prefix: bytes, or an object for serializer (by default the key's).
         """
         if serializer is not None or not isinstance(prefix, bytes):
             prefix = (serializer or self._encode_key)(prefix)
-        return self._decoded(self._scan(prefix, after(prefix), False))
+        return StoreIterator(self._decoded(self._scan(prefix, after(prefix), False)))
 
     def approximate_num_entries(self) -> int:
         """Return about how many rows the store has; what only the cache holds does not count."""

@@ -7,7 +7,6 @@ entries, and for each entry a 4-byte length and its bytes. Kafka Streams: ListVa
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from typing import Any
 
 from penstock.topology.store_interfaces import StoreBuilder
@@ -15,6 +14,7 @@ from penstock.topology.task_context import TaskContext
 
 from .bytes_store import BytesStore
 from .state_store import StateStore, StoreSerdes
+from .store_iterator import StoreIterator
 
 _header = struct.Struct(">bi")
 _length = struct.Struct(">i")
@@ -49,11 +49,12 @@ class ListValueStore(StateStore):
         data = self.rows.get(self.serdes.encode_key(key))
         return [] if data is None else [self.serdes.decode_value(entry) for entry in entries(data)]
 
-    def all(self) -> Iterator[tuple[Any, Any]]:
+    def all(self) -> StoreIterator[tuple[Any, Any]]:
         """Iterate over (key, value) in the order of the keys' bytes, one pair for each value of a list."""
         decode_key, decode_value = self.serdes.decode_key, self.serdes.decode_value
         rows = self.rows.scan(None, None)
-        return ((decode_key(row_key), decode_value(entry)) for row_key, data in rows for entry in entries(data))
+        pairs = ((decode_key(row_key), decode_value(entry)) for row_key, data in rows for entry in entries(data))
+        return StoreIterator(pairs)
 
     def approximate_num_entries(self) -> int:
         """Return about how many keys the store has."""

@@ -8,15 +8,16 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 from penstock.topology.records import Message, Windowed
 from penstock.topology.store_interfaces import StoreBackend, StoreBuilder
 from penstock.topology.task_context import TaskContext
 
 from .bytes_store import BytesStore, Marks, RawRow, Row
-from .segments import KeySchema
+from .segments import KeySchema, Segments
 from .state_store import StateStore, StoreSerdes, plain_value
+from .store_iterator import Rows, StoreIterator
 from .values import Values
 from .window_store import LONG_MAX, build_segments, in_range
 
@@ -97,11 +98,11 @@ class SessionStore(StateStore):
         """
         decode = self.values.decode
         found = self._key_rows(self._encode_key(key), earliest_end, latest_start)
-        return [(_new(Windowed, (key, start, end)), decode(data)) for end, start, data in found]
+        return Rows((_new(Windowed, (key, start, end)), decode(data)) for end, start, data in found)
 
-    def backward_find_sessions(self, key: Any, earliest_end: int, latest_start: int) -> Sequence[tuple[Windowed, Any]]:
+    def backward_find_sessions(self, key: Any, earliest_end: int, latest_start: int) -> Rows[tuple[Windowed, Any]]:
         """Return what find_sessions returns, latest first."""
-        return self.find_sessions(key, earliest_end, latest_start)[::-1]
+        return Rows(reversed(self.find_sessions(key, earliest_end, latest_start)))
 
     def _key_rows(self, key: bytes, earliest_end: int, latest_start: int) -> list[tuple[int, int, bytes]]:
         """Return (end, start, row bytes) of a key's sessions."""
@@ -112,36 +113,36 @@ class SessionStore(StateStore):
         found = [(*_unpack(row_key, length - 16), data) for row_key, data in rows if len(row_key) == length]
         return [row for row in found if row[1] <= latest_start]
 
-    def find_sessions_ending(self, earliest_end: int, latest_end: int) -> Iterator[tuple[Windowed, Any]]:
+    def find_sessions_ending(self, earliest_end: int, latest_end: int) -> StoreIterator[tuple[Windowed, Any]]:
         """Iterate over (session, aggregate) of all keys with earliest_end <= end <= latest_end.
 
         By end first if the store is ordered by time (emit on window close) or in memory. A time-ordered store shows
         what has expired too, as long as its segment is there: so no session is lost that closes late.
         """
         hidden_too = self.builder.time_ordered and self.builder.backend is not StoreBackend.IN_MEMORY
-        return self._decoded(self._scan(earliest_end, latest_end, False, hidden_too))
+        return StoreIterator(self._decoded(self._scan(earliest_end, latest_end, False, hidden_too)))
 
     def fetch(self, key: Any) -> Sequence[tuple[Windowed, Any]]:
         """Return (session, aggregate) of all sessions of a key."""
         return self.find_sessions(key, 0, LONG_MAX)
 
-    def backward_fetch(self, key: Any) -> Sequence[tuple[Windowed, Any]]:
+    def backward_fetch(self, key: Any) -> Rows[tuple[Windowed, Any]]:
         """Return what fetch returns, latest first."""
         return self.backward_find_sessions(key, 0, LONG_MAX)
 
     def fetch_keys(
         self, key_from: Any = None, key_to: Any = None, earliest_end: int = 0, latest_start: int = LONG_MAX
-    ) -> Iterator[tuple[Windowed, Any]]:
+    ) -> StoreIterator[tuple[Windowed, Any]]:
         """Iterate over (session, aggregate) of a range of keys, None for an open side, in the order of the store."""
-        return self._fetch_keys(key_from, key_to, earliest_end, latest_start, False)
+        return StoreIterator(self._fetch_keys(key_from, key_to, earliest_end, latest_start, False))
 
     def backward_fetch_keys(
         self, key_from: Any = None, key_to: Any = None, earliest_end: int = 0, latest_start: int = LONG_MAX
-    ) -> Iterator[tuple[Windowed, Any]]:
+    ) -> StoreIterator[tuple[Windowed, Any]]:
         """Iterate over what fetch_keys gives, in the opposite order."""
-        return self._fetch_keys(key_from, key_to, earliest_end, latest_start, True)
+        return StoreIterator(self._fetch_keys(key_from, key_to, earliest_end, latest_start, True))
 
-    def all(self) -> Iterator[tuple[Windowed, Any]]:
+    def all(self) -> StoreIterator[tuple[Windowed, Any]]:
         """Iterate over all sessions."""
         return self.fetch_keys()
 
@@ -180,6 +181,11 @@ class SessionStore(StateStore):
         """See StateStore.rollback."""
         super().rollback()
         self.segments.reload()
+
+    def close(self) -> None:
+        """See StateStore.close."""
+        super().close()
+        self.segments = cast("Segments", self.rows)
 
     def restored_rows(self, messages: Sequence[Message]) -> Sequence[RawRow]:
         """See StateStore.restored_rows."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import Message
@@ -13,6 +13,7 @@ from penstock.topology.store_interfaces import Cells, StoreBuilder, TimestampedR
 from penstock.topology.task_context import TaskContext
 
 from .bytes_store import NO_MARKS, BytesStore, Marks, RawRow
+from .store_iterator import ClosedStore
 
 #: 8 bytes, big-endian, signed: timestamps and window starts, as Java's ByteBuffer writes a long.
 LONG = struct.Struct(">q")
@@ -103,8 +104,9 @@ class StateStore:
         return self.rows
 
     def close(self) -> None:
-        """Give back all handles; nothing is flushed."""
+        """Give back all handles; nothing is flushed. Reads and writes raise InvalidStateStoreError from now on."""
         self.rows.close()
+        self.rows = cast("BytesStore", ClosedStore(self.name))
 
 
 class StoreSerdes:

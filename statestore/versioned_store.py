@@ -24,6 +24,7 @@ from penstock.topology.task_context import TaskContext
 from .bytes_store import BytesStore, Marks
 from .segments import NOTHING_OBSERVED, OBSERVED_TIME
 from .state_store import LONG, StateStore, StoreSerdes
+from .store_iterator import Rows
 from .values import Values
 
 #: What ``put`` returns: valid until further notice, and not kept because it came too late.
@@ -108,12 +109,12 @@ class VersionedStore(StateStore):
                 return VersionedRecord(self.serdes.decode_value(data), start)
         return None
 
-    def get_versions(self, key: Any, time_from: int, time_to: int) -> Sequence[VersionedRecord]:
+    def get_versions(self, key: Any, time_from: int, time_to: int) -> Rows[VersionedRecord]:
         """Return the versions that were valid at any time from time_from to time_to, newest first (KIP-968)."""
         row_key = self.serdes.encode_key(key)
         decode = self.serdes.decode_value
         latest = self.rows.get(LATEST + row_key)
-        found = []
+        found: Rows[VersionedRecord] = Rows()
         if latest is not None and _unpack(latest)[0] <= time_to:
             found.append(VersionedRecord(decode(latest[8:]), _unpack(latest)[0]))
         if time_to >= self._observed_ms - self._retention_ms:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import Message, Windowed
@@ -19,6 +19,7 @@ from penstock.topology.task_context import TaskContext
 from .bytes_store import BytesStore, Marks, RawRow, Row
 from .segments import KeySchema, Segments
 from .state_store import LONG, StateStore, StoreSerdes, plain_value, timestamped_value
+from .store_iterator import Rows, StoreIterator
 from .values import Values
 
 log = logging.getLogger(__name__)
@@ -109,11 +110,12 @@ class WindowStore(StateStore):
     def fetch_range(self, key: Any, time_from: int, time_to: int) -> Sequence[tuple[int, Any]]:
         """Return (window start, value) of a key's windows that start from time_from to time_to, earliest first."""
         decode = self.values.decode
-        return [(start, decode(data)) for start, data in self._key_rows(self._encode_key(key), time_from, time_to)]
+        found = self._key_rows(self._encode_key(key), time_from, time_to)
+        return Rows((start, decode(data)) for start, data in found)
 
-    def backward_fetch_range(self, key: Any, time_from: int, time_to: int) -> Sequence[tuple[int, Any]]:
+    def backward_fetch_range(self, key: Any, time_from: int, time_to: int) -> Rows[tuple[int, Any]]:
         """Return what fetch_range returns, latest first."""
-        return self.fetch_range(key, time_from, time_to)[::-1]
+        return Rows(reversed(self.fetch_range(key, time_from, time_to)))
 
     def _key_rows(self, key: bytes, time_from: int, time_to: int) -> list[tuple[int, bytes]]:
         """Return (window start, row bytes) of one key, earliest first."""
@@ -126,31 +128,33 @@ class WindowStore(StateStore):
         rows = self.segments.fetch(low, high, time_from, time_to)
         return [(_unpack_start(row_key, at)[0], data) for row_key, data in rows if len(row_key) == length]
 
-    def fetch_keys(self, key_from: Any, key_to: Any, time_from: int, time_to: int) -> Iterator[tuple[Windowed, Any]]:
+    def fetch_keys(
+        self, key_from: Any, key_to: Any, time_from: int, time_to: int
+    ) -> StoreIterator[tuple[Windowed, Any]]:
         """Iterate over (windowed key, value) of a range of keys, None for an open side, and of window starts."""
-        return self._fetch_keys(key_from, key_to, time_from, time_to, False)
+        return StoreIterator(self._fetch_keys(key_from, key_to, time_from, time_to, False))
 
     def backward_fetch_keys(
         self, key_from: Any, key_to: Any, time_from: int, time_to: int
-    ) -> Iterator[tuple[Windowed, Any]]:
+    ) -> StoreIterator[tuple[Windowed, Any]]:
         """Iterate over what fetch_keys gives, in the opposite order."""
-        return self._fetch_keys(key_from, key_to, time_from, time_to, True)
+        return StoreIterator(self._fetch_keys(key_from, key_to, time_from, time_to, True))
 
-    def fetch_all(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed, Any]]:
+    def fetch_all(self, time_from: int, time_to: int) -> StoreIterator[tuple[Windowed, Any]]:
         """Iterate over (windowed key, value) of all windows that start from time_from to time_to."""
-        return self._fetch_keys(None, None, time_from, time_to, False)
+        return StoreIterator(self._fetch_keys(None, None, time_from, time_to, False))
 
-    def backward_fetch_all(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed, Any]]:
+    def backward_fetch_all(self, time_from: int, time_to: int) -> StoreIterator[tuple[Windowed, Any]]:
         """Iterate over what fetch_all gives, in the opposite order."""
-        return self._fetch_keys(None, None, time_from, time_to, True)
+        return StoreIterator(self._fetch_keys(None, None, time_from, time_to, True))
 
-    def all(self) -> Iterator[tuple[Windowed, Any]]:
+    def all(self) -> StoreIterator[tuple[Windowed, Any]]:
         """Iterate over all rows: by segment of time and then key, or by time if the store is ordered so."""
-        return self._decoded(self._scan(0, LONG_MAX, False))
+        return StoreIterator(self._decoded(self._scan(0, LONG_MAX, False)))
 
-    def backward_all(self) -> Iterator[tuple[Windowed, Any]]:
+    def backward_all(self) -> StoreIterator[tuple[Windowed, Any]]:
         """Iterate over all rows in the opposite order."""
-        return self._decoded(self._scan(0, LONG_MAX, True))
+        return StoreIterator(self._decoded(self._scan(0, LONG_MAX, True)))
 
     def _fetch_keys(
         self, key_from: Any, key_to: Any, time_from: int, time_to: int, reverse: bool
@@ -187,6 +191,11 @@ class WindowStore(StateStore):
         super().rollback()
         self.segments.reload()
         self._sequence = self.rows.committed_mark(SEQUENCE) or 0
+
+    def close(self) -> None:
+        """See StateStore.close."""
+        super().close()
+        self.segments = cast("Segments", self.rows)
 
     def restored_rows(self, messages: Sequence[Message]) -> Sequence[RawRow]:
         """See StateStore.restored_rows."""

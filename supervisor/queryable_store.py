@@ -6,20 +6,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from penstock.statestore.store_iterator import Rows
 from penstock.topology.records import ValueAndTimestamp
 
 #: Asks the stream threads: (method, arguments) -> result by task id.
 Ask = Callable[[str, tuple[Any, ...]], dict[str, Any]]
 
 
-class Rows(list[Any]):
-    """What a method gives that is not a single value."""
-
-
 class QueryableStore:
     """Has the reading methods of the store (docs/architecture.md, "Stores"): ``get``, ``range``, ``all``, ``fetch`` …
 
-    A single value is that of the task which has one; rows are those of all tasks, as a list, sorted within each task;
+    A single value is that of the task which has one; rows are those of all tasks, as a list that has the ``close`` of a
+    store's iterator, sorted within each task;
     ``approximate_num_entries`` is the sum. Methods raise InvalidStateStoreError while the store is restored, and
     TimeoutError. timestamped: timestamped stores give ValueAndTimestamp, else plain values, as in Kafka Streams.
     """
@@ -37,7 +35,7 @@ class QueryableStore:
         found = combine(method, arguments, self._ask(method, arguments))
         if self._timestamped:
             return found
-        return [without_timestamp(row) for row in found] if isinstance(found, Rows) else without_timestamp(found)
+        return Rows(map(without_timestamp, found)) if isinstance(found, Rows) else without_timestamp(found)
 
 
 def combine(method: str, arguments: tuple[Any, ...], by_task: dict[str, Any]) -> Any:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from penstock.statestore.store_iterator import has_rows
 from penstock.statestore.store_view import lookup, page, summary
 from penstock.topology.errors import InvalidStateStoreError, StreamsError
 
@@ -17,7 +18,7 @@ READ_METHODS = frozenset(
         *("get", "range", "reverse_range", "all", "reverse_all", "prefix_scan", "approximate_num_entries"),
         *("fetch", "fetch_range", "fetch_keys", "fetch_all", "find_sessions", "fetch_session"),
         *("backward_fetch", "backward_fetch_range", "backward_fetch_keys", "backward_fetch_all", "backward_all"),
-        "backward_find_sessions",
+        *("backward_find_sessions", "get_versions"),
     )
 )
 
@@ -83,4 +84,4 @@ def _all_stores(task_manager: TaskManager) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, Iterator) else value
+    return list(value) if has_rows(value) else value

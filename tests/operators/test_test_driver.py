@@ -4,12 +4,14 @@ import re
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from penstock import (
+    InvalidStateStoreError,
     PenstockError,
+    Processor,
     Record,
     SessionWindows,
     Stores,
@@ -232,6 +234,38 @@ def test_close_removes_the_state_and_leaves_the_outputs(text: Options) -> None:
     driver.close()
     with pytest.raises(PenstockError, match="closed"):
         topic.pipe_input("k", "v")
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1_000_000])
+def test_a_store_is_not_read_after_the_driver_is_closed(text: Options, cache_bytes: int) -> None:
+    class Last(Processor[Any, Any, Any, Any]):
+        seen: ClassVar[list[Any]] = []
+
+        def process(self, record: Any) -> None:
+            self.context.get_state_store("rows").put(record.key, record.value)
+
+        def close(self) -> None:
+            self.seen.extend(self.context.get_state_store("rows").all())
+
+    builder = StreamsBuilder()
+    rows = Stores.key_value_store_builder(Stores.in_memory_key_value_store("rows"), **text)
+    builder.add_state_store(rows.with_caching_enabled())
+    stream = builder.stream("in", **text)
+    stream.process(Last, "rows")
+    stream.group_by_key().count(store="counts")
+    stream.group_by_key().windowed_by(TimeWindows(10)).count(store="windows")
+    builder.global_table("prices", store="prices", **text)
+    with TopologyTestDriver(builder.build(), {"statestore.cache.max.bytes": cache_bytes}) as driver:
+        driver.create_input_topic("in").pipe_input("k", "v", 0)
+        driver.create_input_topic("prices").pipe_input("k", "v", 0)
+        stores = [driver.get_key_value_store(name) for name in ("rows", "counts", "prices")]
+        assert [store.get("k") for store in stores] == ["v", 1, "v"]
+        windows = driver.get_window_store("windows")
+    assert Last.seen == [("k", "v")]
+    reads = [read for store in stores for read in (partial(store.get, "k"), store.all)]
+    for read in (*reads, windows.all, partial(windows.fetch, "k", 0), driver.get_state_store("counts").all):
+        with pytest.raises(InvalidStateStoreError, match="is closed"):
+            list(read())
 
 
 def test_a_topology_that_cannot_start_leaves_no_files(

@@ -298,9 +298,14 @@ def test_status_metrics_and_queries(streams: MakeStreams, conductor: Conductor) 
     assert by_name(app.metrics(), "alive-stream-threads") == [2]
     until(lambda: by_name(app.metrics(), "measured", thread_id="me-StreamThread-1") == [2.0])
     assert app.query("counts", "get", "key") == {"0_1": ["key"], "0_2": ["key"]}
-    assert app.store("counts").range("a", "b") == ["a", "b", "a", "b"]
+    counts = app.store("counts")
+    with counts.range("a", "b") as rows:
+        assert rows == ["a", "b", "a", "b"]
     with pytest.raises(InvalidStateStoreError, match="Cannot query none: UnknownStateStoreError: no such store"):
         app.query("none", "get", "key")
+    app.close(0)
+    with pytest.raises(InvalidStateStoreError, match="the application is PENDING_SHUTDOWN"):
+        counts.get("key")
 
 
 def test_a_state_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
