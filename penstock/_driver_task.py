@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,8 @@ from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.punctuation_queue import PunctuationQueue
 from penstock.topology.records import Headers, Message, TaskId
 from penstock.topology.task_context import Cancellable
+from penstock.workers.custom_metrics import CustomMetrics
+from penstock.workers.metrics import Sensor
 
 #: The driver runs all sub-topologies in one task, whose topics have one partition.
 TASK_ID = TaskId(0, 0)
@@ -65,6 +68,9 @@ class DriverTask:
         self.processor_metadata: dict[str, int] = {}
         self.produced: list[ProducedRecord] = []
         self.dropped: Counter[tuple[str, str]] = Counter()
+        sensor = partial(Sensor, config["metrics.sample.window.ms"], config["metrics.num.samples"])
+        self.streams_metrics = CustomMetrics({"thread-id": "TopologyTestDriver"}, sensor, lambda: clock.now_ms)
+        self._directory = directory
         self._clock = clock
         self._punctuations = {kind: PunctuationQueue() for kind in Punctuation}
         self._changelog_ends: Counter[str] = Counter()
@@ -78,6 +84,12 @@ class DriverTask:
 
     def restore(self) -> None:
         """Fill the open stores before the topology is compiled. A driver begins with empty ones: nothing to do."""
+
+    @property
+    def state_dir(self) -> Path:
+        """See TaskContext."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        return self._directory
 
     def wall_clock_ms(self) -> int:
         """See TaskContext."""

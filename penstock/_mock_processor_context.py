@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from penstock.topology.durations import Duration, to_millis
+from penstock.topology.errors import StreamsError
 from penstock.topology.processor_api import Punctuation
 from penstock.topology.records import Record, RecordMetadata, TaskId
+from penstock.topology.serdes import Serde, resolve_serde
+from penstock.workers.custom_metrics import CustomMetrics
+from penstock.workers.metrics import Sensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +41,21 @@ class CapturedPunctuator:
 class MockProcessorContext:
     """The context of a Processor or FixedKeyProcessor under test; it keeps what the processor does to it.
 
-    config: what ``app_configs`` gives. Stores are the test's own: add_state_store(name, store).
+    config: what ``app_configs`` gives. state_dir: what ``state_dir`` gives. Stores are the test's own:
+    add_state_store(name, store). ``metrics.metrics()`` returns the metrics that the processor has added.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None, task_id: TaskId | None = None) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None = None,
+        task_id: TaskId | None = None,
+        state_dir: Path | str | None = None,
+    ) -> None:
         self.app_configs: Mapping[str, Any] = dict(config or {})
         self.application_id: str = self.app_configs.get("application.id", "mock-processor-context")
         self.task_id = task_id or TaskId(0, 0)
+        self.metrics = CustomMetrics({"thread-id": "MockProcessorContext"}, Sensor, lambda: self._system_time_ms)
+        self._state_dir = state_dir
         self._metadata: RecordMetadata | None = None
         self._stores: dict[str, Any] = {}
         self._forwarded: list[CapturedForward] = []
@@ -50,6 +63,23 @@ class MockProcessorContext:
         self._committed = False
         self._system_time_ms = 0
         self._stream_time_ms = -1
+
+    @property
+    def key_serde(self) -> Serde[Any]:
+        """The default serde of keys; raises ConfigError if the config names none."""
+        return resolve_serde(None, self.app_configs, True, "MockProcessorContext")
+
+    @property
+    def value_serde(self) -> Serde[Any]:
+        """The default serde of values; raises ConfigError if the config names none."""
+        return resolve_serde(None, self.app_configs, False, "MockProcessorContext")
+
+    @property
+    def state_dir(self) -> Path:
+        """The directory that the test gave; raises StreamsError if it gave none."""
+        if self._state_dir is None:
+            raise StreamsError("This MockProcessorContext has no state_dir: MockProcessorContext(state_dir=tmp_path)")
+        return Path(self._state_dir)
 
     def record_metadata(self) -> RecordMetadata | None:
         """Return what set_record_metadata has set."""

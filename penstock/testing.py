@@ -26,6 +26,7 @@ from penstock.topology.store_interfaces import StoreKind
 from penstock.topology.streams_config import StreamsConfig
 from penstock.topology.subtopologies import build_whole_topology
 from penstock.topology.topology import Topology
+from penstock.workers.metrics import Metric
 
 from ._driver_task import Clock, DriverTask, ProducedRecord, RecordQueues
 from ._mock_processor_context import CapturedForward, CapturedPunctuator, MockProcessorContext
@@ -165,6 +166,11 @@ class TopologyTestDriver:
     def dropped_records(self) -> dict[tuple[str, str], int]:
         """Return how many records were dropped, by node and reason."""
         return dict(self._task.dropped)
+
+    def metrics(self) -> list[Metric]:
+        """Return the metrics that processors have added (``ProcessorContext.metrics``)."""
+        tasks = [self._task] if self._global_task is None else [self._task, self._global_task]
+        return [metric for task in tasks for metric in task.streams_metrics.metrics()]
 
     def get_state_store(self, name: str) -> Any:
         """Return a store as it is, None if there is none of this name."""

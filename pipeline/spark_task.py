@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -18,7 +19,7 @@ import orjson
 from penstock.statestore.thread_cache import ThreadCache
 from penstock.topology.compiled import CompiledSource, StampedRecord, compile_topology
 from penstock.topology.errors import StreamsError, UnknownStateStoreError
-from penstock.topology.processor_api import Punctuation
+from penstock.topology.processor_api import Punctuation, StreamsMetrics
 from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.punctuation_queue import PunctuationQueue, PunctuationSchedule
 from penstock.topology.records import Headers, Message, TaskId
@@ -202,6 +203,21 @@ class SparkTask:
                 self._stores.close()
 
     # -- the rest of TaskContext
+
+    @property
+    def state_dir(self) -> Path:
+        """Refuse: what a task leaves on an executor's disk is not there in its next micro-batch."""
+        raise StreamsError(
+            "A processor has no state_dir on Spark: the next micro-batch may run on another machine. Keep it in a store"
+        )
+
+    @property
+    def streams_metrics(self) -> StreamsMetrics:
+        """Refuse: nobody would see them."""
+        raise StreamsError(
+            "A processor cannot add metrics on Spark, where tasks live for one micro-batch. Use Spark's own metrics, "
+            "or run it with --engine local"
+        )
 
     def wall_clock_ms(self) -> int:
         """See TaskContext."""

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from penstock.workers import node_samples, task_metrics
-
-from .metric import Metric
+from penstock.workers.metrics import Metric
 
 Tags = tuple[str, ...]
 

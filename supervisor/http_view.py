@@ -9,13 +9,14 @@ import orjson
 
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.control import DescribeTopology
+from penstock.workers.metrics import Metric
 from penstock.workers.task_state import TaskState
 
 from .administration import Administration
 from .application_state import ApplicationState
 from .dashboard_figures import figures
 from .http_queries import RETRY_SECONDS, QueryError, RemoteHosts, StoreQueries
-from .metric import Metric, metrics
+from .metric import metrics
 from .queries import Answers
 from .supervisor import Supervisor
 

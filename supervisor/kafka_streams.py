@@ -19,6 +19,7 @@ from penstock.topology.serdes import SerdeLike, Serdes
 from penstock.topology.streams_builder import StreamsBuilder
 from penstock.topology.streams_config import StreamsConfig
 from penstock.topology.topology import Topology
+from penstock.workers.metrics import Metric
 from penstock.workers.standby_update_listener import StandbyUpdateListener
 from penstock.workers.state_restore_listener import StateRestoreListener
 from penstock.workers.streams_metadata import KeyQueryMetadata, Partitioner, StreamsMetadata
@@ -29,7 +30,7 @@ from .control_actions import actions
 from .control_socket import ControlSocket
 from .exit_codes import ExitCode
 from .http_server import HttpServer
-from .metric import Metric, metrics
+from .metric import metrics
 from .queryable_store import QueryableStore
 from .state_cleaner import StateCleaner
 from .stream_thread_process import prepare_stream_thread, run_stream_thread

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
@@ -13,7 +12,7 @@ import psutil
 
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.control import Measure
-from penstock.workers.metrics import MetricGroup
+from penstock.workers.metrics import Metric, MetricGroup
 
 from .application_state import ApplicationState
 from .queries import Answers
@@ -26,16 +25,6 @@ THREAD_GROUP = "stream-thread-metrics"
 PROCESS_GROUP = "penstock-process-metrics"
 #: How long stream threads are waited for; one that is busy longer shows what it has reported with its last beat.
 MEASURE_SECONDS = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One value. Rates per second, latencies in ms, sizes in bytes; text for the few that are no numbers."""
-
-    name: str
-    group: str
-    tags: Mapping[str, str] = field(default_factory=dict)
-    value: float | str = 0.0
 
 
 def metrics(supervisor: Supervisor, config: StreamsConfig) -> list[Metric]:

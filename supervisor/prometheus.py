@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from .metric import Metric
+from penstock.workers.metrics import Metric
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")

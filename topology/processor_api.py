@@ -9,10 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from typing import Any, Generic, Protocol, TypeVar
+from pathlib import Path
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from .durations import Duration
 from .records import Record, RecordMetadata, TaskId
+from .serdes import Serde
 from .store_interfaces import StoreBuilder
 from .task_context import Cancellable
 
@@ -33,6 +35,54 @@ class Punctuation(Enum):
 PunctuationType = Punctuation
 
 
+#: What a metric shows of the values that its sensor records. avg, max, min and rate (values per second) look back over
+#: ``metrics.num.samples`` windows; total is how many there were, sum their sum, value the last one.
+Statistic = Literal["avg", "max", "min", "rate", "total", "sum", "value"]
+
+
+class Sensor(Protocol):
+    """Records values, of which its metrics show statistics (Kafka: Sensor)."""
+
+    def record(self, value: float = 1.0) -> None:
+        """Take in a value, here and in the parents. Raises TypeError or ValueError for what is no number."""
+
+    def add(self, name: str, statistic: Statistic, group: str, tags: Mapping[str, str] | None = None) -> None:
+        """Add a metric. It has the tag ``thread-id`` beside its own.
+
+        Raises ValueError if another sensor has a metric of this name, group and tags, or for an unknown statistic.
+        """
+
+
+class StreamsMetrics(Protocol):
+    """The metrics that processors add: one registry for each stream thread (Kafka Streams: StreamsMetrics).
+
+    They are in ``KafkaStreams.metrics()`` and at ``/metrics``, with the tag ``thread-id``. The same arguments give the
+    same sensor, whichever task of the thread asks.
+    """
+
+    def add_rate_total_sensor(
+        self, scope_name: str, entity_name: str, operation_name: str, tags: Mapping[str, str] | None = None
+    ) -> Sensor:
+        """Return a sensor that counts: ``<operation>-rate`` and ``<operation>-total``.
+
+        The group is ``stream-<scope>-metrics``; a tag ``<scope>-id`` has the entity's name.
+        """
+
+    def add_latency_rate_total_sensor(
+        self, scope_name: str, entity_name: str, operation_name: str, tags: Mapping[str, str] | None = None
+    ) -> Sensor:
+        """Return a sensor for times: beside rate and total ``<operation>-latency-avg`` and ``-latency-max``."""
+
+    def add_sensor(self, name: str, *parents: Any) -> Sensor:
+        """Return a sensor without metrics: give it some with ``add``. What it records goes to its parents too."""
+
+    def remove_sensor(self, sensor: Any) -> None:
+        """Remove a sensor with its metrics."""
+
+    def metrics(self) -> list[Any]:
+        """Return a ``Metric`` for each metric that was added: ``name``, ``group``, ``tags``, ``value``."""
+
+
 class ProcessingContext(Protocol):
     """What every processor may ask of its task (Kafka Streams: ProcessingContext)."""
 
@@ -47,6 +97,22 @@ class ProcessingContext(Protocol):
     @property
     def app_configs(self) -> Mapping[str, Any]:
         """The application's effective configuration."""
+
+    @property
+    def key_serde(self) -> Serde[Any]:
+        """The default serde of keys, ``default.key.serde``; raises ConfigError if there is none."""
+
+    @property
+    def value_serde(self) -> Serde[Any]:
+        """The default serde of values, ``default.value.serde``; raises ConfigError if there is none."""
+
+    @property
+    def state_dir(self) -> Path:
+        """The task's directory, for files of your own; it is deleted with the task's state. StreamsError on Spark."""
+
+    @property
+    def metrics(self) -> StreamsMetrics:
+        """Where to add metrics of your own; StreamsError on Spark."""
 
     def record_metadata(self) -> RecordMetadata | None:
         """Return topic, partition and offset of the input record; None in a punctuation."""

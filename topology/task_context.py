@@ -7,9 +7,13 @@ and stores see nothing else of them. That is why the same operators run in all f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .records import Headers, Message, TaskId
+
+if TYPE_CHECKING:
+    from .processor_api import StreamsMetrics
 
 #: A downstream operator: (key, value, timestamp in ms, headers). Values of tables are Changes.
 Process = Callable[[Any, Any, int, Headers], None]
@@ -42,6 +46,14 @@ class TaskContext(Protocol):
     #: Times (ms) that operators want to find again after a restart, by store name: committed with the offsets and
     #: there again before the topology is compiled (Kafka Streams: ProcessorMetadata).
     processor_metadata: dict[str, int]
+
+    @property
+    def state_dir(self) -> Path:
+        """The task's directory, made if need be; raises StreamsError where tasks have none."""
+
+    @property
+    def streams_metrics(self) -> StreamsMetrics:
+        """The metrics that processors add; raises StreamsError where they cannot."""
 
     def wall_clock_ms(self) -> int:
         """Return the wall clock in ms: cached per iteration in a stream thread, mocked in tests."""

@@ -19,6 +19,7 @@ from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.records import Headers, Message, TaskId, TopicPartition
 from penstock.topology.task_context import Cancellable
 
+from .custom_metrics import CustomMetrics
 from .log_context import PrefixedLogger
 from .loop_time import LoopTime
 from .metrics import ThreadMetrics
@@ -33,10 +34,20 @@ CATCH_UP_POLL_SECONDS = 0.1
 
 
 class GlobalTask:
-    """The TaskContext of global stores: it has state and time, but no output and no punctuation."""
+    """The TaskContext of global stores: it has state and time, but no output and no punctuation.
+
+    directory: where the stores are, in this process alone.
+    """
 
     def __init__(
-        self, config: Mapping[str, Any], topics: TopicNames, time: LoopTime, metrics: ThreadMetrics, log: PrefixedLogger
+        self,
+        config: Mapping[str, Any],
+        topics: TopicNames,
+        time: LoopTime,
+        metrics: ThreadMetrics,
+        streams_metrics: CustomMetrics,
+        directory: Path,
+        log: PrefixedLogger,
     ) -> None:
         self.application_id: str = config["application.id"]
         self.task_id = TaskId(-1, -1)
@@ -49,9 +60,17 @@ class GlobalTask:
         self.stores: dict[str, Any] = {}
         self.commit_requested = False
         self.internal_topic = topics.full
+        self.streams_metrics = streams_metrics
+        self._directory = directory
         self._time = time
         self._metrics = metrics
         self._log = log
+
+    @property
+    def state_dir(self) -> Path:
+        """The directory of the global stores of this process."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        return self._directory
 
     def wall_clock_ms(self) -> int:
         """Return the wall clock of this iteration in ms."""

@@ -31,7 +31,7 @@ FETCH_GROUP = "consumer-fetch-manager-metrics"
 
 
 def measure(thread_id: str, parts: StreamThreadParts) -> tuple[MetricGroup, ...]:
-    """Return the metrics of the thread, and of each task with its source nodes, input partitions and stores."""
+    """Return the metrics of the thread, of each task with its sources, input partitions and stores, and users' own."""
     now_ms = parts.time.now_ms
     manager = parts.task_manager
     tasks: list[Task] = [*manager.active.all_tasks().values(), *manager.standby.all_tasks().values()]
@@ -40,6 +40,7 @@ def measure(thread_id: str, parts: StreamThreadParts) -> tuple[MetricGroup, ...]
         MetricGroup(THREAD_GROUP, tags, parts.metrics.snapshot(now_ms)),
         MetricGroup(UPDATER_GROUP, tags, _restoring(tasks, parts)),
         *dead_letters(tags, parts.producer),
+        *parts.custom_metrics.groups(),
         *(group for task in tasks for group in _of_task(task, tags, parts, now_ms)),
     )
 

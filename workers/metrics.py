@@ -23,6 +23,16 @@ class MetricGroup:
     values: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One value. Rates per second, latencies in ms, sizes in bytes; text for the few that are no numbers."""
+
+    name: str
+    group: str
+    tags: Mapping[str, str] = field(default_factory=dict)
+    value: float | str = 0.0
+
+
 class _Sample:
     __slots__ = ("count", "highest", "lowest", "start_ms", "sum")
 

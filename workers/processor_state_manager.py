@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import Executor, Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 from penstock.statestore.checkpoint import CHECKPOINT_FILE_NAME, OffsetCheckpoint
@@ -119,16 +120,25 @@ class ProcessorStateManager:
         """
         if not self._topology.stores:
             return
-        self._state_directory.lock(self._task_id)
-        self._locked = True
+        self._lock()
         try:
             self._open_stores(build)
         except BaseException:  # another try begins from nothing
             self.close()
             raise
 
+    def _lock(self) -> None:
+        self._state_directory.lock(self._task_id)
+        self._locked = True
+
+    def directory(self) -> Path:
+        """Return the task's directory, made if need be, and locked until close; raises LockError like open."""
+        if not self._locked:
+            self._lock()
+        return self._state_directory.get_or_create_directory_for_task(self._task_id)
+
     def _open_stores(self, build: Build) -> None:
-        directory = self._state_directory.get_or_create_directory_for_task(self._task_id)
+        directory = self.directory()
         recycled = self._recycled or RecycledStores({}, {})
         for name, builder in self._topology.stores.items():
             self.stores[name] = self._build(build, builder, directory, recycled.stores.get(name))

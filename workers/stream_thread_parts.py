@@ -28,6 +28,7 @@ from .client_supplier import KafkaClientSupplier, static_instance_id
 from .clock import Clock, SystemClock
 from .committer import Committer
 from .control import ApplicationShutdownRequested, ThreadControl
+from .custom_metrics import CustomMetrics
 from .fetching.fetcher import fetcher_for
 from .global_state import GlobalState, GlobalTask, NoGlobalState
 from .internal_topic_manager import InternalTopicManager
@@ -118,6 +119,7 @@ class StreamThreadParts:
     global_state: GlobalState
     open_transactions: OpenTransactionWatch
     metrics: ThreadMetrics
+    custom_metrics: CustomMetrics
     control: ThreadControl
     stalls: StallResponse
     poll_records: int
@@ -193,6 +195,7 @@ class _Assembly:
             self.config["metrics.num.samples"],
             self.config["penstock.metrics.sampling.percent"],
         )
+        self.custom_metrics = CustomMetrics({"thread-id": self.name}, self.metrics.sensor, lambda: self.time.now_ms)
         self.states = stream_thread_states(self.log)
         self.instance_id = static_instance_id(self.config, spec.process_id, spec.slot)
         self.admin = supplier.get_admin(f"{self.name}-admin")
@@ -271,6 +274,7 @@ class _Assembly:
             global_state=global_state,
             open_transactions=self._open_transactions(consumer),
             metrics=self.metrics,
+            custom_metrics=self.custom_metrics,
             control=self.control,
             stalls=self._stalls(task_manager),
             poll_records=self.config["max.poll.records"],
@@ -333,14 +337,11 @@ class _Assembly:
     def _global_state(self) -> GlobalState:
         if self.global_topology is None:
             return NoGlobalState()
-        task = GlobalTask(self.config, self.topics, self.time, self.metrics, self._log("global_state"))
-        return GlobalState(
-            self.global_topology,
-            task,
-            self._partition_consumer(self.supplier.get_global_consumer, "global-consumer"),
-            self.state_directory.global_state_dir() / str(self.spec.slot),  # one process can open a RocksDB, not two
-            self._log("global_state"),
-        )
+        directory = self.state_directory.global_state_dir() / str(self.spec.slot)  # a RocksDB is open in one process
+        log = self._log("global_state")
+        task = GlobalTask(self.config, self.topics, self.time, self.metrics, self.custom_metrics, directory, log)
+        consumer = self._partition_consumer(self.supplier.get_global_consumer, "global-consumer")
+        return GlobalState(self.global_topology, task, consumer, directory, log)
 
     def _open_transactions(self, consumer: PartitionConsumer) -> OpenTransactionWatch:
         return OpenTransactionWatch(
@@ -367,6 +368,7 @@ class _Assembly:
             global_state.store,
             self.log_prefix,
             self.background,
+            self.custom_metrics,
             self.open_rows,
         )
 

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from penstock.statestore.state_directory import StateDirectory
@@ -16,6 +17,7 @@ from penstock.topology.errors import StreamsError
 from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.records import Headers, Message, TaskId, TopicPartition
 
+from .custom_metrics import CustomMetrics
 from .log_context import PrefixedLogger
 from .loop_time import LoopTime
 from .metrics import ThreadMetrics
@@ -41,7 +43,7 @@ class TaskEnvironment:
     """What all tasks of one stream thread share. global_store(name) returns a global table's store.
 
     open_rows: opens what is under a store, None for a RocksDB; a simulation has a disk of its own. background: makes
-    stores survive a SIGKILL beside the stream thread.
+    stores survive a SIGKILL beside the stream thread. streams_metrics: those that processors add.
     """
 
     application_id: str
@@ -55,6 +57,7 @@ class TaskEnvironment:
     global_store: Callable[[str], Any]
     log_prefix: str
     background: Executor
+    streams_metrics: CustomMetrics
     open_rows: OpenRows | None = None
 
 
@@ -189,6 +192,16 @@ class Task(ABC):
         return f"{indent}TaskId: {self.task_id}\n{indent}\tPartitions [{partitions}]\n"
 
     # What follows is the part of TaskContext that stores use.
+
+    @property
+    def state_dir(self) -> Path:
+        """The task's directory, locked and made if need be; raises LockError if another process has it."""
+        return self.state_manager.directory()
+
+    @property
+    def streams_metrics(self) -> CustomMetrics:
+        """See TaskContext."""
+        return self.environment.streams_metrics
 
     def wall_clock_ms(self) -> int:
         """Return the wall clock of this iteration in ms."""

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock import FixedKeyProcessor, Processor, Punctuation, Record, Stores, StreamsError, Topology
+from penstock import FixedKeyProcessor, Processor, Punctuation, Record, Serdes, Stores, StreamsError, Topology
 from penstock.testing import MockProcessorContext, TopologyTestDriver
 
 Options = dict[str, Any]
@@ -242,3 +243,46 @@ def test_the_mock_context_keeps_what_a_processor_does() -> None:
     context.reset_forwards()
     context.reset_commit()
     assert (context.forwarded(), context.committed()) == ([], False)
+
+
+class Measured(FixedKeyProcessor[Any, Any, Any]):
+    """Asks its context for what Kafka Streams' ProcessingContext has."""
+
+    def init(self, context: Any) -> None:
+        super().init(context)
+        self.sensor = context.metrics.add_latency_rate_total_sensor("app", "measured", "step")
+
+    def process(self, record: Any) -> None:
+        self.sensor.record(record.value)
+        file = self.context.state_dir / "last"
+        file.write_bytes(self.context.value_serde.serialize("", record.value) or b"")
+        self.context.forward(record.with_value(self.context.key_serde.deserialize("", file.read_bytes())))
+
+
+SERDES = {"default.key.serde": Serdes.string(), "default.value.serde": Serdes.json()}
+
+
+def test_a_processor_in_the_driver_has_serdes_metrics_and_a_directory(start: Any) -> None:
+    def declare(builder: Any) -> None:
+        stream = builder.stream("in").process_values(Measured)
+        stream.to("out", value_serde=Serdes.string())
+
+    flow = start(declare, SERDES).pipe("in", "k", 17, 5)
+    assert flow.read() == [("k", "17", 5)]
+    assert {metric.name: metric.value for metric in flow.driver.metrics()} == {
+        "step-rate": pytest.approx(1 / 30),
+        "step-total": 1.0,
+        "step-latency-avg": 17.0,
+        "step-latency-max": 17.0,
+    }
+
+
+def test_a_mock_context_has_serdes_metrics_and_the_directory_that_it_was_given(tmp_path: Path) -> None:
+    context = MockProcessorContext(SERDES, state_dir=tmp_path)
+    processor = Measured()
+    processor.init(context)
+    processor.process(Record("k", 17, 5))
+    assert [captured.record.value for captured in context.forwarded()] == ["17"]
+    assert {metric.name: metric.value for metric in context.metrics.metrics()}["step-latency-max"] == 17.0
+    with pytest.raises(StreamsError, match=r"MockProcessorContext\(state_dir=tmp_path\)"):
+        MockProcessorContext().state_dir  # noqa: B018

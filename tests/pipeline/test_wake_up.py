@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock import StreamsConfig
+from penstock import FixedKeyProcessor, Serdes, StreamsBuilder, StreamsConfig, StreamsError
 from penstock._driver_task import RecordQueues
 from penstock.pipeline.capabilities import Capability, report_capabilities
 from penstock.pipeline.record_batches import SentRecord
@@ -153,3 +153,22 @@ def differs(case: Case) -> str | None:
 def test_a_task_that_sleeps_between_all_records_makes_the_recorded_outputs(path: Path) -> None:
     case = read(path)
     assert differs(case) is None
+
+
+@pytest.mark.parametrize("asked", ["state_dir", "metrics"])
+def test_a_processor_is_refused_what_outlives_a_micro_batch(asked: str) -> None:
+    class Asks(FixedKeyProcessor[Any, Any, Any]):
+        def init(self, context: Any) -> None:
+            assert context.key_serde.serialize("", "k") == b"k"
+            getattr(context, asked)
+
+        def process(self, record: Any) -> None: ...
+
+    builder = StreamsBuilder()
+    builder.stream("in").process_values(Asks, name="ask")
+    config = StreamsConfig(
+        {"application.id": "app", "bootstrap.servers": "none:1", "default.key.serde": Serdes.string()}
+    )
+    built = build_whole_topology(builder.build().internal_builder, config)
+    with pytest.raises(StreamsError, match=r"failed to initialize processor ask: A processor .* on Spark"):
+        SparkTask(TaskPlan(built, config, _Ones()), 0, DictState(), lambda: 0)

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from penstock.statestore.stores import build_store
 from penstock.statestore.thread_cache import ThreadCache
+from penstock.topology.processor_api import StreamsMetrics
 from penstock.topology.records import Headers, Message, RawRecord, TaskId
 from penstock.topology.store_interfaces import StoreBuilder
 from penstock.topology.task_context import Cancellable
@@ -59,6 +60,14 @@ class StoreTask:
 
     def record_dropped(self, node: str, reason: str) -> None:
         self.dropped.append(node)
+
+    @property
+    def state_dir(self) -> Path:
+        raise NotImplementedError
+
+    @property
+    def streams_metrics(self) -> StreamsMetrics:
+        raise NotImplementedError
 
     def wall_clock_ms(self) -> int:
         raise NotImplementedError

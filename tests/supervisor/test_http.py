@@ -15,10 +15,10 @@ from stage import Conductor, until
 from penstock.supervisor.application_state import ApplicationState as State
 from penstock.supervisor.http_security import is_loopback
 from penstock.supervisor.kafka_streams import KafkaStreams
-from penstock.supervisor.metric import Metric
 from penstock.supervisor.prometheus import exposition, metric_name
 from penstock.topology.errors import ConfigError
 from penstock.topology.streams_builder import StreamsBuilder
+from penstock.workers.metrics import Metric
 
 TOKEN = "geheim"
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from ..durations import Duration, to_millis
 from ..errors import StreamsError
-from ..processor_api import Punctuation
+from ..processor_api import Punctuation, StreamsMetrics
 from ..records import Headers, Record, RecordMetadata, TaskId
+from ..serdes import Serde, resolve_serde
 from ..task_context import Cancellable, Process, TaskContext
 from ..timestamp_extractors import TIMESTAMP_MAX, as_timestamp
 from .operator import NodeContext, Operator
@@ -77,6 +79,22 @@ class _Context:
     @property
     def app_configs(self) -> Mapping[str, Any]:
         return self._task.config
+
+    @property
+    def key_serde(self) -> Serde[Any]:
+        return resolve_serde(None, self._task.config, True, self._node.name)
+
+    @property
+    def value_serde(self) -> Serde[Any]:
+        return resolve_serde(None, self._task.config, False, self._node.name)
+
+    @property
+    def state_dir(self) -> Path:
+        return self._task.state_dir
+
+    @property
+    def metrics(self) -> StreamsMetrics:
+        return self._task.streams_metrics
 
     def record_metadata(self) -> RecordMetadata | None:
         return record_metadata(self._task)
