@@ -5,29 +5,47 @@ from __future__ import annotations
 from pathlib import Path
 from shutil import disk_usage
 
-from penstock.topology.errors import LockError, ProcessorStateError, TaskCorruptedError
+from penstock.topology.errors import LockError, ProcessorStateError, StreamsError, TaskCorruptedError
 
 #: How much of the end of RocksDB's log is looked through, in bytes.
 LOG_TAIL_BYTES = 64 << 10
 
 
 def is_corruption(error: BaseException | None) -> bool:
-    """Return whether a damaged file of a RocksDB is what an error began with."""
+    """Return whether a damaged file of a RocksDB is what an error began with.
+
+    Only a store that has met one says so: the text of an error proves nothing, it may be a serde's.
+    """
     while error is not None:
-        if type(error) is Exception and str(error).startswith("Corruption:"):
+        if isinstance(error, TaskCorruptedError):
             return True
         error = error.__cause__
     return False
 
 
-def open_error(path: Path, error: Exception) -> Exception:
+def failed_call(path: Path, what: str, error: Exception, hint: str = "") -> StreamsError:
+    """Return what to raise for an error of rocksdict: TaskCorruptedError for damaged files, else ProcessorStateError.
+
+    what: was tried, e.g. "write to"; hint: what the reader can look at.
+    """
+    if str(error).startswith("Corruption:"):
+        return damaged(path, error)
+    return ProcessorStateError(f"Cannot {what} the store {path}: {error}{hint}")
+
+
+def open_error(path: Path, error: Exception) -> StreamsError:
     """Return what the failure to open a database means for its task."""
-    text = str(error)
-    if "lock" in text.lower() and "corrupt" not in text.lower():
-        return LockError(f"The store {path} is open elsewhere, in this process or another: {text}; try again")
-    if "corrupt" in text.lower() or ("No such file" in text and path.exists()):
-        return TaskCorruptedError(f"The store {path} is damaged: {text}; delete the task's directory and restore it")
-    return ProcessorStateError(f"Cannot open the store {path}: {text}; check state.dir, its permissions and the disk")
+    text = str(error).replace(str(path), "")  # a store may be called clock, or corrupted-orders
+    if "hile lock file" in text or "lock hold by current process" in text:
+        return LockError(f"The store {path} is open elsewhere, in this process or another: {error}; try again")
+    if "orruption" in text or ("No such file" in text and path.exists()):
+        return damaged(path, error)
+    return ProcessorStateError(f"Cannot open the store {path}: {error}; check state.dir, its permissions and the disk")
+
+
+def damaged(path: Path, error: Exception) -> TaskCorruptedError:
+    """Return the error of a database whose files are damaged; the task's state manager adds which task it is."""
+    return TaskCorruptedError(f"The store {path} is damaged: {error}; delete the task's directory and restore it")
 
 
 def unwritten_memtables(path: Path, left: list[int | None]) -> OSError:

@@ -12,8 +12,6 @@ import struct
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import cache
 from itertools import dropwhile, takewhile
 from operator import itemgetter
 from pathlib import Path
@@ -22,17 +20,12 @@ from weakref import WeakSet
 
 from rocksdict import (
     AccessType,
-    BlockBasedIndexType,
-    BlockBasedOptions,
-    Cache,
     Checkpoint,
     CompactOptions,
-    DBCompactionStyle,
     Options,
     Rdict,
     RdictIter,
     WriteBatch,
-    WriteBufferManager,
     WriteOptions,
 )
 
@@ -41,7 +34,8 @@ from penstock.topology.errors import ProcessorStateError
 
 from .bytes_store import NO_MARKS, BytesStore, Marks, RawRow, Row, merge
 from .recent_rows import BUFFERED_ROW_OVERHEAD_BYTES, RecentRows, bytes_of_a_row
-from .rocksdb_errors import open_error, unwritten_memtables
+from .rocksdb_errors import failed_call, open_error, unwritten_memtables
+from .rocksdb_resources import RocksDBConfig, RocksDBResources, process_resources
 from .row_buffer import RowBuffer
 from .sorted_keys import SortedKeys
 
@@ -63,99 +57,8 @@ ROOM_POLL_SECONDS = 0.001
 SORTED_BATCH_ROWS = 8_000
 #: What RocksDB says to a write that would have to wait, and may not.
 WRITE_STALL = "Write stall"
-#: Room for the offsets of several thousand commits; when it is full, both column families are flushed.
-OFFSETS_WRITE_BUFFER_BYTES = 256 << 10
+DISK_FULL = "; is the disk full?"
 _number = struct.Struct(">q")
-
-
-@dataclass(frozen=True, slots=True)
-class RocksDBConfig:
-    """How much memory the stores of one process share. Sizes in bytes.
-
-    Kafka Streams gives each store a 50 MB block cache and three 16 MB write buffers; a process with many tasks then
-    needs gigabytes. Here all stores of a process share one cache and one budget for memtables.
-    """
-
-    block_cache_bytes: int = 128 << 20
-    write_buffer_total_bytes: int = 128 << 20
-    write_buffer_bytes: int = 16 << 20  # one memtable: Kafka Streams' size
-    #: KIP-892: a store that holds more uncommitted bytes asks for a commit.
-    uncommitted_max_bytes: int = 64 << 20
-    #: Committed rows that are kept as Python has them, for reading: shared equally by all stores.
-    recent_bytes: int = 32 << 20
-
-
-class RocksDBResources:
-    """What the RocksDB instances of one process share: block cache and budget for memtables."""
-
-    def __init__(self, config: RocksDBConfig) -> None:
-        self.config = config
-        self._cache = Cache(config.block_cache_bytes)
-        self._write_buffers = WriteBufferManager(config.write_buffer_total_bytes, False)
-        self.open_stores = 0
-
-    @property
-    def recent_bytes(self) -> int:
-        """How much of what it has committed one store may keep in memory."""
-        return self.config.recent_bytes // max(1, self.open_stores)
-
-    def options(self) -> Options:
-        """Return the options of one database: Kafka Streams' (universal compaction, 4 KB blocks, bloom filter)."""
-        table = BlockBasedOptions()
-        table.set_block_cache(self._cache)
-        table.set_block_size(4096)
-        table.set_bloom_filter(10, False)
-        table.set_cache_index_and_filter_blocks(True)
-        table.set_pin_l0_filter_and_index_blocks_in_cache(True)
-        # Universal compaction makes one large file. Its filter as one block (12 MB for ten million keys) does not fit
-        # into a shard of the cache and would be read again for each get: a millisecond.
-        table.set_index_type(BlockBasedIndexType.two_level_index_search())
-        table.set_partition_filters(True)
-        table.set_metadata_block_size(4096)
-        table.set_pin_top_level_index_and_filter(True)
-        options = Options(raw_mode=True)
-        options.create_if_missing(True)
-        options.create_missing_column_families(True)
-        options.set_atomic_flush(True)
-        options.set_block_based_table_factory(table)
-        options.set_compaction_style(DBCompactionStyle.universal())
-        options.set_write_buffer_size(self.config.write_buffer_bytes)
-        options.set_max_write_buffer_number(3)
-        options.set_write_buffer_manager(self._write_buffers)
-        options.set_max_background_jobs(2)
-        options.set_keep_log_file_num(1)
-        options.set_stats_dump_period_sec(0)
-        return options
-
-    def rows_options(self) -> Options:
-        """Return the options of the column family with the rows."""
-        options = self.options()
-        options.set_memtable_prefix_bloom_ratio(0.02)  # a new key's get costs 0.2 us instead of 3
-        options.set_memtable_whole_key_filtering(True)
-        return options
-
-    def offsets_options(self) -> Options:
-        """Return the options of the column family with the offset: small, as there is one for each store."""
-        options = self.options()
-        options.set_write_buffer_size(OFFSETS_WRITE_BUFFER_BYTES)
-        return options
-
-
-_process_config = RocksDBConfig()
-
-
-def set_process_config(config: RocksDBConfig) -> None:
-    """Say how much memory all stores of this process share; raises RuntimeError if one was opened before."""
-    global _process_config  # of the process, as the resources are
-    if process_resources.cache_info().currsize:
-        raise RuntimeError("stores were opened before their share of the memory was known")
-    _process_config = config
-
-
-@cache
-def process_resources() -> RocksDBResources:
-    """Return the resources that all stores of this process share unless they are given others."""
-    return RocksDBResources(_process_config)
 
 
 class RocksDBStore(BytesStore):
@@ -187,7 +90,7 @@ class RocksDBStore(BytesStore):
         self._write_options = write_options()
         self._first_check = max(1, resources_rows(self._resources.config))
         new_buffer = RowBuffer if compiled is None else compiled.RowBuffer
-        self._buffer: RowBuffer = new_buffer(self._db.get, self._check_size, self._first_check)
+        self._buffer: RowBuffer = new_buffer(self._reader(), self._check_size, self._first_check)
         self._recent = RecentRows(self._buffer)
         self._uncommitted: dict[bytes, bytes | None] = self._buffer.rows
         # The buffer's own in place of the methods below: one call less for each record.
@@ -217,8 +120,19 @@ class RocksDBStore(BytesStore):
         except Exception as error:  # rocksdict raises nothing more special
             raise open_error(self.path, error) from error
 
+    def _reader(self) -> Callable[[bytes], bytes | None]:
+        read, path = self._db.get, self.path
+
+        def read_row(key: bytes) -> bytes | None:
+            try:
+                return cast("bytes | None", read(key))
+            except Exception as error:  # rocksdict raises nothing more special
+                raise failed_call(path, "read", error) from error
+
+        return read_row
+
     def get(self, key: bytes) -> bytes | None:
-        """See BytesStore.get."""
+        """See BytesStore.get. Raises TaskCorruptedError for damaged files, as all reads do."""
         return self._buffer.get(key)
 
     def put(self, key: bytes, value: bytes | None) -> None:
@@ -265,8 +179,15 @@ class RocksDBStore(BytesStore):
             found.append((key, cursor.value()))
             cursor.next()
         else:
-            cursor.status()  # raises if it is a damaged block that ends the rows
+            self._check(cursor)  # it may be a damaged block that ends the rows
         return found
+
+    def _check(self, cursor: RdictIter) -> None:
+        """Raise what a cursor has met."""
+        try:
+            cursor.status()
+        except Exception as error:  # rocksdict raises nothing more special
+            raise failed_call(self.path, "read", error) from error
 
     def scan(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> Iterator[Row]:
         """See BytesStore.scan."""
@@ -299,7 +220,7 @@ class RocksDBStore(BytesStore):
             (cursor.seek_for_prev if reverse else cursor.seek)(key)
         if row is not None and cursor.valid():
             (cursor.prev if reverse else cursor.next)()
-        cursor.status()  # raises
+        self._check(cursor)
 
     def _buffered(self, start: bytes | None, end: bytes | None, reverse: bool = False) -> list[RawRow]:
         uncommitted, buffer = self._uncommitted, self._buffer
@@ -364,9 +285,7 @@ class RocksDBStore(BytesStore):
                 return
             except Exception as error:  # rocksdict raises nothing more special
                 if WRITE_STALL not in str(error):
-                    raise ProcessorStateError(
-                        f"Cannot write to the store {self.path}: {error}; is the disk full?"
-                    ) from error
+                    raise failed_call(self.path, "write to", error, DISK_FULL) from error
             stopped, rate = (self._db.property_int_value(name) for name in (WRITES_STOPPED, DELAYED_WRITE_RATE))
             if stopped:
                 self._wait_for_room()
@@ -440,7 +359,7 @@ class RocksDBStore(BytesStore):
             if failed:
                 raise unwritten_memtables(self.path, left)
         except Exception as error:  # rocksdict raises nothing more special
-            raise ProcessorStateError(f"Cannot flush the store {self.path}: {error}; is the disk full?") from error
+            raise failed_call(self.path, "flush", error, DISK_FULL) from error
 
     def checkpoint(self, path: Path) -> None:
         """Make a copy of what was committed: a database at path, its files hard links if that is possible.
@@ -452,7 +371,7 @@ class RocksDBStore(BytesStore):
             path.parent.mkdir(parents=True, exist_ok=True)
             Checkpoint(self._db).create_checkpoint(str(path))
         except Exception as error:  # rocksdict raises nothing more special
-            raise ProcessorStateError(f"Cannot copy the store {self.path} to {path}: {error}") from error
+            raise failed_call(self.path, f"copy to {path}", error) from error
 
     def close(self) -> None:
         """See BytesStore.close."""
@@ -471,7 +390,7 @@ class RocksDBStore(BytesStore):
                 handles.callback(delattr, self, "_offsets_handle")
                 handles.callback(self._offsets.close)
         except Exception as error:  # rocksdict flushes first, and raises nothing more special
-            raise ProcessorStateError(f"Cannot close the store {self.path}: {error}; is the disk full?") from error
+            raise failed_call(self.path, "close", error, DISK_FULL) from error
 
 
 def write_options() -> WriteOptions:

@@ -17,7 +17,8 @@ from .join_buffer import RocksDBTimeOrderedKeyValueBuffer
 from .key_value_store import KeyValueStore
 from .list_value_store import ListValueStore
 from .memory_store import InMemoryStore, MemoryLRUCache
-from .rocksdb_store import RocksDBResources, RocksDBStore
+from .rocksdb_resources import RocksDBResources
+from .rocksdb_store import RocksDBStore
 from .session_store import SessionStore
 from .state_directory import STORES_DIRECTORY
 from .state_store import StateStore

@@ -10,7 +10,7 @@ from .worker_process import WorkerSpec
 
 def run_stream_thread(spec: WorkerSpec, control: ThreadControl) -> None:
     """Build the topology and run a StreamThread until it is told to shut down."""
-    from penstock.statestore.rocksdb_store import set_process_config
+    from penstock.statestore.rocksdb_resources import set_process_config
     from penstock.workers.host_memory import host_bytes
     from penstock.workers.memory_budget import stores_config
     from penstock.workers.reporting_listeners import ReportingRestoreListener, ReportingStandbyListener

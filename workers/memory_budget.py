@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.statestore.rocksdb_store import RocksDBConfig
+from penstock.statestore.rocksdb_resources import RocksDBConfig
 from penstock.topology.errors import ConfigError
 
 from .host_memory import budget_bytes

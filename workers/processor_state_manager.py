@@ -122,7 +122,8 @@ class ProcessorStateManager:
             return
         self._lock()
         try:
-            self._open_stores(build)
+            with self._damage_told():
+                self._open_stores(build)
         except BaseException:  # another try begins from nothing
             self.close()
             raise
@@ -141,7 +142,7 @@ class ProcessorStateManager:
         directory = self.directory()
         recycled = self._recycled or RecycledStores({}, {})
         for name, builder in self._topology.stores.items():
-            self.stores[name] = self._build(build, builder, directory, recycled.stores.get(name))
+            self.stores[name] = build(builder, directory, recycled.stores.get(name))
             recycled.stores.pop(name, None)
             self._log.debug(
                 "Opened store %s, committed changelog offset %s", name, self.stores[name].committed_offset()
@@ -149,12 +150,6 @@ class ProcessorStateManager:
 
         self._offsets_in_memory = recycled.offsets_in_memory
         self._recycled = None
-
-    def _build(self, build: Build, builder: Any, directory: Any, recycled: Any) -> Any:
-        try:
-            return build(builder, directory, recycled)
-        except TaskCorruptedError as error:
-            raise TaskCorruptedError(str(error), [self._task_id]) from error
 
     def changelog_offsets(self) -> dict[TopicPartition, int | None]:
         """Return up to which offset each changelog is in its store, None for not at all."""
@@ -178,7 +173,6 @@ class ProcessorStateManager:
             self.raise_if_corrupted(error)
             raise
         except Exception as error:
-            self.raise_if_corrupted(error)
             raise ProcessorStateError(
                 f"{self._log.prefix}Exception caught while trying to restore state from {partition} up to offset "
                 f"{next_offset} into store {name}: {error}"
@@ -186,6 +180,8 @@ class ProcessorStateManager:
 
     def raise_if_corrupted(self, error: Exception) -> None:
         """Raise TaskCorruptedError if a damaged file is what an error began with: the task is to be restored."""
+        if isinstance(error, TaskCorruptedError) and error.task_ids:
+            raise error
         if is_corruption(error):
             raise TaskCorruptedError(
                 f"{self._log.prefix}A store of the task is damaged on disk: {error}", [self._task_id]
@@ -225,8 +221,9 @@ class ProcessorStateManager:
     def commit(self, offsets: Mapping[TopicPartition, int], now_ms: int) -> None:
         """Commit all stores, each with the offset of its changelog as far as it is known."""
         by_store = {self.changelogs[partition]: offset for partition, offset in offsets.items()}
-        for name, store in self.stores.items():
-            store.commit(by_store.get(name))
+        with self._damage_told():
+            for name, store in self.stores.items():
+                store.commit(by_store.get(name))
         for partition, offset in offsets.items():
             self._unpersisted += offset - self._committed.get(partition, offset)
             self._note_offset(partition, self.stores[self.changelogs[partition]], offset)
@@ -287,7 +284,7 @@ class ProcessorStateManager:
     def _damage_told(self) -> Iterator[None]:
         try:
             yield
-        except ProcessorStateError as error:
+        except StreamsError as error:
             self.raise_if_corrupted(error)
             raise
 

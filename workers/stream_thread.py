@@ -147,6 +147,8 @@ class StreamThread:
         try:
             self.run_once()
         except TaskCorruptedError as error:
+            if not error.task_ids:  # a global store: the next start reads it anew
+                raise
             self._handle_corruption(error)
         except TaskMigratedError as error:
             self._handle_migration(error)

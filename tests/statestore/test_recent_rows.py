@@ -11,7 +11,8 @@ from rocksdict import Rdict
 
 from penstock.statestore import recent_rows
 from penstock.statestore.recent_rows import COMMITS_WITHOUT, RecentRows, bytes_of_a_row
-from penstock.statestore.rocksdb_store import RocksDBConfig, RocksDBResources, RocksDBStore
+from penstock.statestore.rocksdb_resources import RocksDBConfig, RocksDBResources
+from penstock.statestore.rocksdb_store import RocksDBStore
 from penstock.statestore.row_buffer import RowBuffer
 
 PLENTY = 1 << 20

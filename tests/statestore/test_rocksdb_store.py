@@ -21,7 +21,8 @@ from rocksdict import Options
 from penstock.statestore.bytes_store import BytesStore
 from penstock.statestore.memory_store import InMemoryStore
 from penstock.statestore.rocksdb_errors import open_error
-from penstock.statestore.rocksdb_store import RocksDBConfig, RocksDBResources, RocksDBStore
+from penstock.statestore.rocksdb_resources import RocksDBConfig, RocksDBResources
+from penstock.statestore.rocksdb_store import RocksDBStore
 from penstock.statestore.sorted_keys import CHUNK, SortedKeys
 from penstock.statestore.stores import build_store
 from penstock.topology.errors import LockError, ProcessorStateError, TaskCorruptedError
@@ -38,7 +39,8 @@ import time
 from pathlib import Path
 from penstock.statestore.bytes_store import BytesStore
 from penstock.statestore.memory_store import InMemoryStore
-from penstock.statestore.rocksdb_store import RocksDBConfig, RocksDBResources, RocksDBStore
+from penstock.statestore.rocksdb_resources import RocksDBConfig, RocksDBResources
+from penstock.statestore.rocksdb_store import RocksDBStore
 
 store = RocksDBStore(Path(sys.argv[1]), RocksDBResources(RocksDBConfig(write_buffer_bytes=1 << 16)))
 number = 0
@@ -137,6 +139,22 @@ def test_a_place_that_cannot_be_a_directory_is_named(tmp_path: Path) -> None:
     with pytest.raises(ProcessorStateError, match=r"file/store.*check state\.dir"):
         RocksDBStore(tmp_path / "file" / "store")
     assert isinstance(open_error(tmp_path, Exception("IO error: Permission denied")), ProcessorStateError)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("IO error: While open a file for appending: {}/000010.sst: No space left on device", ProcessorStateError),
+        ("IO error: While open a file for lock: {}/LOCK: Permission denied", ProcessorStateError),
+        ("IO error: While lock file: {}/LOCK: Resource temporarily unavailable", LockError),
+        ("IO error: lock hold by current process, acquire time 1 acquiring thread 2: {}/LOCK: No locks", LockError),
+        ("Corruption: CURRENT file does not end with newline", TaskCorruptedError),
+    ],
+)
+@pytest.mark.parametrize("name", ["counts", "corrupted-orders", "clock", "while lock file"])
+def test_what_a_store_is_called_says_nothing_about_its_files(name: str, text: str, kind: type[Exception]) -> None:
+    path = Path("state") / name
+    assert type(open_error(path, Exception(text.format(path)))) is kind
 
 
 def test_a_store_is_written_while_it_is_persisted(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from counting import IN, OUT, counting, counts, feed
 from memory_kafka import Cluster, ManualClock
 from thread_stage import Application, Thread
 
+from penstock.statestore.rocksdb_errors import failed_call
 from penstock.statestore.rocksdb_store import RocksDBStore
 from penstock.topology.errors import ProcessorStateError, TaskCorruptedError
 from penstock.topology.records import TaskId
@@ -121,8 +123,7 @@ def test_a_damaged_file_that_is_met_has_the_task_restored(
 ) -> None:
     count(thread, cluster, clock, "a")
     count(thread, cluster, clock, "bcd")
-    damaged = ProcessorStateError("Cannot flush")
-    damaged.__cause__ = Exception("Corruption: block checksum mismatch")
+    damaged = failed_call(Path("counts"), "flush", Exception("Corruption: block checksum mismatch"))
     monkeypatch.setattr(store(thread).rows, "persist", raising(damaged))
     later.given[0].work()
     monkeypatch.undo()
