@@ -84,6 +84,17 @@ def test_damaged_files_are_wiped_and_restored(
     assert counts(cluster) == {f"k{number:06d}": 2 for number in range(0, KEYS, 100)}
 
 
+def test_a_handler_that_goes_on_is_not_asked_about_a_damaged_file(
+    cluster: Cluster, app: Application, application: MakeApplication
+) -> None:
+    """It would drop the records whose rows cannot be read."""
+    flip(one(list(store_directory(app).glob("*.sst"))))
+    thread = application(counting(), processing_exception_handler="log_and_continue").thread()
+    count_on(cluster, thread)
+    assert thread._changelog_reader.total_restored == KEYS
+    assert counts(cluster) == {f"k{number:06d}": 2 for number in range(0, KEYS, 100)}
+
+
 def test_undamaged_files_are_kept(cluster: Cluster, app: Application) -> None:
     thread = app.thread()
     count_on(cluster, thread)

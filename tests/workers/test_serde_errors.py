@@ -1,4 +1,4 @@
-"""An error of a serde is the record's, not the store's: no store is called damaged, and none is wiped, because of one."""
+"""An error of a serde is the record's, not the store's: no store is called damaged, or wiped, because of one."""
 
 from __future__ import annotations
 
