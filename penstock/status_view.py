@@ -20,6 +20,7 @@ STYLES = {"RUNNING": "green", "ERROR": "bold red", "PENDING_ERROR": "bold red", 
 WRAPPED = ("topic", "key", "value", "store", "input topic", "source")
 ERRORS_SHOWN = 5
 PAUSED = "Paused: not all that arrives is counted as behind. `penstock resume` goes on."
+PAUSED_RESTORING = "Paused: tasks that are not restored wait for `penstock resume`."
 MESSAGE_SHOWN = 500
 
 
@@ -107,7 +108,7 @@ def _headline(status: dict[str, Any]) -> Iterator[Text]:
         f"{number(totals['records_per_second'])} records/s, {counted(totals['lag'], 'record')} behind"
     )
     if status["paused"]:
-        yield Text(PAUSED)
+        yield Text(PAUSED if status["state"] == "RUNNING" else PAUSED_RESTORING)
     up, memory = duration(status["uptime_seconds"]), size(supervisor["rss_bytes"])
     yield Text.assemble(f"up {up}, supervisor {supervisor['pid']} with {memory}")
     yield Text.assemble(f"state in {status['state_dir']}/{status['application_id']}")

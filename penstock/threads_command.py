@@ -101,10 +101,10 @@ def _restarted(done: dict[str, Any]) -> str:
 @configuration
 @as_json
 def pause(config_file: Path | None, assignments: tuple[str, ...], json_output: bool) -> None:
-    """Stop processing; the application stays in its group (KIP-834)."""
+    """Stop processing until resume or the next start; the application stays in its group (KIP-834)."""
     with application(config_file, assignments) as running:
         done = running.ask("pause")
-    text = "Paused: nothing is processed until `penstock resume`; the application stays in its group."
+    text = "Paused until `penstock resume` or the next start: nothing is processed. The application stays in its group."
     _say(done, json_output, text)
 
 

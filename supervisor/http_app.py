@@ -114,7 +114,7 @@ def _ready(view: HttpView, _request: Request) -> Response:
 
 
 def _metrics(view: HttpView, _request: Request) -> Response:
-    return Response(prometheus.exposition(view.metrics()), media_type=prometheus.CONTENT_TYPE)
+    return Response(view.exposition(), media_type=prometheus.CONTENT_TYPE)
 
 
 def _topology(view: HttpView, request: Request) -> Response:

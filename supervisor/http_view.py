@@ -17,6 +17,7 @@ from .application_state import ApplicationState
 from .dashboard_figures import figures
 from .http_queries import RETRY_SECONDS, QueryError, RemoteHosts, StoreQueries
 from .metric import metrics
+from .prometheus import exposition
 from .queries import Answers
 from .supervisor import Supervisor
 
@@ -51,21 +52,30 @@ class HttpView:
         return True, ""
 
     def ready(self) -> tuple[bool, str]:
-        """Return whether the application is RUNNING with all of its state restored, and why not."""
+        """Return whether the application is RUNNING with stream threads and all of its state restored, and why not."""
         status = self.administration.status()
+        why = ". It is paused, and restores no task before `penstock resume`" if status["paused"] else ""
         if status["state"] != ApplicationState.RUNNING.name:
-            return False, f"the application is {status['state']}"
+            return False, f"the application is {status['state']}{why}"
+        if not status["threads"]:  # Kafka Streams' state stays RUNNING
+            return False, "no stream thread runs"
         tasks = [task for thread in status["threads"] for task in thread["tasks"] if task["kind"] == "active"]
         waiting = [task for task in tasks if task["state"] != TaskState.RUNNING.name or task["restore_remaining"]]
         if waiting:
             remaining = sum(task["restore_remaining"] for task in waiting)
             ids = ", ".join(task["task_id"] for task in waiting[:5])
-            return False, f"{len(waiting)} tasks are not restored ({ids} …): {remaining} records remain"
+            return False, f"{len(waiting)} tasks are not restored ({ids} …): {remaining} records remain{why}"
         return True, ""
 
     def metrics(self) -> list[Metric]:
         """Return all metrics."""
         return metrics(self._supervisor, self._config)
+
+    def exposition(self) -> str:
+        """Return all metrics in Prometheus' format, without the generated part of the client's id."""
+        if self._config["client.id"]:
+            return exposition(self.metrics())
+        return exposition(self.metrics(), self._supervisor.client_id, self._config["application.id"])
 
     def tasks(self) -> list[dict[str, Any]]:
         """Return all tasks on this host, each with its stream thread."""

@@ -7,11 +7,18 @@ Names are Kafka Streams' with the group before them, in Prometheus' spelling: ``
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from penstock.workers.metrics import Metric
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+#: Units by the end of a metric's name.
+UNITS = (
+    *(("-rate", "per second"), ("-ratio", "from 0 to 1"), ("-percent", "percent"), ("-per-second", "per second")),
+    *(("-bytes", "bytes"), ("-bytes-total", "bytes"), ("-ns-total", "ns"), ("-seconds", "seconds")),
+    *(("-latency-avg", "ms"), ("-latency-max", "ms"), ("-latency-min", "ms"), ("-age-avg", "ms")),
+    ("-start-time", "ms since 1970"),
+)
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
 _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 
@@ -22,19 +29,36 @@ def metric_name(group: str, name: str) -> str:
     return _NOT_IN_NAMES.sub("_", f"{prefix}{group.removesuffix('-metrics')}_{name}")
 
 
-def exposition(metrics: Iterable[Metric]) -> str:
-    """Return the text. A metric that is no number becomes 1 with the text as a label, as is usual."""
-    by_name: dict[str, list[str]] = {}
+def exposition(metrics: Iterable[Metric], client_id: str = "", shown_as: str = "") -> str:
+    """Return the text. A metric that is no number becomes 1 with the text as a label, as is usual.
+
+    client_id, shown_as: the beginning of labels and what takes its place: a generated client id is another one after
+    the loss of the state directory, and each of its metrics another time series. Hosts differ by the scraper's labels.
+    """
+    by_name: dict[str, list[Metric]] = {}
     for metric in metrics:
-        name = metric_name(metric.group, metric.name)
-        by_name.setdefault(name, []).append(_line(name, metric))
-    return "".join(_blocks(by_name))
+        by_name.setdefault(metric_name(metric.group, metric.name), []).append(metric)
+    return "".join(_blocks(by_name, client_id, shown_as))
 
 
-def _blocks(by_name: dict[str, list[str]]) -> Iterator[str]:
-    for name, lines in sorted(by_name.items()):
+def _blocks(by_name: dict[str, list[Metric]], client_id: str, shown_as: str) -> Iterator[str]:
+    for name, metrics in sorted(by_name.items()):
+        yield f"# HELP {name} {_help(metrics[0])}\n"
         yield f"# TYPE {name} {'counter' if name.endswith('_total') and _only_grows(name) else 'gauge'}\n"
-        yield from lines
+        for metric in metrics:
+            yield _line(name, dict(_labels(metric.tags, client_id, shown_as)), metric.value)
+
+
+def _labels(tags: Mapping[str, str], client_id: str, shown_as: str) -> Iterator[tuple[str, str]]:
+    for key, tag in tags.items():
+        generated = client_id and tag.startswith(client_id)
+        yield key, shown_as + tag.removeprefix(client_id) if generated else tag
+
+
+def _help(metric: Metric) -> str:
+    """Return what Kafka Streams calls a metric, and its unit where the name says it."""
+    unit = next((f", {unit}" for end, unit in UNITS if metric.name.endswith(end)), "")
+    return f"{metric.name} of {metric.group}{unit}"
 
 
 def _only_grows(name: str) -> bool:
@@ -42,9 +66,7 @@ def _only_grows(name: str) -> bool:
     return not name.endswith(("_remaining_records_total", "_bytes_total"))
 
 
-def _line(name: str, metric: Metric) -> str:
-    labels = dict(metric.tags)
-    value = metric.value
+def _line(name: str, labels: dict[str, str], value: float | str) -> str:
     if isinstance(value, str):
         labels["value"], value = value, 1.0
     text = ",".join(f'{_NOT_IN_NAMES.sub("_", key)}="{label.translate(_ESCAPES)}"' for key, label in labels.items())

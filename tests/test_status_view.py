@@ -76,6 +76,13 @@ def test_a_very_narrow_screen_has_words_in_place_of_a_table(width: int) -> None:
     assert not set(text) & set("…")
 
 
+def test_a_paused_application_says_what_waits_for_it() -> None:
+    assert "PAUSED" in shown(status() | {"paused": True})
+    restoring = shown(status(state="PARTITIONS_ASSIGNED") | {"paused": True, "state": "REBALANCING"})
+    assert "REBALANCING" in restoring
+    assert "tasks that are not restored wait for `penstock resume`" in restoring
+
+
 def test_memory_over_its_share_is_shown_with_it() -> None:
     assert "450 MiB of 400 MiB" in shown(status(rss_bytes=450 * MIB, over_memory_share=True))
     assert "of 400 MiB" not in shown(status())

@@ -186,6 +186,38 @@ def test_an_application_that_ends_is_not_ready(config: dict[str, Any], conductor
     assert streams.http_port is None
 
 
+def test_an_application_without_a_stream_thread_is_not_ready(config: dict[str, Any], conductor: Conductor) -> None:
+    """Its state stays RUNNING, as in Kafka Streams, but nothing processes its records."""
+    with make(config) as streams:
+        streams.start()
+        conductor.running(1)
+        until(lambda: streams.state is State.RUNNING)
+        http = HttpClient.of(streams)
+        assert streams.remove_stream_thread() == "me-StreamThread-1"
+        assert streams.state is State.RUNNING
+        assert http.ask("/health/ready").json == {"ready": False, "reason": "no stream thread runs"}
+        assert http.ask("/health/live").status == 200
+
+
+def test_a_paused_application_says_why_nothing_is_restored(config: dict[str, Any], conductor: Conductor) -> None:
+    waiting = "1 tasks are not restored (0_1 …): 1 records remain"  # says the puppet
+    with make(config) as streams:
+        streams.start()
+        conductor.running(1)
+        http = HttpClient.of(streams)
+        until(lambda: http.ask("/health/ready").json == {"ready": False, "reason": waiting})
+        streams.pause()
+        paused = f"{waiting}. It is paused, and restores no task before `penstock resume`"
+        assert http.ask("/health/ready").json["reason"] == paused
+
+
+def test_the_labels_of_a_generated_client_id_stay_the_same() -> None:
+    tags = {"client-id": "app-4f0c-StreamThread-1-consumer", "topic": "app-4f0c"}
+    found = [Metric("records-lag", "consumer-fetch-manager-metrics", tags, 3.0)]
+    assert 'client_id="app-StreamThread-1-consumer"' in exposition(found, "app-4f0c", "app")
+    assert 'client_id="app-4f0c-StreamThread-1-consumer"' in exposition(found)
+
+
 def test_the_spelling_of_prometheus() -> None:
     assert metric_name("stream-task-metrics", "process-rate") == "kafka_stream_task_process_rate"
     found = [
@@ -194,8 +226,10 @@ def test_the_spelling_of_prometheus() -> None:
         Metric("process-total", "stream-task-metrics", {"task-id": "0_2"}, 4.0),
     ]
     assert exposition(found) == (
+        "# HELP kafka_stream_state state of stream-metrics\n"
         "# TYPE kafka_stream_state gauge\n"
         'kafka_stream_state{client_id="a\\"b\\\\c\\n",value="RUNNING"} 1.0\n'
+        "# HELP kafka_stream_task_process_total process-total of stream-task-metrics\n"
         "# TYPE kafka_stream_task_process_total counter\n"
         'kafka_stream_task_process_total{task_id="0_1"} 3.0\n'
         'kafka_stream_task_process_total{task_id="0_2"} 4.0\n'
