@@ -73,9 +73,7 @@ class HttpView:
 
     def exposition(self) -> str:
         """Return all metrics in Prometheus' format, without the generated part of the client's id."""
-        if self._config["client.id"]:
-            return exposition(self.metrics())
-        return exposition(self.metrics(), self._supervisor.client_id, self._config["application.id"])
+        return exposition(self.metrics(), self._supervisor.client_id)
 
     def tasks(self) -> list[dict[str, Any]]:
         """Return all tasks on this host, each with its stream thread."""

@@ -20,6 +20,8 @@ UNITS = (
     ("-start-time", "ms since 1970"),
 )
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
+#: What Kafka Streams adds to the application's id if there is no client.id.
+_GENERATED = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 
 
@@ -29,16 +31,16 @@ def metric_name(group: str, name: str) -> str:
     return _NOT_IN_NAMES.sub("_", f"{prefix}{group.removesuffix('-metrics')}_{name}")
 
 
-def exposition(metrics: Iterable[Metric], client_id: str = "", shown_as: str = "") -> str:
+def exposition(metrics: Iterable[Metric], client_id: str = "") -> str:
     """Return the text. A metric that is no number becomes 1 with the text as a label, as is usual.
 
-    client_id, shown_as: the beginning of labels and what takes its place: a generated client id is another one after
-    the loss of the state directory, and each of its metrics another time series. Hosts differ by the scraper's labels.
+    client_id: a UUID at its end is left out of labels. One that was generated is another one after the loss of the
+    state directory, and each of its metrics would be a new time series. Hosts differ by the scraper's own label.
     """
     by_name: dict[str, list[Metric]] = {}
     for metric in metrics:
         by_name.setdefault(metric_name(metric.group, metric.name), []).append(metric)
-    return "".join(_blocks(by_name, client_id, shown_as))
+    return "".join(_blocks(by_name, client_id, _GENERATED.sub("", client_id)))
 
 
 def _blocks(by_name: dict[str, list[Metric]], client_id: str, shown_as: str) -> Iterator[str]:
@@ -51,8 +53,7 @@ def _blocks(by_name: dict[str, list[Metric]], client_id: str, shown_as: str) -> 
 
 def _labels(tags: Mapping[str, str], client_id: str, shown_as: str) -> Iterator[tuple[str, str]]:
     for key, tag in tags.items():
-        generated = client_id and tag.startswith(client_id)
-        yield key, shown_as + tag.removeprefix(client_id) if generated else tag
+        yield key, shown_as + tag.removeprefix(client_id) if tag.startswith(client_id) else tag
 
 
 def _help(metric: Metric) -> str:

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import worker_targets
@@ -212,10 +213,13 @@ def test_a_paused_application_says_why_nothing_is_restored(config: dict[str, Any
 
 
 def test_the_labels_of_a_generated_client_id_stay_the_same() -> None:
-    tags = {"client-id": "app-4f0c-StreamThread-1-consumer", "topic": "app-4f0c"}
+    client = f"app-{uuid4()}"
+    tags = {"client-id": f"{client}-StreamThread-1-consumer", "topic": "app-topic"}
     found = [Metric("records-lag", "consumer-fetch-manager-metrics", tags, 3.0)]
-    assert 'client_id="app-StreamThread-1-consumer"' in exposition(found, "app-4f0c", "app")
-    assert 'client_id="app-4f0c-StreamThread-1-consumer"' in exposition(found)
+    assert '{client_id="app-StreamThread-1-consumer",topic="app-topic"}' in exposition(found, client)
+    for own in ("app-spark", "me"):
+        named = [Metric("records-lag", "consumer-fetch-manager-metrics", {"client-id": f"{own}-consumer"}, 3.0)]
+        assert f'client_id="{own}-consumer"' in exposition(named, own)
 
 
 def test_the_spelling_of_prometheus() -> None:
