@@ -186,8 +186,8 @@ class CachingStore(StateStore):
                 if self.follower is not None:
                     changes, olds = self._send_followed(changes, iter(olds), self.follower, self._listener)
                 self._send_downstream(changes, olds, self._listener)
+            task.timestamp, task.headers, task.message = context  # where it fails, the task knows the record of it
         finally:
-            task.timestamp, task.headers, task.message = context
             self._deleting -= deleted
 
     def _with_old(self, changes: Sequence[Changed], deletes: bool) -> tuple[Sequence[Changed], Iterable[Any]]:

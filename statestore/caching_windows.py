@@ -23,6 +23,7 @@ from .caching_store import CachingStore
 from .segments import NOTHING_OBSERVED, Segments
 from .session_store import SessionStore
 from .state_store import LONG
+from .store_iterator import Rows
 from .thread_cache import Changed, ThreadCache
 from .window_store import LONG_MAX, WindowStore
 
@@ -200,7 +201,7 @@ class CachingWindowStore(CachingSegments, WindowStore):
         """See WindowStore.fetch_range."""
         record_key = self.serdes.cache_key(key)
         rows = self._key_values((record_key, time_from), (record_key, time_to + 1))
-        return [(cache_key[1], value) for cache_key, value in rows]
+        return Rows((cache_key[1], value) for cache_key, value in rows)
 
     def _scan(self, time_from: int, time_to: int, reverse: bool) -> Iterator[Row]:
         stored = super()._scan(time_from, time_to, reverse)
@@ -252,7 +253,7 @@ class CachingSessionStore(CachingSegments, SessionStore):
         """See SessionStore.find_sessions."""
         record_key = self.serdes.cache_key(key)
         rows = self._key_values((record_key, earliest_end), None)
-        return [(_new(Windowed, (key, at[2], at[1])), value) for at, value in rows if at[2] <= latest_start]
+        return Rows((_new(Windowed, (key, at[2], at[1])), value) for at, value in rows if at[2] <= latest_start)
 
     def _scan(self, earliest_end: int, latest_end: int, reverse: bool, hidden_too: bool = False) -> Iterator[Row]:
         stored = super()._scan(earliest_end, latest_end, reverse, hidden_too)

@@ -96,8 +96,10 @@ class ErrorHandling:
         """Raise the ProcessorStateError for an exception while a store's cache was flushed downstream."""
         if isinstance(error, TaskMigratedError | TaskCorruptedError | BrokerUnavailableError):
             raise error
-        name = self.failed_node(error)
+        name, message = self.failed_node(error), self.task.message
         where = "" if name is None else f", in processor {name}"
+        if message is not None:  # of the last update of the key
+            where += f", topic={message.topic()}, partition={message.partition()}, offset={message.offset()}"
         raise ProcessorStateError(f"Failed to flush cache of store {store_name}{where}: {_text(error)}") from error
 
     def extraction_failed(self, name: str, message: Message, error: Exception) -> StreamsError:

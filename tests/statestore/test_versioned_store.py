@@ -19,7 +19,6 @@ from .support import STATEFUL, OpenStore
 KEYS = st.sampled_from(["", "a", "a\0", "ab"])
 TIMES = st.integers(0, 60)
 RETENTION = 20
-Versions = dict[int, int | None]
 
 
 def builder(segment_interval_ms: int | None = 7, retention_ms: int = RETENTION) -> StoreBuilder:
@@ -33,19 +32,30 @@ def builder(segment_interval_ms: int | None = 7, retention_ms: int = RETENTION) 
     )
 
 
+class Versions(dict[int, int | None]):
+    """The versions of a key by start, None for a deletion. ends: where versions that are kept as old ones end."""
+
+    def __init__(self, versions: Versions | None = None) -> None:
+        super().__init__(versions or {})
+        self.ends: set[int] = set() if versions is None else set(versions.ends)
+
+
 def put_version(versions: Versions, value: int | None, timestamp: int) -> int:
     """Put into a dict of versions by time; return until when the new one is valid.
 
     As in Kafka Streams, deleting the newest version at its own time leaves a mark only where an older one ends.
     """
-    later = [time for time in versions if time > timestamp]
-    earlier = [time for time in versions if time < timestamp]
-    replaces_newest = not later and versions.get(timestamp) is not None
-    if value is None and replaces_newest and not (earlier and versions[max(earlier)] is not None):
+    later = min((time for time in versions if time > timestamp), default=None)
+    before = max((time for time in versions if time < timestamp), default=None)
+    if later is not None:
+        versions.ends.add(later)
+    elif before is not None and versions[before] is not None:
+        versions.ends.add(timestamp)
+    if value is None and later is None and versions.get(timestamp) is not None and timestamp not in versions.ends:
         del versions[timestamp]
     else:
         versions[timestamp] = value
-    return min(later, default=VALID_TO_UNDEFINED)
+    return VALID_TO_UNDEFINED if later is None else later
 
 
 class VersionedMachine(RuleBasedStateMachine):
@@ -64,7 +74,7 @@ class VersionedMachine(RuleBasedStateMachine):
         valid_to = NOT_PUT
         if timestamp >= self.observed - RETENTION:
             self.observed = max(self.observed, timestamp)
-            valid_to = put_version(self.now.setdefault(key, {}), value, timestamp)
+            valid_to = put_version(self.now.setdefault(key, Versions()), value, timestamp)
         assert self.open.store.put(key, value, timestamp) == valid_to
         last = self.open.task.changelog[-1]
         data = None if value is None else value.to_bytes(8)
@@ -72,7 +82,7 @@ class VersionedMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS)
     def get(self, key: str) -> None:
-        versions = self.now.get(key, {})
+        versions = self.now.get(key, Versions())
         newest = max(versions, default=None)
         wanted = None if newest is None or versions[newest] is None else VersionedRecord(versions[newest], newest)
         assert self.open.store.get(key) == wanted
@@ -82,7 +92,7 @@ class VersionedMachine(RuleBasedStateMachine):
         assert self.open.store.get(key, as_of) == self.find(key, as_of)
 
     def find(self, key: str, as_of: int) -> VersionedRecord | None:
-        versions = self.now.get(key, {})
+        versions = self.now.get(key, Versions())
         start = max((time for time in versions if time <= as_of), default=None)
         if start is None or versions[start] is None:
             return None
@@ -96,13 +106,13 @@ class VersionedMachine(RuleBasedStateMachine):
         if timestamp >= self.observed - RETENTION:
             wanted = self.find(key, timestamp)
             self.observed = max(self.observed, timestamp)
-            put_version(self.now.setdefault(key, {}), None, timestamp)
+            put_version(self.now.setdefault(key, Versions()), None, timestamp)
         assert self.open.store.delete(key, timestamp) == wanted
 
     @rule()
     def commit(self) -> None:
         self.open.commit()
-        self.committed = {key: dict(versions) for key, versions in self.now.items()}, self.observed
+        self.committed = {key: Versions(versions) for key, versions in self.now.items()}, self.observed
 
     @rule(reopen=st.booleans())
     def go_back(self, reopen: bool) -> None:
@@ -110,7 +120,7 @@ class VersionedMachine(RuleBasedStateMachine):
             self.open.reopen()
         else:
             self.open.abort()
-        self.now = {key: dict(versions) for key, versions in self.committed[0].items()}
+        self.now = {key: Versions(versions) for key, versions in self.committed[0].items()}
         self.observed = self.committed[1]
 
     def teardown(self) -> None:
