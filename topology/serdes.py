@@ -248,13 +248,13 @@ def set_inline(function: Callable[..., Any], code: Inline) -> None:
     _INLINE[function] = code
 
 
-def nullable(function: Callable[[Any], Any], code: Inline | None = None) -> Callable[[Any], Any]:
-    """Return a function that gives None for None; code: an expression for all else, if it is not a call of function."""
+def nullable(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a function that gives None for None, and calls another one for all else."""
 
     def call(value: Any) -> Any:
         return None if value is None else function(value)
 
-    _INLINE[call] = code or Inline("{call}({})", {"call": function})
+    _INLINE[call] = Inline("{call}({})", {"call": function})
     return call
 
 
