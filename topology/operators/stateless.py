@@ -282,7 +282,9 @@ def check_pair(name: str, found: Any) -> None:
 
 
 def pairs_of(name: str, mapper: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return the mapper of an operator with its results checked: see check_pair."""
+    """Return the mapper of an operator with its results checked: see check_pair. What is no function stays as it is."""
+    if not callable(mapper):
+        return mapper
 
     def mapped(key: Any, value: Any) -> Any:
         pair = mapper(key, value)
