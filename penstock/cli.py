@@ -18,7 +18,7 @@ from penstock.running_application import EXIT_NOT_RUNNING, NotRunningError
 from penstock.supervisor.config_loader import load_config
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.kafka_streams import KafkaStreams
-from penstock.supervisor.logs import say_at_the_end, set_up_logging
+from penstock.supervisor.logs import leave_client_logs_out, say_at_the_end, set_up_logging
 from penstock.supervisor.topology_source import TopologySource
 from penstock.topology.config_def import is_secret
 from penstock.topology.errors import ConfigError, LockError, PenstockError, TopologyError
@@ -124,6 +124,7 @@ def cli() -> None:
     """Run Kafka Streams topologies in Python, on as many processes as you like."""
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # topologies and handlers are named as seen from here
+    leave_client_logs_out()
 
 
 @cli.command(

@@ -24,6 +24,7 @@ from penstock.topology.errors import BrokerUnavailableError, ConfigError, Missin
 from penstock.topology.exception_handlers import DEAD_LETTER_TOPIC
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.client_supplier import KafkaClientSupplier
+from penstock.workers.producer_errors import FENCED
 
 HEADER = "__streams.errors."
 TIMEOUT_SECONDS = 30.0
@@ -168,9 +169,11 @@ class DeadLetters:
         except KafkaException as error:
             with suppress(KafkaException):  # none is open, or it is another replay's by now
                 producer.abort_transaction(TIMEOUT_SECONDS)
+            fenced = error.args[0].code() in FENCED
+            reason = "another replay has taken over" if fenced else error.args[0].str()
             raise StreamsError(
-                f"The replay has stopped: {error.args[0].str()}. What it had not committed has not taken place; run it "
-                "again, it goes on with the rest."
+                f"The replay has stopped: {reason}. What it had not committed has not taken place; run it again, it "
+                "goes on with the rest."
             ) from error
         return done, stuck
 

@@ -13,6 +13,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, TextIO
 
+from .log_floods import LIBRDKAFKA
+
 #: For people.
 PLAIN = "%(asctime)s %(levelname)-7s %(message)s (%(name)s)"
 #: The journal keeps time and process itself.
@@ -101,6 +103,13 @@ def set_up_logging(
     root.handlers = [handler]
     root.setLevel(config["penstock.log.level"])
     logging.captureWarnings(True)
+
+
+def leave_client_logs_out() -> None:
+    """Have librdkafka's lines go to the log only, where there is one: a command says itself what has failed."""
+    client = logging.getLogger(LIBRDKAFKA)
+    if not client.handlers:  # else Python writes warnings of loggers without a handler to stderr
+        client.addHandler(logging.NullHandler())
 
 
 def say_at_the_end(text: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -161,6 +164,28 @@ def test_a_replay_that_another_one_overtakes_writes_nothing(stage: Stage, monkey
 
     monkeypatch.setattr(DeadLetters, "waiting", overtaken)
 
-    with pytest.raises(StreamsError, match="The replay has stopped"):
+    with pytest.raises(StreamsError, match="The replay has stopped: another replay has taken over"):
         slow.replay(Choice())
     assert values(stage, stage.source).count("-3") == 2
+
+
+def test_of_replays_at_the_same_time_one_goes_through_and_the_others_say_why_not(stage: Stage) -> None:
+    (stage.folder / "mended").unlink(missing_ok=True)
+    before = len(stage.json("dlq", "list"))
+    stage.produce(*((f"both-{number}", f"-{number}") for number in range(40, 60)))
+    eventually(lambda: len(stage.json("dlq", "list")) == before + 20)
+    (stage.folder / "mended").touch()  # what is put back makes no new letters
+    command = [sys.executable, "-m", "penstock.cli", "dlq", "replay", "--all", "--execute"]
+    environment = {**os.environ, "PENSTOCK_CONFIG": str(stage.config_file)}
+    replays = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    ends = [(*replay.communicate(timeout=120), replay.returncode) for replay in replays]
+    found = values(stage, stage.source)
+    assert [found.count(f"-{number}") for number in range(40, 60)] == [2] * 20, ends
+    assert 0 in [code for *_, code in ends]
+    for _, errors, code in ends:
+        if code != 0:
+            assert errors.startswith("Error: The replay has stopped: another replay has taken over."), ends
+            assert len(errors.splitlines()) == 1, ends
