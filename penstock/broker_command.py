@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from penstock.command_options import as_json, print_json
-from penstock.dev_broker import DevBroker, DevBrokerError
+from penstock.dev_broker import DEFAULT_NAME, DevBroker, DevBrokerError
 
 #: Exit code of ``penstock broker status`` for a broker that does not run, as init scripts have it (LSB).
 EXIT_NOT_RUNNING = 3
@@ -22,7 +22,9 @@ def _names_a_broker(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that say which broker is meant."""
     folder = click.Path(file_okay=False, path_type=Path)
     command = click.option("--directory", type=folder, help="Its files' folder, if not the usual one.")(command)
-    return click.option("--name", default="dev", show_default=True, help="Each name is a broker of its own.")(command)
+    return click.option("--name", default=DEFAULT_NAME, show_default=True, help="Each name is a broker of its own.")(
+        command
+    )
 
 
 @click.group()
@@ -32,12 +34,13 @@ def broker() -> None:
 
 @broker.command()
 @_names_a_broker
-@click.option("--port", type=int, help="A fixed port; else that of the last time if it is free, else any free one.")
+@click.option("--port", type=int, help="A fixed port; else the last one, 9092 (broker dev), or any that is free.")
 @as_json
 def start(name: str, directory: Path | None, port: int | None, json_output: bool) -> None:
     """Start the broker, and wait until it serves.
 
-    Prints a line for the shell: eval "$(penstock broker start)" lets every client here find it.
+    Says what to put into the configuration of an application. On stdout is a line for the shell:
+    eval "$(penstock broker start)" lets clients that read KAFKA_BOOTSTRAP_SERVERS find it.
     """
     started = DevBroker(name, directory, port=port)
     address = started.start()
@@ -45,6 +48,7 @@ def start(name: str, directory: Path | None, port: int | None, json_output: bool
         print_json(asdict(started.status()))
         return
     click.echo(f"Broker {name} (Kafka {started.kafka_version}) serves {address}", err=True)
+    click.echo(f'In penstock.toml: "bootstrap.servers" = "{address}"', err=True)
     click.echo(f"export KAFKA_BOOTSTRAP_SERVERS={address}")
 
 

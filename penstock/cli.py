@@ -72,6 +72,7 @@ LAZY_COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "status": ("penstock.status_command:status", "Show what a running application does, and its last errors."),
     "threads": ("penstock.threads_command:threads", "Add, remove and restart stream threads."),
+    "topic": ("penstock.topic_command:topic", "Create topics, list them, write and read their records."),
     "top": ("penstock.status_command:top", "Show the status anew each second, until Ctrl-C."),
 }
 
@@ -113,6 +114,7 @@ class PenstockGroup(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog=examples(
         "penstock broker start                          a real Kafka for development",
+        "penstock topic create flights                  a topic on it; produce and consume write and read",
         "penstock describe my_app:topology              what a topology consists of",
         "penstock run my_app:topology --config penstock.toml --threads 4",
         "penstock config --config penstock.toml         what is configured, and where it comes from",

@@ -15,11 +15,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from penstock.statestore.spelling import spell_bytes
+from penstock.topics import read_records
 from penstock.topology.errors import BrokerUnavailableError, ConfigError, MissingSourceTopicError, StreamsError
 from penstock.topology.exception_handlers import DEAD_LETTER_TOPIC
 from penstock.topology.streams_config import StreamsConfig
@@ -211,32 +212,17 @@ class DeadLetters:
         """Yield the committed records of a topic up to where its partitions end now."""
         consumer: Consumer = self._supplier.get_consumer(self._client_id)
         try:
-            unread = set(range(self._count(consumer, topic)))
-            partitions = [TopicPartition(topic, number) for number in unread]
-            for partition in partitions:
-                partition.offset = consumer.get_watermark_offsets(partition, TIMEOUT_SECONDS)[0]
-            consumer.assign(partitions)
-            while unread:
-                message = consumer.poll(TIMEOUT_SECONDS)
-                if message is None:
-                    raise BrokerUnavailableError(f"Nothing came of {topic} within {TIMEOUT_SECONDS:.0f} s.")
-                error = message.error()
-                if error is None:
-                    yield message
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    unread.discard(message.partition() or 0)
-                else:
-                    raise KafkaException(error)
+            self._require(consumer, topic)
+            yield from read_records(consumer, topic)
         except KafkaException as error:
             raise BrokerUnavailableError(f"The topic {topic} cannot be read: {error.args[0].str()}.") from error
         finally:
             consumer.close()
 
-    def _count(self, consumer: Consumer, topic: str) -> int:
+    def _require(self, consumer: Consumer, topic: str) -> None:
         found = consumer.list_topics(topic, TIMEOUT_SECONDS).topics[topic]
         if found.error is not None or not found.partitions:
             raise MissingSourceTopicError(f"There is no topic {topic}: check its name and the cluster.")
-        return len(found.partitions)
 
     def _make_marker_topic(self) -> None:
         admin: AdminClient = self._supplier.get_admin(self._client_id)

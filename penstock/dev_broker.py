@@ -35,6 +35,9 @@ from penstock.topology.errors import PenstockError
 
 logger = logging.getLogger(__name__)
 
+#: The broker that commands mean unless they name another, and the port that it prefers: Kafka's default. Brokers with
+#: other names leave that port alone.
+DEFAULT_NAME, DEFAULT_PORT = "dev", 9092
 HOST = "127.0.0.1"  # never reachable from outside: the broker asks nobody who they are
 START_TIMEOUT_SECONDS = 60.0  # it takes about three; a busy machine gets more
 STOP_TIMEOUT_SECONDS = 20.0  # for a clean shutdown, before SIGKILL
@@ -157,12 +160,13 @@ class DevBroker:
 
     name: tells brokers of one user apart. directory: where its files are, by default
     ``$XDG_STATE_HOME/penstock/brokers/<name>`` (``~/.local/state`` if that is unset). port: a fixed port on 127.0.0.1;
-    by default that of the last time if it is free, else any free one. config: more broker settings, by Kafka's names.
+    by default the first free one of: that of the last time, 9092 for the broker ``dev``, any. config: more broker
+    settings, by Kafka's names.
     """
 
     def __init__(
         self,
-        name: str = "dev",
+        name: str = DEFAULT_NAME,
         directory: Path | str | None = None,
         *,
         port: int | None = None,
@@ -333,7 +337,10 @@ class DevBroker:
                 raise DevBrokerError(f"port {self._port} is in use: choose another with --port, or leave it out")
             return self._port, _free_port()
         last = self._recorded()
-        return (last.port if last and _is_free(last.port) else _free_port()), _free_port()
+        preferred = [last.port] if last else []
+        if self.name == DEFAULT_NAME:
+            preferred.append(DEFAULT_PORT)
+        return next(filter(_is_free, preferred), None) or _free_port(), _free_port()
 
     def _write_config(self, port: int, controller_port: int) -> None:
         config = {
@@ -388,9 +395,7 @@ class DevBroker:
         process = running.find()
         if process is not None:
             process.terminate()
-            try:
-                process.wait(timeout)
-            except psutil.TimeoutExpired:
+            if not _wait_for_end(process, timeout):
                 logger.warning("Broker %s did not stop within %.0f s and is killed", self.name, timeout)
                 _kill(process)
         logger.info("Broker %s stopped", self.name)
@@ -422,7 +427,24 @@ def _spawn(command: list[str], log_file: Path, detached: bool) -> psutil.Process
 def _kill(process: psutil.Process) -> None:
     with suppress(psutil.NoSuchProcess):
         process.kill()
-        process.wait()
+        _wait_for_end(process, STOP_TIMEOUT_SECONDS)
+
+
+def _wait_for_end(process: psutil.Process, timeout: float) -> bool:
+    """Wait until a process has ended, for timeout seconds at most; return whether it has.
+
+    A zombie has: its parent may never ask for its exit code, as a container's first process often does not.
+    """
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        try:
+            process.wait(POLL_SECONDS)
+        except psutil.TimeoutExpired:
+            with suppress(psutil.NoSuchProcess):
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    continue
+        return True
+    return False
 
 
 def _answers(address: str) -> bool:

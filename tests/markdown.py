@@ -3,7 +3,7 @@
 What a python block promises is checked:
 
 - ``expression  # -> value``, also on the next line or lines: the value's repr, whitespace aside
-- a ``text`` block right behind a python block: what that printed
+- a ``text`` block right behind a python block: what that printed (behind a ``sh`` block: see first_steps.py)
 - a function of one parameter, ``builder``, declares a topology that runs, though no statement of the page may call it
 - a first line ``# name.py`` or ``# name.toml`` makes a block a file of that name, for later blocks
 """
@@ -28,17 +28,17 @@ _PROMISE = re.compile(r"#\s*->\s?(.*)$")
 _FILE_NAME = re.compile(r"#\s*(\w+\.(?:py|toml))\s*$")
 
 #: A block that names it needs a broker there.
-BROKER_ADDRESS = "localhost:9092"
+BROKER_ADDRESS = ':9092"'
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block: its language, its text, the line of its first line, and whether only blank lines precede it."""
+    """A fenced block: its language, its text, the line of its first line, and the language of one right before it."""
 
     language: str
     text: str
     line: int
-    follows_block: bool
+    follows: str | None
 
     @property
     def file_name(self) -> str | None:
@@ -56,16 +56,16 @@ def blocks(page: str) -> list[Block]:
     """Return the fenced blocks of a page in order; raises ValueError for a fence that is not closed."""
     found: list[Block] = []
     lines: list[str] = []
-    language, start, adjacent = None, 0, False
+    language, start, before = None, 0, None
     for number, line in enumerate(page.splitlines(), start=1):
         fence = _FENCE.match(line)
         if language is None and fence is None:
-            adjacent = adjacent and not line.strip()
+            before = None if line.strip() else before
         elif language is None and fence is not None:
             language, lines, start = fence.group(1), [], number + 1
         elif fence is not None and not fence.group(1):
-            found.append(Block(str(language), "\n".join(lines) + "\n", start, adjacent))
-            language, adjacent = None, True
+            found.append(Block(str(language), "\n".join(lines) + "\n", start, before))
+            language, before = None, language
         else:
             lines.append(line)
     if language is not None:
@@ -129,7 +129,7 @@ class Page:
                 self._run_python(block)
                 self._run_declarations(block)
             self._printed = printed.getvalue()
-        elif block.language == "text" and block.follows_block:
+        elif block.language == "text" and block.follows == "python":
             self.checked += 1
             assert _stripped(self._printed) == _stripped(block.text), f"{self._where(block, 0)} was not printed so"
 

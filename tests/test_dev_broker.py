@@ -194,6 +194,31 @@ def test_a_block_whose_process_is_killed_takes_its_broker_with_it(tmp_path: Path
     broker.wait(20)
 
 
+def test_a_broker_whose_parent_does_not_look_after_it_is_stopped(tmp_path: Path) -> None:
+    """As in a container whose first process is no init: what has ended stays there as a zombie."""
+    command = [sys.executable, "-m", "penstock.cli", "broker"]
+    where = ["--directory", str(tmp_path / "b")]
+    subprocess.run([*command, "start", *where], cwd=ROOT, check=True)
+    stopped = subprocess.run(
+        [*command, "stop", *where], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert stopped.stdout == "Broker dev stopped\n"
+    assert "killed" not in stopped.stderr
+
+
+def test_the_broker_named_dev_prefers_the_port_that_configurations_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = dev_broker._free_port()  # 9092 itself may be taken on the machine of the tests
+    monkeypatch.setattr(dev_broker, "DEFAULT_PORT", port)
+    with DevBroker(directory=tmp_path / "first") as first:
+        assert first.bootstrap_servers == f"127.0.0.1:{port}"
+        with DevBroker(directory=tmp_path / "second") as second:
+            assert second.bootstrap_servers != first.bootstrap_servers
+    with DevBroker("other", tmp_path / "third") as third:
+        assert third.bootstrap_servers != f"127.0.0.1:{port}", "it is for the broker dev alone"
+
+
 def test_the_command(tmp_path: Path) -> None:
     def run(*arguments: str) -> tuple[int, str]:
         result = CliRunner().invoke(cli, ["broker", *arguments, "--directory", str(tmp_path / "b")])
@@ -207,6 +232,7 @@ def test_the_command(tmp_path: Path) -> None:
     code, shown = run("start")
     address = DevBroker("dev", tmp_path / "b").bootstrap_servers
     assert code == 0
+    assert f'\nIn penstock.toml: "bootstrap.servers" = "{address}"\n' in shown
     assert shown.endswith(f"\nexport KAFKA_BOOTSTRAP_SERVERS={address}\n")
     assert address in run("status")[1]
     assert "Kafka Server started" in run("logs")[1]

@@ -92,6 +92,8 @@ def to_json(value: Any) -> bytes:
     try:
         return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:  # e.g. a number of more than 64 bits
+        if not isinstance(value, dict):
+            return orjson.dumps(repr(value))
         return orjson.dumps({name: _fallback(part) for name, part in value.items()})
 
 

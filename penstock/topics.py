@@ -1,0 +1,273 @@
+"""The topics of a cluster, for commands that belong to no application: create, list, read, write."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import click
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.cimpl import NewTopic
+
+from penstock.topic_lines import Record
+from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError
+from penstock.topology.streams_config import StreamsConfig
+from penstock.workers.client_supplier import KafkaClientSupplier
+
+#: How long the brokers may take for one answer.
+TIMEOUT_SECONDS = 10.0
+#: How long a new topic may take until every broker that is asked knows it.
+READY_SECONDS = 30.0
+#: How long a reader waits for a record before it looks whether it is still wanted.
+IDLE_SECONDS = 0.2
+LOOK_SECONDS = 0.05
+_CLIENT_ID = "penstock-topic"
+_CLIENTS = ("admin.", "consumer.", "producer.")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSummary:
+    """A topic in a list. records: from the first to the last offset, None while a partition has no leader."""
+
+    topic: str
+    partitions: int
+    replicas: int
+    records: int | None
+
+
+class Topics:
+    """The topics of the cluster that a configuration names.
+
+    Raises ConfigError without ``bootstrap.servers`` and for settings that librdkafka refuses. All methods raise
+    BrokerUnavailableError if no broker answers; the message names the brokers and the last failed connection.
+    """
+
+    def __init__(self, config: StreamsConfig) -> None:
+        config.require("bootstrap.servers")
+        self.servers: str = config["bootstrap.servers"]
+        self._failure = ""
+        own: dict[str, Any] = {"application.id": config["application.id"] or _CLIENT_ID}
+        own |= {"isolation.level": "read_committed"}
+        # What librdkafka logs of connections comes several times a second; each failure is said once, by error_cb.
+        own |= {f"{client}{name}": value for client in _CLIENTS for name, value in self._reporting().items()}
+        self._supplier = KafkaClientSupplier(config.with_overrides(own))
+
+    def _reporting(self) -> Mapping[str, Any]:
+        return {"error_cb": self._on_error, "log_level": 2}
+
+    def _on_error(self, error: KafkaError) -> None:
+        """Say on stderr that a connection failed, once for each reason; librdkafka goes on trying."""
+        if error.code() != KafkaError._ALL_BROKERS_DOWN and error.str() != self._failure:
+            self._failure = error.str()
+            click.echo(f"Warning: {error.str()}", err=True)
+
+    # -- create, list
+
+    def create(
+        self, names: Collection[str], partitions: int | None, replication: int | None, config: Mapping[str, str]
+    ) -> dict[str, bool]:
+        """Create topics and wait until they can be used; return which of them are new.
+
+        partitions, replication: None leaves it to the brokers. Raises StreamsError with the broker's reason.
+        """
+        admin = self._admin()
+        wanted = [NewTopic(name, partitions or -1, replication or -1, config=dict(config)) for name in names]
+        created = {}
+        for name, future in admin.create_topics(wanted).items():
+            try:
+                future.result(TIMEOUT_SECONDS)
+                created[name] = True
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise self._refused(f"cannot create the topic {name}", error) from error
+                created[name] = False
+        self._wait_until_ready(admin, names)
+        return created
+
+    def _wait_until_ready(self, admin: AdminClient, names: Collection[str]) -> None:
+        """The controller answers before the brokers have heard of it."""
+        deadline, pace = time.monotonic() + READY_SECONDS, threading.Event()
+        while True:
+            found = self._metadata(admin)
+            if all(name in found and all(p.leader >= 0 for p in found[name].partitions.values()) for name in names):
+                return
+            if time.monotonic() > deadline:
+                raise BrokerUnavailableError(
+                    f"{', '.join(names)}: created on {self.servers}, but not all partitions have a leader after "
+                    f"{READY_SECONDS:.0f} s. Are all brokers up?"
+                )
+            pace.wait(LOOK_SECONDS)
+
+    def list(self, internal: bool = False) -> list[TopicSummary]:
+        """Return all topics by name; internal: Kafka's own too, whose names begin with ``__``."""
+        admin = self._admin()
+        found = self._metadata(admin)
+        shown = {name: topic for name, topic in sorted(found.items()) if internal or not name.startswith("__")}
+        partitions = [TopicPartition(name, number) for name, topic in shown.items() for number in topic.partitions]
+        first = self._offsets(admin, partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+        last = self._offsets(admin, partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        summaries = []
+        for name, topic in shown.items():
+            ends = [(first.get((name, number)), last.get((name, number))) for number in topic.partitions]
+            counts = [end - begin for begin, end in ends if begin is not None and end is not None]
+            replicas = min((len(partition.replicas) for partition in topic.partitions.values()), default=0)
+            records = sum(counts) if len(counts) == len(ends) else None
+            summaries.append(TopicSummary(name, len(topic.partitions), replicas, records))
+        return summaries
+
+    def _offsets(
+        self, admin: AdminClient, partitions: Collection[TopicPartition], spec: OffsetSpec
+    ) -> dict[tuple[str, int], int]:
+        """Return the first or last offsets, without those of partitions that have no leader now."""
+        offsets = {}
+        if partitions:
+            for partition, future in admin.list_offsets(dict.fromkeys(partitions, spec)).items():
+                with suppress(KafkaException):
+                    offsets[partition.topic, partition.partition] = future.result(TIMEOUT_SECONDS).offset
+        return offsets
+
+    # -- read, write
+
+    def read(
+        self, topic: str, *, since_ms: int | None = None, is_wanted: Callable[[], bool] | None = None
+    ) -> Generator[Message, None, None]:
+        """Yield the committed records of a topic: see read_records. Raises MissingSourceTopicError, StreamsError."""
+        consumer = self._supplier.get_consumer(_CLIENT_ID)
+        try:
+            self._require(consumer, topic)
+            yield from read_records(consumer, topic, since_ms=since_ms, is_wanted=is_wanted)
+        except KafkaException as error:
+            raise self._refused(f"cannot read the topic {topic}", error) from error
+        finally:
+            consumer.close()
+
+    def writer(self, topic: str) -> TopicWriter:
+        """Return what writes to a topic. Raises MissingSourceTopicError."""
+        producer = self._supplier.get_producer(_CLIENT_ID)
+        self._require(producer, topic)
+        return TopicWriter(producer, topic, self.servers)
+
+    # -- the brokers
+
+    def _admin(self) -> AdminClient:
+        return self._supplier.get_admin(_CLIENT_ID)
+
+    def _require(self, client: Consumer | Producer, topic: str) -> None:
+        if not self._metadata(client).get(topic):
+            raise MissingSourceTopicError(
+                f"There is no topic {topic} on {self.servers}: `penstock topic list` shows those there are, "
+                f"`penstock topic create {topic}` makes it."
+            )
+
+    def _metadata(self, client: AdminClient | Consumer | Producer) -> Mapping[str, Any]:
+        try:
+            topics: Mapping[str, Any] = client.list_topics(timeout=TIMEOUT_SECONDS).topics
+            return topics
+        except KafkaException as error:
+            client.poll(0)  # hands what went wrong with the connections to _on_error
+            raise BrokerUnavailableError(
+                f"No broker of {self.servers} has answered within {TIMEOUT_SECONDS:.0f} s "
+                f"({error.args[0].str()}). Check bootstrap.servers and the security settings; `penstock broker "
+                "status` says where a broker for development runs."
+            ) from error
+
+    def _refused(self, what: str, error: KafkaException) -> StreamsError:
+        return StreamsError(f"{self.servers} {what}: {error.args[0].str()}.")
+
+
+class TopicWriter:
+    """Writes records to one topic, partitioned as Java's producer does.
+
+    written: how many records the brokers have confirmed so far.
+    """
+
+    def __init__(self, producer: Producer, topic: str, servers: str) -> None:
+        self.written = 0
+        self._producer = producer
+        self._topic = topic
+        self._servers = servers
+        self._error: KafkaError | None = None
+
+    def write(self, record: Record) -> None:
+        """Hand a record over to be sent. Raises StreamsError if the brokers have refused an earlier one."""
+        self.check()
+        while True:
+            try:
+                self._producer.produce(
+                    self._topic,
+                    record.value,
+                    record.key,
+                    timestamp=record.timestamp,
+                    headers=[*record.headers],
+                    on_delivery=self._on_delivery,
+                )
+                break
+            except BufferError:  # the queue is full
+                self._producer.poll(LOOK_SECONDS)
+            except KafkaException as error:  # e.g. larger than message.max.bytes
+                self._error = error.args[0]
+                self.check()
+        self._producer.poll(0)
+
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            self.written += 1
+        else:
+            self._error = self._error or error
+
+    def check(self) -> None:
+        """Raise StreamsError if a record was refused so far."""
+        if self._error is not None:
+            raise StreamsError(f"{self._servers} did not take a record for {self._topic}: {self._error.str()}.")
+
+    def flush(self) -> None:
+        """Wait until the brokers have confirmed or refused everything; delivery.timeout.ms bounds it."""
+        while self._producer.flush(IDLE_SECONDS):  # in steps, so that Ctrl-C is heard
+            pass
+
+
+def read_records(
+    consumer: Consumer, topic: str, *, since_ms: int | None = None, is_wanted: Callable[[], bool] | None = None
+) -> Iterator[Message]:
+    """Yield the committed records of a topic up to where its partitions end now, or go on as long as is_wanted().
+
+    consumer: one of a KafkaClientSupplier, which reports the end of a partition. since_ms: only records of this time or
+    later (ms since the epoch). Raises KafkaException, and BrokerUnavailableError if it stalls before the end.
+    """
+    partitions = [
+        TopicPartition(topic, number)
+        for number in consumer.list_topics(topic, TIMEOUT_SECONDS).topics[topic].partitions
+    ]
+    _seek(consumer, partitions, since_ms)
+    consumer.assign(partitions)
+    unread = {partition.partition for partition in partitions}
+    heard = time.monotonic()
+    while unread or (is_wanted is not None and is_wanted()):
+        message = consumer.poll(IDLE_SECONDS)
+        if message is None:
+            if is_wanted is None and time.monotonic() - heard > READY_SECONDS:
+                raise BrokerUnavailableError(f"Nothing came of {topic} within {READY_SECONDS:.0f} s.")
+            continue
+        heard = time.monotonic()
+        error = message.error()
+        if error is None:
+            yield message
+        elif error.code() == KafkaError._PARTITION_EOF:
+            unread.discard(message.partition() or 0)
+        else:
+            raise KafkaException(error)
+
+
+def _seek(consumer: Consumer, partitions: Collection[TopicPartition], since_ms: int | None) -> None:
+    """Set the offsets to begin with."""
+    for partition in partitions:
+        partition.offset = consumer.get_watermark_offsets(partition, TIMEOUT_SECONDS)[0]
+    if since_ms is not None:
+        wanted = [TopicPartition(each.topic, each.partition, since_ms) for each in partitions]
+        for partition, found in zip(partitions, consumer.offsets_for_times(wanted, TIMEOUT_SECONDS), strict=True):
+            partition.offset = found.offset

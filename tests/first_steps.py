@@ -1,0 +1,193 @@
+"""A reader who types the pages of the documentation into terminals, word by word, in a folder that begins empty."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .markdown import Block, blocks
+from .waiting import eventually
+
+ROOT = Path(__file__).resolve().parent.parent
+#: What the pages have in place of the repository's address, and the broker's address where its port is free.
+REPOSITORY, ADDRESS = "…", "127.0.0.1:9092"
+#: Commands that go on until Ctrl-C. Their terminal is busy; the next block is typed into another one.
+LASTING = re.compile(r"^(penstock run |python main\.py|penstock topic consume .* --follow)", re.MULTILINE)
+INSTALL_SECONDS, COMMAND_SECONDS = 280.0, 60.0
+#: Settings of the developer's shell that a new user does not have.
+FOREIGN = ("PENSTOCK_", "KAFKA_", "PYTHON", "VIRTUAL_ENV", "COVERAGE")
+
+
+class Terminal:
+    """A shell that ends at the first command that fails. Its commands are read from a pipe, its output from a file."""
+
+    def __init__(self, folder: Path, environment: dict[str, str], log: Path) -> None:
+        self._log = log
+        with log.open("w") as output:
+            self._shell = subprocess.Popen(
+                ["bash", "-e"],
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+        self._mark = ""
+        self.lasting = ""
+
+    @property
+    def output(self) -> str:
+        """What was printed so far."""
+        return self._log.read_text()
+
+    def type(self, text: str) -> None:
+        """Type commands, and wait for their end unless the last one is LASTING."""
+        if found := LASTING.search(text):
+            if before := text[: found.start()]:
+                self.type(before)
+            text = text[found.start() :]
+        self.lasting = found.group() if found else ""
+        assert self._shell.stdin is not None
+        self._mark = f"done-{uuid.uuid4().hex}"
+        self._shell.stdin.write(f"{text}\necho {self._mark} $?\n")
+        self._shell.stdin.flush()
+        if not self.lasting:
+            self._wait(text)
+
+    def _wait(self, what: str) -> None:
+        patience = INSTALL_SECONDS if "pip install" in what else COMMAND_SECONDS
+        eventually(
+            lambda: self._mark in self.output or self._shell.poll() is not None,
+            lambda: f"{what} goes on:\n{self.output}",
+            patience,
+        )
+        assert f"{self._mark} 0" in self.output, f"{what} has failed:\n{self.output}"
+
+    def interrupt(self) -> None:
+        """Press Ctrl-C, which must end the lasting command with exit code 0."""
+        os.killpg(self._shell.pid, signal.SIGINT)
+        self._wait(self.lasting)
+        self.lasting = ""
+
+    def close(self) -> None:
+        """Close the window: whatever runs in it ends."""
+        if self._shell.poll() is None:
+            os.killpg(self._shell.pid, signal.SIGKILL)
+        self._shell.wait()
+        assert self._shell.stdin is not None
+        self._shell.stdin.close()
+
+
+class Reader:
+    """Follows pages in a folder: writes their files, types their commands, and compares what they say appears."""
+
+    def __init__(self, folder: Path, repository: Path, environment: dict[str, str]) -> None:
+        self._folder = folder
+        self._environment = environment
+        self._words = {REPOSITORY: str(repository)}
+        self._terminals: list[Terminal] = []
+
+    def follow(self, page: Path) -> float:
+        """Do what a page says; return how many seconds that took. Raises AssertionError where it is not true."""
+        began = time.monotonic()
+        for block in blocks(page.read_text()):
+            if block.file_name is not None:
+                (self._folder / block.file_name).write_text(self._replaced(block.text))
+            elif block.language == "sh":
+                self._type(block)
+            elif block.language == "text" and block.follows == "sh":
+                self._compare(block, page)
+        return time.monotonic() - began
+
+    def stop(self) -> None:
+        """Press Ctrl-C in all terminals; every command must end with exit code 0."""
+        for terminal in self._terminals:
+            if terminal.lasting:
+                terminal.interrupt()
+
+    def close(self) -> None:
+        """Close all terminals, and stop the broker."""
+        for terminal in self._terminals:
+            terminal.close()
+        penstock = self._folder / ".venv" / "bin" / "penstock"
+        if penstock.exists():
+            command = [str(penstock), "broker", "stop", "--delete-data"]
+            subprocess.run(command, env=self._environment, check=True, stdout=subprocess.DEVNULL)
+
+    def _replaced(self, text: str) -> str:
+        for word, real in self._words.items():
+            text = text.replace(word, real)
+        return text
+
+    def _type(self, block: Block) -> None:
+        text = self._replaced(block.text)
+        if LASTING.search(text) and "topic consume" not in text:
+            for terminal in self._terminals:  # one application at a time: the reader stops the one before
+                if terminal.lasting and "topic consume" not in terminal.lasting:
+                    terminal.interrupt()
+        free = [terminal for terminal in self._terminals if not terminal.lasting]
+        begins_anew = ". .venv/bin/activate" in text and "python3 -m venv" not in text
+        terminal = free[-1] if free and not begins_anew else self._open()
+        terminal.type(text)
+        if found := re.search(r'"bootstrap\.servers" = "(.*)"', terminal.output):
+            self._words[ADDRESS] = found.group(1)  # the port may be taken; the pages say what to do then
+
+    def _open(self) -> Terminal:
+        log = self._folder.parent / f"terminal-{len(self._terminals) + 1}.log"
+        self._terminals.append(Terminal(self._folder, self._environment, log))
+        return self._terminals[-1]
+
+    def _compare(self, block: Block, page: Path) -> None:
+        """Wait until the lines of a block have appeared in the terminal that follows a topic."""
+        follower = next(terminal for terminal in reversed(self._terminals) if "topic consume" in terminal.lasting)
+        lines = set(block.text.splitlines())
+        eventually(
+            lambda: lines <= set(follower.output.splitlines()),
+            lambda: "\n".join(
+                [f"{page.name}:{block.line}: {lines}", *(f"-- {t.lasting}\n{t.output}" for t in self._terminals)]
+            ),
+        )
+
+
+@contextmanager
+def reader(folder: Path, python: Path) -> Iterator[Reader]:
+    """Yield a reader with an empty folder below this one, whose ``python3`` is this interpreter."""
+    empty, programs, repository = folder / "empty", folder / "bin", folder / "repository"
+    for each in (empty, programs, folder / "tmp"):
+        each.mkdir()
+    (programs / "python3").symlink_to(python)
+    _snapshot(repository)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    environment |= {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "TMPDIR": str(folder / "tmp"),
+        "XDG_STATE_HOME": str(folder / "brokers"),
+    }
+    found = Reader(empty, repository, environment)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def _snapshot(repository: Path) -> None:
+    """Make a repository of the files as they are now, committed or not."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
+    for name in filter(None, names):
+        if (ROOT / name).is_symlink() or (ROOT / name).exists():
+            (repository / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, repository / name, follow_symlinks=False)
+    git = ["git", "-c", "user.name=reader", "-c", "user.email=reader@localhost"]
+    for arguments in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "All"]):
+        subprocess.run([*git, *arguments], cwd=repository, check=True)
