@@ -28,7 +28,10 @@ def _spelled(character: str) -> str:
 
 def print_line(text: str) -> None:
     """Print a line of untrusted text: as it is into a file or a pipe, printable() on a terminal. JSON stays JSON."""
-    click.echo("\t".join(map(printable, text.split("\t"))) if sys.stdout.isatty() else text)
+    if sys.stdout.isatty():
+        text = "\t".join(map(printable, text.split("\t")))
+    # As bytes, since click takes colours out of text for what is no terminal; a value is to arrive as it is.
+    click.echo(text.encode(sys.stdout.encoding, "backslashreplace"))
 
 
 def is_stdout_read() -> bool:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import BinaryIO
 
 import click
 
@@ -132,12 +131,12 @@ def _config(
     )
 )
 @click.argument("name", metavar="TOPIC")
-@click.argument("file", type=click.File("rb"), default="-")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True), default="-")
 @_with_serdes
 @as_json
 def produce(
     name: str,
-    file: BinaryIO,
+    file: str,
     config_file: Path | None,
     assignments: tuple[str, ...],
     key_serde: str | None,
@@ -154,10 +153,13 @@ def produce(
     """
     config, serdes = _config(config_file, assignments, key_serde, value_serde)
     writer = Topics(config).writer(name)
-    if file.isatty():
-        click.echo("One record a line, as JSON; Ctrl-D ends.", err=True)
     try:
-        _write_lines(file, writer, name, serdes)
+        with click.open_file(file, "rb") as lines:
+            if lines.isatty():
+                click.echo("One record a line, as JSON; Ctrl-D ends.", err=True)
+            _write_lines(lines, writer, name, serdes)
+    except SerializationError as error:
+        raise SerializationError(f"{'Standard input' if file == '-' else file}, {error}.") from error
     finally:
         writer.flush()
         click.echo(f"{counted(writer.written, 'record')} written to {name}.", err=True)
@@ -166,13 +168,13 @@ def produce(
         print_json({"topic": name, "written": writer.written})
 
 
-def _write_lines(file: BinaryIO, writer: TopicWriter, name: str, serdes: TopicSerdes) -> None:
-    for line_number, line in enumerate(file, start=1):
+def _write_lines(lines: Iterable[bytes], writer: TopicWriter, name: str, serdes: TopicSerdes) -> None:
+    for line_number, line in enumerate(lines, start=1):
         if line.strip():
             try:
                 record = read_line(line, name, serdes)
             except SerializationError as error:
-                raise SerializationError(f"{file.name}, line {line_number}: {error}.") from error
+                raise SerializationError(f"line {line_number}: {error}") from error
             writer.write(record)
 
 

@@ -131,8 +131,13 @@ def json_line(message: Message, serdes: TopicSerdes) -> str:
 
 def text_line(message: Message, serdes: TopicSerdes) -> str:
     """Return key and value with a tab between them: text as it is, all else as JSON. Raises as json_line does."""
-    parts = key_and_value(message, serdes)
-    return "\t".join(part if isinstance(part, str) else to_json(part).decode() for part in parts)
+    return "\t".join(map(_text, key_and_value(message, serdes)))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return spell_bytes(value)
+    return str(value) if isinstance(value, str | UUID) else to_json(value).decode()
 
 
 def key_and_value(message: Message, serdes: TopicSerdes) -> tuple[Any, Any]:

@@ -21,8 +21,10 @@ from penstock.workers.client_supplier import KafkaClientSupplier
 
 #: How long the brokers may take for one answer.
 TIMEOUT_SECONDS = 10.0
-#: How long a new topic may take until every broker that is asked knows it.
+#: How long a topic that was just created may take until all its partitions have a leader, or a reader may hear nothing.
 READY_SECONDS = 30.0
+#: How long a topic that another program has just created may take until the broker that is asked knows it.
+HEARD_SECONDS = 3.0
 #: How long a reader waits for a record before it looks whether it is still wanted.
 IDLE_SECONDS = 0.2
 LOOK_SECONDS = 0.05
@@ -76,32 +78,23 @@ class Topics:
         partitions, replication: None leaves it to the brokers. Raises StreamsError with the broker's reason.
         """
         admin = self._admin()
+        self._metadata(admin)
         wanted = [NewTopic(name, partitions or -1, replication or -1, config=dict(config)) for name in names]
         created = {}
-        for name, future in admin.create_topics(wanted).items():
+        for name, future in admin.create_topics(wanted, request_timeout=TIMEOUT_SECONDS).items():
             try:
-                future.result(TIMEOUT_SECONDS)
+                future.result()
                 created[name] = True
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise self._refused(f"cannot create the topic {name}", error) from error
                 created[name] = False
-        self._wait_until_ready(admin, names)
+        if missing := self._missing(admin, names, READY_SECONDS):
+            raise BrokerUnavailableError(
+                f"{', '.join(sorted(missing))}: created on {self.servers}, but not all partitions have a leader after "
+                f"{READY_SECONDS:.0f} s. Are all brokers up?"
+            )
         return created
-
-    def _wait_until_ready(self, admin: AdminClient, names: Collection[str]) -> None:
-        """The controller answers before the brokers have heard of it."""
-        deadline, pace = time.monotonic() + READY_SECONDS, threading.Event()
-        while True:
-            found = self._metadata(admin)
-            if all(name in found and all(p.leader >= 0 for p in found[name].partitions.values()) for name in names):
-                return
-            if time.monotonic() > deadline:
-                raise BrokerUnavailableError(
-                    f"{', '.join(names)}: created on {self.servers}, but not all partitions have a leader after "
-                    f"{READY_SECONDS:.0f} s. Are all brokers up?"
-                )
-            pace.wait(LOOK_SECONDS)
 
     def list(self, internal: bool = False) -> list[TopicSummary]:
         """Return all topics by name; internal: Kafka's own too, whose names begin with ``__``."""
@@ -126,9 +119,10 @@ class Topics:
         """Return the first or last offsets, without those of partitions that have no leader now."""
         offsets = {}
         if partitions:
-            for partition, future in admin.list_offsets(dict.fromkeys(partitions, spec)).items():
+            asked = admin.list_offsets(dict.fromkeys(partitions, spec), request_timeout=TIMEOUT_SECONDS)
+            for partition, future in asked.items():
                 with suppress(KafkaException):
-                    offsets[partition.topic, partition.partition] = future.result(TIMEOUT_SECONDS).offset
+                    offsets[partition.topic, partition.partition] = future.result().offset
         return offsets
 
     # -- read, write
@@ -158,11 +152,21 @@ class Topics:
         return self._supplier.get_admin(_CLIENT_ID)
 
     def _require(self, client: Consumer | Producer, topic: str) -> None:
-        if not self._metadata(client).get(topic):
+        if self._missing(client, (topic,), HEARD_SECONDS):
             raise MissingSourceTopicError(
                 f"There is no topic {topic} on {self.servers}: `penstock topic list` shows those there are, "
                 f"`penstock topic create {topic}` makes it."
             )
+
+    def _missing(self, client: AdminClient | Consumer | Producer, names: Collection[str], seconds: float) -> set[str]:
+        """Return which topics cannot be used after so many seconds: the controller has them before the brokers do."""
+        deadline, pace = time.monotonic() + seconds, threading.Event()
+        while True:
+            found = self._metadata(client)
+            ready = {name for name, topic in found.items() if all(p.leader >= 0 for p in topic.partitions.values())}
+            if ready.issuperset(names) or time.monotonic() > deadline:
+                return set(names) - ready
+            pace.wait(LOOK_SECONDS)
 
     def _metadata(self, client: AdminClient | Consumer | Producer) -> Mapping[str, Any]:
         try:

@@ -1,0 +1,301 @@
+"""penstock topic, as people use it: real processes, pipes and a terminal, on the broker of the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from confluent_kafka.admin import AdminClient
+
+from penstock.cli import cli
+
+from .conftest import MakeTopic
+from .waiting import eventually
+
+pytestmark = pytest.mark.broker
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE_SECONDS = 60
+PENSTOCK = [sys.executable, "-m", "penstock.cli", "topic"]
+
+
+@pytest.fixture
+def topic(bootstrap_servers: str) -> Callable[..., Result]:
+    """Run a command of ``penstock topic`` on the broker of the run."""
+
+    def run(*arguments: str, stdin: str | bytes | None = None, servers: str = bootstrap_servers) -> Result:
+        runner = CliRunner(env={"PENSTOCK_CONFIG": None, "PENSTOCK_BOOTSTRAP_SERVERS": servers})
+        return runner.invoke(cli, ["topic", *arguments], stdin, prog_name="penstock")
+
+    return run
+
+
+@contextmanager
+def process(
+    bootstrap_servers: str, *arguments: str, stdin: int = subprocess.DEVNULL, stdout: int = subprocess.PIPE
+) -> Iterator[subprocess.Popen[str]]:
+    """A command that goes on; it is killed if the block does not end it."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PENSTOCK_BOOTSTRAP_SERVERS": bootstrap_servers}
+    environment.pop("PENSTOCK_CONFIG", None)
+    started = subprocess.Popen(
+        [*PENSTOCK, *arguments],
+        env=environment,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with started:
+        try:
+            yield started
+        finally:
+            started.kill()
+
+
+def lines(*records: object) -> str:
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+# -- create, list
+
+
+def test_topics_are_created_and_listed(
+    topic: Callable[..., Result], unique_name: Callable[[str], str], admin: AdminClient
+) -> None:
+    first, second = unique_name("a"), unique_name("b")
+    try:
+        created = topic("create", first, second, "--partitions", "3", "--set", "cleanup.policy=compact")
+        assert (created.exit_code, created.stdout) == (0, f"Created {first}.\nCreated {second}.\n")
+        assert topic("produce", first, stdin=lines({"key": "k", "value": 1})).exit_code == 0, "it can be used at once"
+        again = topic("create", first)
+        assert again.exit_code == 1
+        assert f"{first}: exists already on " in again.stderr
+        assert topic("create", first, "--if-not-exists").stdout == f"{first} exists and is left as it is.\n"
+        listed = {row["topic"]: row for row in json.loads(topic("list", "--json").stdout)}
+        assert listed[first] == {"topic": first, "partitions": 3, "replicas": 1, "records": 1}
+        assert listed[second]["records"] == 0
+        assert not [name for name in listed if name.startswith("__")]
+        assert any(first in line for line in topic("list").stdout.splitlines())
+    finally:
+        for future in admin.delete_topics([first, second]).values():
+            future.result(PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("create", "no topic"), 1, "cannot create the topic no topic: "),
+        (("create", "t", "--set", "cleanup.policy=sometimes"), 1, "sometimes"),
+        (("create", "t", "--replicas", "9"), 1, "cannot create the topic t: "),
+        (("create", "t", "--set", "compact"), 2, "'compact': expected KEY=VALUE"),
+        (("create",), 2, "Missing argument 'TOPIC...'"),
+        (("produce", "nowhere"), 1, "There is no topic nowhere on {servers}: .*`penstock topic create nowhere`"),
+        (("consume", "nowhere"), 1, "There is no topic nowhere on {servers}: "),
+        (("consume", "nowhere", "--value-serde", "int46"), 2, r"'int46' \(--value-serde\) is not valid"),
+        (("produce", "t", "no-such-file"), 2, "no-such-file"),
+    ],
+)
+def test_what_cannot_be_is_named(
+    topic: Callable[..., Result], bootstrap_servers: str, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    result = topic(*arguments)
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert re.search(said.format(servers=bootstrap_servers), result.stderr), result.stderr
+
+
+def test_a_broker_that_is_not_there_is_named_with_the_reason(
+    topic: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.topics.TIMEOUT_SECONDS", 1.0)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        address = "{}:{}".format(*taken.getsockname())
+        for command in (("list",), ("create", "t"), ("produce", "t"), ("consume", "t", "--follow")):
+            result = topic(*command, servers=address)
+            assert (result.exit_code, result.stdout) == (1, ""), result.output
+            assert result.stderr.count("Connection refused") == 1, "once, not at each try"
+            assert f"Error: No broker of {address} has answered within 1 s" in result.stderr
+    result = CliRunner(env={"PENSTOCK_CONFIG": None}).invoke(cli, ["topic", "list"])
+    assert result.exit_code == 2
+    assert "bootstrap.servers" in result.stderr
+
+
+# -- produce, consume
+
+
+def test_records_come_back_as_they_were(topic: Callable[..., Result], make_topic: MakeTopic) -> None:
+    name, copy = make_topic("in", partitions=3), make_topic("copy", partitions=3)
+    records = [
+        {"key": "JFK", "value": {"n": 1.5}, "headers": [["h", "7"], ["h", "0xff00"], ["none", None]], "timestamp": 5},
+        {"key": None, "value": [1, "two"], "headers": {"one": "x"}, "timestamp": "1970-01-01T00:00:01+00:00"},
+        {"key": "gone", "value": None},
+        {"value": "a\tb\nc\u001b[31m"},
+    ]
+    produced = topic("produce", name, stdin=lines(*records).replace("\n", "\n\n", 1))
+    assert (produced.exit_code, produced.stdout) == (0, "")
+    assert produced.stderr == f"4 records written to {name}.\n"
+
+    shown = topic("consume", name, "--json").stdout
+    found = {str(row["value"]): row for row in map(json.loads, shown.splitlines())}
+    assert len(found) == 4
+    first = found[str({"n": 1.5})]
+    assert (first["topic"], first["key"], first["timestamp"]) == (name, "JFK", 5)
+    assert first["headers"] == [["h", "7"], ["h", "0xff00"], ["none", None]]
+    assert found[str([1, "two"])]["timestamp"] == 1000
+    assert found[str([1, "two"])]["headers"] == [["one", "x"]]
+    assert found["None"]["key"] == "gone"
+
+    assert topic("produce", copy, "--json", stdin=shown).stdout == f'{{"topic": "{copy}", "written": 4}}\n'
+    copied = [json.loads(line) for line in topic("consume", copy, "--json").stdout.splitlines()]
+    kept = ("key", "value", "headers", "timestamp")
+    assert sorted(json.dumps([row[field] for field in kept]) for row in copied) == sorted(
+        json.dumps([row[field] for field in kept]) for row in found.values()
+    )
+
+
+def test_serdes_are_those_of_the_configuration_or_of_the_options(
+    topic: Callable[..., Result], make_topic: MakeTopic
+) -> None:
+    name = make_topic("numbers")
+    serdes = ("--key-serde", "uuid", "--value-serde", "LongSerde")
+    key = "123e4567-e89b-12d3-a456-426614174000"
+    assert topic("produce", name, *serdes, stdin=lines({"key": key, "value": 2**40})).exit_code == 0
+    assert topic("consume", name, *serdes).stdout == f"{key}\t{2**40}\n"
+    configured = ("-c", "default.value.serde=int64")
+    assert topic("consume", name, *configured).stdout == f"{key}\t{2**40}\n"
+    assert topic("consume", name, "--value-serde", "bytes").stdout == f"{key}\t0x{2**40:016x}\n"
+    unreadable = topic("consume", name)
+    assert unreadable.exit_code == 1
+    assert f"The value of {name}-0@0 cannot be read by Serdes.json()" in unreadable.stderr
+    assert "choose another --value-serde; bytes reads all" in unreadable.stderr
+    assert topic("produce", name, "--value-serde", "bytes", stdin=lines({"value": "0xff"})).exit_code == 0
+    assert topic("consume", name, "--value-serde", "bytes").stdout.endswith("null\t0xff\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("nonsense", "it is not JSON"),
+        ("[1]", "it is not a JSON object"),
+        ('{"vaule": 1}', "unknown field vaule: a record has key, value, headers, timestamp"),
+        ('{"key": 5}', "the key 5 does not suit Serdes.string()"),
+        ('{"headers": ["a"]}', "headers are an object of texts"),
+        ('{"headers": {"a": 1}}', "headers are an object of texts"),
+        ('{"timestamp": "yesterday"}', 'the timestamp "yesterday" is neither'),
+        ('{"timestamp": -1}', "the timestamp -1 is neither"),
+        ('{"timestamp": true}', "the timestamp true is neither"),
+    ],
+)
+def test_the_line_that_cannot_be_read_is_named_and_those_before_it_are_written(
+    topic: Callable[..., Result], make_topic: MakeTopic, line: str, said: str
+) -> None:
+    name = make_topic("in")
+    result = topic("produce", name, stdin=f"{lines({'key': 'first'})}\n{line}\n{lines({'key': 'third'})}")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"1 record written to {name}.\nError: Standard input, line 3: {said}")
+    assert topic("consume", name).stdout == "first\tnull\n"
+
+
+def test_a_record_that_the_broker_refuses_is_an_error(topic: Callable[..., Result], make_topic: MakeTopic) -> None:
+    name = make_topic("small", config={"max.message.bytes": "100"})
+    result = topic("produce", name, stdin=lines({"value": "x" * 1000}, {"value": "y"}))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"did not take a record for {name}: " in result.stderr
+
+
+def test_since_and_limit_choose_records(topic: Callable[..., Result], make_topic: MakeTopic) -> None:
+    name = make_topic("in")
+    assert (
+        topic("produce", name, stdin=lines({"key": "old", "timestamp": 1}, {"key": "a"}, {"key": "b"})).exit_code == 0
+    )
+    assert topic("consume", name, "--limit", "1").stdout == "old\tnull\n"
+    assert topic("consume", name, "--since", "1h").stdout == "a\tnull\nb\tnull\n"
+    assert topic("consume", name, "--since", "1h", "--limit", "1").stdout == "a\tnull\n"
+
+
+# -- pipes, signals, terminals
+
+
+def test_follow_goes_on_until_ctrl_c(
+    topic: Callable[..., Result], make_topic: MakeTopic, bootstrap_servers: str
+) -> None:
+    name = make_topic("in")
+    topic("produce", name, stdin=lines({"key": "before"}))
+    with process(bootstrap_servers, "consume", name, "--follow") as follower:
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == "before\tnull\n"
+        topic("produce", name, stdin=lines({"key": "later"}))
+        assert follower.stdout.readline() == "later\tnull\n"
+        follower.send_signal(signal.SIGINT)
+        rest, errors = follower.communicate(timeout=PATIENCE_SECONDS)
+    assert (follower.returncode, rest, errors) == (0, "", "")
+
+
+@pytest.mark.parametrize("options", [(), ("--follow",), ("--follow", "--json")])
+def test_a_reader_that_has_enough_ends_it_without_an_error(
+    topic: Callable[..., Result], make_topic: MakeTopic, bootstrap_servers: str, options: tuple[str, ...]
+) -> None:
+    name = make_topic("in")
+    many = 20_000  # more than a pipe holds
+    topic("produce", name, stdin=lines(*({"key": "k", "value": n} for n in range(many))))
+    with process(bootstrap_servers, "consume", name, *options) as consumer:
+        assert consumer.stdout is not None
+        assert "0" in consumer.stdout.readline()
+        consumer.stdout.close()
+        assert consumer.stderr is not None
+        assert (consumer.stderr.read(), consumer.wait(PATIENCE_SECONDS)) == ("", 0)
+
+
+def test_a_follower_of_a_quiet_topic_notices_that_its_reader_has_gone(
+    make_topic: MakeTopic, bootstrap_servers: str
+) -> None:
+    with process(bootstrap_servers, "consume", make_topic("in"), "--follow") as follower:
+        assert follower.stdout is not None
+        follower.stdout.close()
+        assert follower.wait(PATIENCE_SECONDS) == 0
+
+
+def test_typed_records_are_sent_at_once_and_ctrl_c_keeps_them(
+    topic: Callable[..., Result], make_topic: MakeTopic, bootstrap_servers: str
+) -> None:
+    name = make_topic("in")
+    with process(bootstrap_servers, "produce", name, stdin=subprocess.PIPE) as producer:
+        assert producer.stdin is not None
+        producer.stdin.write(lines({"key": "typed"}))
+        producer.stdin.flush()
+        eventually(lambda: topic("consume", name).stdout == "typed\tnull\n")
+        producer.send_signal(signal.SIGINT)
+        _, errors = producer.communicate(timeout=PATIENCE_SECONDS)
+    assert producer.returncode == 1
+    assert errors.startswith(f"1 record written to {name}.\n")
+    assert "Traceback" not in errors
+
+
+def test_a_terminal_gets_no_control_characters(
+    topic: Callable[..., Result], make_topic: MakeTopic, bootstrap_servers: str
+) -> None:
+    name = make_topic("in")
+    nasty = "\u001b[31m\u009b2J\u0007\r\n\u202e\u007f"
+    topic("produce", name, stdin=lines({"key": nasty, "value": {"text": nasty}, "headers": {nasty: nasty}}))
+    for options in ((), ("--json",)):
+        ours, theirs = pty.openpty()
+        with process(bootstrap_servers, "consume", name, *options, stdout=theirs) as consumer:
+            assert consumer.wait(PATIENCE_SECONDS) == 0
+        shown = os.read(ours, 100_000).decode()
+        os.close(ours)
+        os.close(theirs)
+        assert shown.replace("\t", "").removesuffix("\r\n").isprintable()
+        assert "\\u001b[31m" in shown
+        if options:
+            assert json.loads(shown)["key"] == nasty
+    assert topic("consume", name, "--limit", "1").stdout.startswith(nasty[:1]), "a file gets what is in the record"
