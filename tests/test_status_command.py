@@ -9,6 +9,7 @@ import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from penstock.cli import LAZY_COMMANDS, cli
 from penstock.supervisor.control_socket import QUESTION_BYTES_MAX, SOCKET_NAME, socket_address
 
-from .command_stage import PARTITIONS, Stage, running
+from .command_stage import APP, PARTITIONS, Stage, running
 from .waiting import eventually
 
 pytestmark = pytest.mark.broker
@@ -114,6 +115,20 @@ def test_threads_are_added_and_removed(stage: Stage) -> None:
     assert stage.run("threads", "remove", "3").output == "Removed StreamThread-3.\n"
     assert [thread["number"] for thread in stage.json("status")["threads"]] == [1, 2]
     eventually(stage.is_settled)
+
+
+def test_a_thread_that_joins_gets_tasks_of_each_subtopology(tmp_path: Path, bootstrap_servers: str) -> None:
+    first = 'words.group_by_key().count(store="first")\n    '
+    two = APP.replace("words.group_by_key()", f"{first}words.select_key(lambda key, word: word).group_by_key()")
+    with running(tmp_path, bootstrap_servers, two, 2 * PARTITIONS, num_stream_threads=1) as stage:
+        stage.run("threads", "add")
+        eventually(lambda: all(len(tasks_of(thread)) == PARTITIONS for thread in stage.json("status")["threads"]))
+        threads = stage.json("status")["threads"]
+        assert [sorted(task[0] for task in tasks_of(thread)) for thread in threads] == [["0", "0", "1", "1"]] * 2
+
+
+def tasks_of(thread: dict[str, Any]) -> list[str]:
+    return [task["task_id"] for task in thread["tasks"]]
 
 
 def test_what_cannot_be_done_is_said(stage: Stage) -> None:

@@ -165,9 +165,10 @@ class InternalTopicManager:
             return counts
         if waited_ms < _MISSING_TOPIC_GRACE_MS:
             return None
+        missing = sorted(sources - counts.keys())
         raise MissingSourceTopicError(
-            f"Missing source topics: {', '.join(sorted(sources - counts.keys()))}. Create them before the application "
-            "starts, with as many partitions as you want tasks: kafka-topics --create --topic <name> --partitions <n>."
+            f"Missing source topics: {', '.join(missing)}. Create them before the application starts, with as many "
+            f"partitions as you want tasks: `penstock topic create {' '.join(missing)} --partitions N`."
         )
 
     def _needed(self, topics: Mapping[int, TopicsInfo], counts: Mapping[str, int]) -> dict[str, NewTopic]:
@@ -262,10 +263,11 @@ class InternalTopicManager:
                 last_logged = now
                 self._log.warning(
                     "Topics could not be made ready for %d ms: %s; trying on, for %d ms in all "
-                    "(half of max.poll.interval.ms)",
+                    "(half of max.poll.interval.ms). Check bootstrap.servers (%s) and whether the brokers run",
                     now - started,
                     self._obstacle,
                     self._retry_timeout_ms,
+                    self._config["bootstrap.servers"],
                 )
             self._sleep(self._config["retry.backoff.ms"] / 1000)
         return result

@@ -7,7 +7,7 @@ go through clients and tasks in their order, so that any leader decides the same
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Set
 from functools import partial
 from itertools import cycle
 from typing import Protocol
@@ -18,6 +18,7 @@ from penstock.topology.records import TaskId
 
 from .client_state import AssignmentConfigs, Clients, ClientState
 from .rack_aware import STATELESS_COSTS, Costs, RackAwareOptimizer
+from .spread import interleaved
 from .standby_task_assignors import create_standby_task_assignor, warn_of_missing_standbys
 from .task_movement import TaskMovements
 
@@ -85,14 +86,24 @@ def _assign_stateless(clients: Clients, tasks: set[TaskId]) -> None:
     active = sum(len(client.active_tasks) for client in clients.values()) + len(tasks)
     tasks_per_thread, extra = divmod(active, sum(client.capacity for client in clients.values()))
     owners = {task: client for client in clients.values() for task in client.previous_active_tasks & tasks}
+    kept_first = _previous_active_tasks(clients, tasks)
     for quota, count in ((tasks_per_thread, len(tasks)), (tasks_per_thread + 1, extra)):
-        for task in sorted(owners.keys() & tasks):
-            if count and _has_unfulfilled_quota(owners[task], quota):
+        for task in kept_first:
+            if task in tasks and count and _has_unfulfilled_quota(owners[task], quota):
                 owners[task].assign_active(task)
                 tasks.discard(task)
                 count -= 1
     for task in sorted(tasks):
         min(clients.values(), key=lambda client: client.active_task_load).assign_active(task)
+
+
+def _previous_active_tasks(clients: Clients, tasks: Set[TaskId]) -> list[TaskId]:
+    """Return what the clients had, so that what each keeps, and what moves to a new one, is of all sub-topologies."""
+    return [
+        task
+        for number, client in enumerate(clients.values())
+        for task in interleaved(client.previous_active_tasks & tasks, number)
+    ]
 
 
 def _costs(configs: AssignmentConfigs, traffic: int, non_overlap: int) -> Costs:
@@ -223,7 +234,9 @@ class _StickyAssignment:
     def assign_active(self) -> None:
         capacity = sum(client.capacity for client in self._clients.values())
         tasks_per_thread, extra = divmod(len(self._all_tasks), capacity)
-        rest = dict.fromkeys(sorted(self._all_tasks))
+        all_tasks = set(self._all_tasks)
+        owned = _previous_active_tasks(self._clients, all_tasks)
+        rest = dict.fromkeys([*owned, *sorted(all_tasks)])
 
         def give(task: TaskId, client: ClientState) -> None:
             self._give(task, client, active=True)

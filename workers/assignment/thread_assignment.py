@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Set
 
 from penstock.topology.records import TaskId
 
 from .client_state import ClientState
+from .spread import Remaining, interleaved
+from .subscription_info import LATEST_OFFSET
 
 
 def assign_tasks_to_threads(
@@ -15,43 +17,43 @@ def assign_tasks_to_threads(
 ) -> dict[str, list[TaskId]]:
     """Deal tasks out to the client's consumers, evenly; each to the consumer that had it if that can be.
 
-    Kafka Streams does the latter for stateful ones only. Tasks without a previous owner are interleaved, so that each
-    consumer gets some of each sub-topology. thread_load: how many tasks each consumer has from earlier calls; changed
-    here. Returns tasks by consumer, for all consumers.
+    Kafka Streams does the latter for stateful ones only. What a consumer keeps, and what one without enough gets, has
+    some of each sub-topology. thread_load: how many tasks each consumer has from earlier calls; changed here. Returns
+    tasks by consumer, for all consumers.
     """
     consumers = sorted(client.consumers)
     load = {consumer: thread_load.get(consumer, 0) for consumer in consumers}
     assignment: dict[str, list[TaskId]] = {consumer: [] for consumer in consumers}
     unassigned = set(tasks)
-    minimum = (sum(load.values()) + len(unassigned)) // len(consumers)
+    minimum, extra = divmod(sum(load.values()) + len(unassigned), len(consumers))
+    extra -= sum(count > minimum for count in load.values())
 
     def give(task: TaskId, consumer: str) -> None:
         assignment[consumer].append(task)
         load[consumer] += 1
         unassigned.discard(task)
 
-    previous = [(t, c) for c in consumers for t in _previous_tasks(client, c)]
-    for task, consumer in previous:
-        if task in unassigned and load[consumer] < minimum:
-            give(task, consumer)
+    previous = [(t, c) for number, c in enumerate(consumers) for t in _previous_tasks(client, c, number, unassigned)]
+    for quota, count in ((minimum, len(unassigned)), (minimum + 1, extra)):
+        for task, consumer in previous:
+            if count and task in unassigned and load[consumer] < quota:
+                give(task, consumer)
+                count -= 1
     to_fill = deque(consumer for consumer in consumers if load[consumer] < minimum)
-    for task in sorted(unassigned) if to_fill else ():
+    remaining = Remaining(unassigned, tasks)
+    while to_fill:
         consumer = to_fill.popleft()
-        give(task, consumer)
+        give(remaining.take(assignment[consumer]), consumer)
         if load[consumer] < minimum:
             to_fill.append(consumer)
-        if not to_fill:
-            break
-    # All have the minimum now; what is left goes to those that have no more than that.
-    for task, consumer in sorted(previous):
-        if task in unassigned and load[consumer] == minimum:
-            give(task, consumer)
     for task in sorted(unassigned):
         give(task, min(consumers, key=lambda consumer: load[consumer]))
     thread_load.update(load)
     return assignment
 
 
-def _previous_tasks(client: ClientState, consumer: str) -> list[TaskId]:
-    """Return the tasks that the consumer had, the most caught up ones first."""
-    return sorted(client.previous_tasks.get(consumer, ()), key=lambda task: (client.lags.get(task, 0), task))
+def _previous_tasks(client: ClientState, consumer: str, number: int, tasks: Set[TaskId]) -> list[TaskId]:
+    """Return those of the tasks that the consumer had: the ones that run first, since they are worth most there."""
+    previous = client.previous_tasks.get(consumer, set()) & tasks
+    running = {task for task in previous if client.lags.get(task, LATEST_OFFSET) == LATEST_OFFSET}
+    return [*interleaved(running, number), *interleaved(previous - running, number)]

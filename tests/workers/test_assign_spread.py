@@ -1,0 +1,86 @@
+"""What a new member gets is spread over sub-topologies: for threads of a host, and for hosts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.topology.records import TaskId
+from penstock.workers.assignment.spread import interleaved
+from penstock.workers.assignment.subscription_info import LATEST_OFFSET
+from penstock.workers.assignment.task_assignors import HighAvailabilityTaskAssignor, StickyTaskAssignor, TaskAssignor
+from penstock.workers.assignment.thread_assignment import assign_tasks_to_threads
+
+from .test_assign_tasks import again, client, run
+
+
+def all_tasks(partitions: Collection[int]) -> set[TaskId]:
+    """Return the tasks of sub-topologies 0, 1, … that have so many partitions."""
+    return {TaskId(number, partition) for number, count in enumerate(partitions) for partition in range(count)}
+
+
+def spread(tasks: Collection[TaskId]) -> Counter[int]:
+    return Counter(task.subtopology for task in tasks)
+
+
+def assert_spread(shares: Collection[Collection[TaskId]], partitions: Collection[int], slack: int = 1) -> None:
+    """Check that each share has about as many tasks of each sub-topology as all others."""
+    for number in range(len(partitions)):
+        counts = [spread(share)[number] for share in shares]
+        assert max(counts) - min(counts) <= slack, f"sub-topology {number} of {partitions}: {counts}"
+
+
+def join_one_by_one(partitions: Collection[int], threads: int) -> list[list[TaskId]]:
+    """Return the tasks of the threads of one host, of which one joined after the other."""
+    dealt: dict[str, list[TaskId]] = {}
+    for count in range(1, threads + 1):
+        host = client(1, count, lags=dict.fromkeys(all_tasks(partitions), LATEST_OFFSET))
+        host.previous_tasks.update({consumer: set(tasks) for consumer, tasks in dealt.items()})
+        before = {task: consumer for consumer, tasks in dealt.items() for task in tasks}
+        dealt = assign_tasks_to_threads(all_tasks(partitions), host, {})
+        moved = [task for consumer, tasks in dealt.items() for task in tasks if before.get(task, consumer) != consumer]
+        assert set(moved) <= set(dealt[f"1-{count - 1}"]), "only to the new one"
+    return list(dealt.values())
+
+
+@pytest.mark.parametrize("partitions", [(4, 4), (3, 3), (2, 2), (1, 1, 1, 1), (4, 8), (8, 2), (6, 4, 2), (1, 7)])
+def test_the_second_thread_of_a_host_gets_its_share_of_each_subtopology(partitions: tuple[int, ...]) -> None:
+    assert_spread(join_one_by_one(partitions, 2), partitions)
+
+
+@given(partitions=st.lists(st.integers(1, 12), min_size=1, max_size=5), threads=st.integers(2, 6))
+@settings(max_examples=200, deadline=None)
+def test_threads_that_join_one_by_one_are_not_left_with_one_subtopology(partitions: list[int], threads: int) -> None:
+    shares = join_one_by_one(partitions, threads)
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    for number, count in enumerate(partitions):
+        if count >= threads * 2:
+            assert all(spread(share)[number] for share in shares), f"a thread without sub-topology {number}: {shares}"
+
+
+@pytest.mark.parametrize("assignor", [HighAvailabilityTaskAssignor(), StickyTaskAssignor()], ids=["balanced", "sticky"])
+@pytest.mark.parametrize("stateful", [True, False])
+@pytest.mark.parametrize("partitions", [(4, 4), (3, 3), (6, 4, 2)])
+def test_a_host_that_joins_gets_its_share_of_each_subtopology(
+    assignor: TaskAssignor, stateful: bool, partitions: tuple[int, ...]
+) -> None:
+    tasks = all_tasks(partitions)
+    kinds = (tasks, ()) if stateful else ((), tasks)
+    alone, _ = run([client(1)], *kinds, assignor)
+    placed, _ = run([*again(alone), client(2)], *kinds, assignor, acceptable_recovery_lag=2**63 - 1)
+    assert_spread([each.active_tasks for each in placed.values()], partitions)
+
+
+@given(st.sets(st.builds(TaskId, st.integers(0, 4), st.integers(0, 20)), min_size=1))
+def test_the_beginning_of_interleaved_tasks_has_its_share_of_each_subtopology(tasks: set[TaskId]) -> None:
+    ordered = interleaved(tasks)
+    assert sorted(ordered) == sorted(tasks)
+    totals = spread(tasks)
+    for length in range(len(ordered) + 1):
+        found = spread(ordered[:length])
+        for number, total in totals.items():
+            assert abs(found[number] - total * length / len(tasks)) <= len(totals) / 2 + 0.5
