@@ -20,6 +20,7 @@ from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.kafka_streams import KafkaStreams
 from penstock.supervisor.logs import leave_client_logs_out, say_at_the_end, set_up_logging
 from penstock.supervisor.topology_source import TopologySource
+from penstock.terminal import print_text
 from penstock.topology.config_def import is_secret
 from penstock.topology.errors import ConfigError, LockError, PenstockError, TopologyError
 from penstock.topology.streams_config import KEYS, StreamsConfig
@@ -105,7 +106,7 @@ class PenstockGroup(click.Group):
         try:
             return super().invoke(ctx)
         except PenstockError as error:
-            click.echo(f"Error: {error}", err=True)
+            print_text(f"Error: {error}", err=True)
             return ctx.exit(next(code for kind, code in EXIT_CODES if isinstance(error, kind)))
 
 

@@ -14,6 +14,7 @@ from penstock.command_options import Duration, as_json, configuration, examples,
 from penstock.dead_letters import Choice, DeadLetters, Letter, Replayed, check_names, shown, text
 from penstock.status_view import counted, show, table
 from penstock.supervisor.config_loader import load_config
+from penstock.terminal import print_text
 from penstock.topology.errors import StreamsError
 
 
@@ -104,9 +105,9 @@ def show_letter(
         if name == "timestamp":
             value = _time(value)
         if name == "stacktrace":
-            click.echo(f"\n{value}")
+            print_text(f"\n{value}")
         elif value not in ({}, None):
-            click.echo(f"{name + ':':11}{_yes(value)}")
+            print_text(f"{name + ':':11}{_yes(value)}")
 
 
 @dlq.command(

@@ -17,6 +17,7 @@ from penstock.command_options import as_json, configuration, examples, print_jso
 from penstock.running_application import NotRunningError, RunningApplication, find
 from penstock.status_view import number, show, state_text, table
 from penstock.supervisor.config_loader import load_config
+from penstock.terminal import print_text
 from penstock.topology.errors import InvalidStateStoreError
 
 Row = dict[str, Any]
@@ -177,7 +178,7 @@ def get(
         rows = found.get(store, key)
     _show_rows(rows, json_output)
     if not rows:
-        click.echo(f"The store {store} has no key {key} on this host.", err=True)
+        print_text(f"The store {store} has no key {key} on this host.", err=True)
         raise SystemExit(1)
 
 

@@ -14,7 +14,7 @@ import click
 
 from penstock.command_options import as_json, configuration, examples, print_json
 from penstock.running_application import RunningApplication, application
-from penstock.status_view import PAUSED, lag_view, show, status_view
+from penstock.status_view import PAUSED, TextConsole, lag_view, show, status_view
 
 
 @click.command(
@@ -91,7 +91,7 @@ def _statuses(running: RunningApplication, interval: float, count: int | None) -
 def _live(turns: Iterator[dict[str, Any]], tasks: bool) -> None:
     from rich.live import Live
 
-    with Live(screen=True, auto_refresh=False) as live:
+    with Live(console=TextConsole(), screen=True, auto_refresh=False) as live:
         for found in turns:
             live.update(status_view(found, tasks, live=True), refresh=True)
 

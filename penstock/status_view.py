@@ -14,6 +14,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from penstock.statestore.spelling import printable_lines
+
 #: What each state is shown in: good, on its way, bad.
 STYLES = {"RUNNING": "green", "ERROR": "bold red", "PENDING_ERROR": "bold red", "DEAD": "bold red"}
 #: Columns whose texts may be longer than a line.
@@ -24,9 +26,20 @@ PAUSED_RESTORING = "Paused: tasks that are not restored wait for `penstock resum
 MESSAGE_SHOWN = 500
 
 
+class TextConsole(Console):
+    """A console for which all text is text: no markup, and no control characters."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """See Console."""
+        return super().render_str(printable_lines(text), **options)
+
+
 def show(view: RenderableType) -> None:
     """Print it: with colours for a terminal, plain for a file."""
-    console = Console(soft_wrap=False, highlight=False)
+    console = TextConsole(soft_wrap=False)
     with console.capture() as capture:
         console.print(view, crop=False)
     lines = (line.rstrip() for line in capture.get().splitlines())
@@ -86,7 +99,7 @@ def _parts(status: dict[str, Any], with_tasks: bool, live: bool) -> Iterator[Ren
         line.no_wrap, line.overflow = not live, "fold" if live else "ignore"
         yield line
     if status["reason"]:
-        yield Text(f"Reason: {status['reason']}", style="bold red")
+        yield Text(printable_lines(f"Reason: {status['reason']}"), style="bold red")
     yield ""
     yield _threads(status["threads"])
     restoring = [task for thread in status["threads"] for task in thread["tasks"] if task["restore_remaining"]]
@@ -181,7 +194,7 @@ def _errors(status: dict[str, Any]) -> Iterator[RenderableType]:
     yield Text(f"{total} since the start{last} (the log has more):", style="bold red")
     for error in shown:
         when = time.strftime("%H:%M:%S", time.localtime(error["time_ms"] / 1000))
-        yield Text(f"{when}  {error['message'][:MESSAGE_SHOWN]}")
+        yield Text(printable_lines(f"{when}  {error['message'][:MESSAGE_SHOWN]}"))
 
 
 def lag_view(rows: list[dict[str, Any]]) -> RenderableType:

@@ -1,7 +1,4 @@
-"""What is safe to print, and whether anyone still reads it.
-
-Keys, values and headers of records come from anyone, and a terminal obeys what it is sent.
-"""
+"""How text that may come from records is printed, and whether anyone still reads it."""
 
 from __future__ import annotations
 
@@ -13,23 +10,21 @@ from contextlib import contextmanager
 
 import click
 
-
-def printable(text: str) -> str:
-    r"""Return a text in which control characters and others without a glyph are spelled as JSON does: ``\u001b``."""
-    return text if text.isprintable() else "".join(map(_spelled, text))
+from penstock.statestore.spelling import printable_lines
 
 
-def _spelled(character: str) -> str:
-    if character.isprintable():
-        return character
-    units = character.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
+def print_text(text: str, err: bool = False) -> None:
+    """Print a message that may quote a record."""
+    click.echo(printable_lines(text), err=err)
 
 
 def print_line(text: str) -> None:
-    """Print a line of untrusted text: as it is into a file or a pipe, printable() on a terminal. JSON stays JSON."""
+    """Print data: as it is into a file or a pipe; on a terminal as one line without control characters but tabs.
+
+    JSON stays JSON.
+    """
     if sys.stdout.isatty():
-        text = "\t".join(map(printable, text.split("\t")))
+        text = printable_lines(text).replace("\n", "\\u000a")
     # As bytes, since click takes colours out of text for what is no terminal; a value is to arrive as it is.
     click.echo(text.encode(sys.stdout.encoding, "backslashreplace"))
 

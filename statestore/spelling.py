@@ -6,6 +6,7 @@ with ``0x``: what is shown can be typed again, and means the same bytes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
@@ -27,6 +28,28 @@ def spell_bytes(data: bytes) -> str:
     except UnicodeDecodeError:
         return HEXADECIMAL + data.hex()
     return text if text.isprintable() and not text.startswith(HEXADECIMAL) else HEXADECIMAL + data.hex()
+
+
+def printable(text: str) -> str:
+    r"""Return a text in which control characters and others without a glyph are spelled as JSON does: ``\u001b``.
+
+    What records hold comes from anyone, and a terminal obeys the control characters that it is sent.
+    """
+    return text if text.isprintable() else "".join(map(_spell_character, text))
+
+
+def printable_lines(text: str) -> str:
+    """Return a text of several lines with all but line ends and tabs printable()."""
+    if text.isprintable():
+        return text
+    return "".join(part if part in "\n\t" else printable(part) for part in re.split("([\n\t])", text))
+
+
+def _spell_character(character: str) -> str:
+    if character.isprintable():
+        return character
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
 
 
 def read_bytes(text: str) -> bytes:

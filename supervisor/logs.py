@@ -13,6 +13,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, TextIO
 
+from penstock.statestore.spelling import printable_lines
+
 from .log_floods import LIBRDKAFKA
 
 #: For people.
@@ -52,7 +54,15 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
-class JournalFormatter(logging.Formatter):
+class TextFormatter(logging.Formatter):
+    """Text for people: what a message quotes of a record must not reach their terminal as control characters."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the lines."""
+        return printable_lines(super().format(record))
+
+
+class JournalFormatter(TextFormatter):
     """Lines with sd-daemon(3)'s priorities before them, so that ``journalctl -p err`` finds the errors.
 
     The journal takes each line as an entry: all lines of a traceback get its priority.
@@ -79,7 +89,7 @@ def formatter(name: str, fixed: Mapping[str, Any], stderr: TextIO, environment: 
         name = "journal" if is_the_journal(stderr, environment) else "plain"
     if name == "json":
         return JsonFormatter(fixed)
-    return JournalFormatter() if name == "journal" else logging.Formatter(PLAIN)
+    return JournalFormatter() if name == "journal" else TextFormatter(PLAIN)
 
 
 def is_the_journal(stream: TextIO, environment: Mapping[str, str]) -> bool:
@@ -116,6 +126,6 @@ def say_at_the_end(text: str) -> None:
     """Write why the program ends, in the format of the log: plainly for people, else as one more record."""
     formatters = [type(handler.formatter) for handler in logging.getLogger().handlers]
     if {JsonFormatter, JournalFormatter}.isdisjoint(formatters):
-        print(f"Error: {text}", file=sys.stderr, flush=True)
+        print(f"Error: {printable_lines(text)}", file=sys.stderr, flush=True)
     else:
         logging.getLogger("penstock").error("Error: %s", text)
