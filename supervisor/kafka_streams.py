@@ -50,8 +50,8 @@ class KafkaStreams:
     """Runs a topology on ``num.stream.threads`` processes of this host (Kafka Streams: KafkaStreams).
 
     topology: "module:attribute" (a Topology, a StreamsBuilder, or a function that returns one), or a Topology. By
-    reference each process builds its own; an object travels by cloudpickle, so that it may be made in ``__main__`` or a
-    notebook. config: see ``penstock config --all``; application.id and bootstrap.servers are required.
+    reference each process builds its own; an object is sent to them by value, so that it may be made in ``__main__`` or
+    a notebook. config: see ``penstock config --all``; application.id and bootstrap.servers are required.
 
     A script that starts it needs ``if __name__ == "__main__":`` around that, as with multiprocessing: its processes
     import the script. Raises ConfigError and TopologyError. Durations are timedelta or int milliseconds.

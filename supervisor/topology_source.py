@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import cloudpickle  # type: ignore[import-untyped]
-
 from penstock.topology.errors import PenstockError, TopologyError
 from penstock.topology.streams_builder import StreamsBuilder
 from penstock.topology.topology import Topology
+
+from . import pickling
 
 #: The folder with all of Penstock, as tracebacks name it.
 _OURS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
@@ -62,7 +62,7 @@ class TopologySource:
                 raise TopologyError(f"{topology!r} is not of the form module:attribute, e.g. my_app:topology.")
             return cls(reference=topology)
         try:
-            return cls(pickled=cloudpickle.dumps(topology))
+            return cls(pickled=pickling.dumps(topology))
         except (TypeError, AttributeError, pickle.PicklingError) as error:
             raise TopologyError(
                 f"The topology cannot be sent to the stream threads: {error}. Put it into a module and give "
@@ -86,7 +86,7 @@ class TopologySource:
 
     def _find(self) -> Any:
         if self.pickled is not None:
-            return pickle.loads(self.pickled)  # noqa: S301  from our supervisor
+            return pickling.loads(self.pickled)
         if os.getcwd() not in sys.path and "" not in sys.path:
             sys.path.insert(0, os.getcwd())
         module, _, attribute = (self.reference or "").partition(":")

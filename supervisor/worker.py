@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.context import SpawnContext, SpawnProcess
 
-import cloudpickle  # type: ignore[import-untyped]
 import psutil
 
 from penstock.workers.control import (
@@ -26,7 +27,7 @@ from penstock.workers.control import (
 )
 from penstock.workers.stream_thread_state import StreamThreadState
 
-from . import worker_process
+from . import pickling, worker_process
 from .channel import Channel
 from .exit_codes import WorkerExitCode
 from .worker_output import Note, WorkerOutput, ignore
@@ -36,6 +37,8 @@ from .worker_process import ProcessEnds, ProcessStarted, SpareReady, TakeOver, W
 FEW_RECORDS = 1_000
 #: For how long the figures of a process's memory and CPU are good, in ms.
 USAGE_MS = 1_000
+#: How the names of files end that are a main module's, and that only IPython can read.
+NOT_PYTHON = (".ipy", ".ipynb")
 #: Stands for an exit code that cannot be found out; no process can end with it.
 UNKNOWN_EXIT = 256
 
@@ -118,9 +121,10 @@ class Worker:
         """
         control, log, stdout, stderr = (context.Pipe(duplex=duplex) for duplex in (True, False, False, False))
         ends = ProcessEnds(control[1], log[1], stdout[1], stderr[1])
-        arguments = (target, cloudpickle.dumps(spec), ends, os.getpid())
+        arguments = (target, pickling.dumps(spec), ends, os.getpid())
         process = context.Process(target=worker_process.main, args=arguments, name=spec.name)
-        process.start()
+        with _without_main_file():
+            process.start()
         for end in ends:
             end.close()
         output = WorkerOutput(spec.name, log[0], stdout[0], stderr[0], note)
@@ -275,3 +279,21 @@ class Worker:
             except psutil.NoSuchProcess:
                 self._measured = 0, 0.0
         return self._measured
+
+
+@contextlib.contextmanager
+def _without_main_file() -> Iterator[None]:
+    """Have a new process not import the main module where its file holds no Python, or is none.
+
+    That is ``<stdin>``, and IPython's scripts. Their definitions travel by value.
+    """
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    if file is None or (os.path.isfile(file) and not file.endswith(NOT_PYTHON)):
+        yield
+        return
+    main.__file__ = None
+    try:
+        yield
+    finally:
+        main.__file__ = file

@@ -7,7 +7,6 @@ import faulthandler
 import logging
 import logging.handlers
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -23,6 +22,7 @@ from penstock.topology.errors import ConfigError, HandedOverError, PenstockError
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.control import Command, Failed, Report, Shutdown, ThreadControl
 
+from . import pickling
 from .channel import Channel
 from .exit_codes import WorkerExitCode
 from .logs import EXCEPTION, MESSAGE
@@ -205,7 +205,7 @@ def _run(target: WorkerTarget, spec_bytes: bytes, control: PipeControl, log: Cha
 
 def _load_spec(spec_bytes: bytes) -> WorkerSpec:
     try:
-        spec: WorkerSpec = pickle.loads(spec_bytes)  # noqa: S301  from our own supervisor
+        spec: WorkerSpec = pickling.loads(spec_bytes)
     except Exception as error:
         raise ConfigError(f"An object of the configuration cannot be made in another process: {error}") from error
     return spec

@@ -14,8 +14,7 @@ CALLS = {"load", "loads", "Unpickler"}
 #: file: whose bytes it reads.
 ALLOWED = {
     "supervisor/channel.py": "the pipe between the supervisor and its own processes",
-    "supervisor/worker_process.py": "the specification that the supervisor gives a process when it spawns it",
-    "supervisor/topology_source.py": "a topology that the supervisor hands to its own processes",
+    "supervisor/pickling.py": "the specification and the topology that the supervisor gives its own processes",
 }
 
 

@@ -1,0 +1,122 @@
+"""How objects of the user's program reach the process of a stream thread, those of its main module included.
+
+The main module may be a notebook, or come from stdin: no other process can import it. What it defines travels by value
+(cloudpickle), with the values that its globals have at the start. This module adds what cloudpickle leaves out: objects
+whose identity matters, classes that are more than their attributes, names that other code looks up in ``__main__``.
+On arrival each such class is compared with the original: a class without its fields would lose the user's data.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import io
+import pickle
+import sys
+import typing
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]
+
+from .class_definition import MAIN, reduced_class
+from .class_outline import Outline, difference, outline
+
+#: The methods of a class that say how its objects are pickled.
+_PICKLE = ("__reduce_ex__", "__reduce__", "__getstate__")
+
+
+def dumps(obj: Any) -> bytes:
+    """Return an object's bytes for another process of this program.
+
+    Raises TypeError, AttributeError or pickle.PicklingError if it, or something that it refers to, cannot travel.
+    """
+    file = io.BytesIO()
+    pickler = _Pickler(file)
+    pickler.dump((obj, pickler.outlines))  # in this order: the second is filled while the first is pickled
+    return file.getvalue()
+
+
+def loads(data: bytes) -> Any:
+    """Return the object of dumps's bytes, which must come from a process of this program.
+
+    Raises TypeError if a class has not come as what it was, and whatever the objects themselves raise.
+    """
+    obj, outlines = pickle.loads(data)  # noqa: S301  see above
+    for kind, before in outlines:
+        lost = difference(before, outline(kind))
+        if lost:
+            raise TypeError(
+                f"the class {kind.__qualname__} of {kind.__module__} cannot travel to another process: {lost}. "
+                "Put it into a module, and import it from there"
+            )
+    return obj
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """outlines: the classes that travel by value, each with what it must be on arrival."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.outlines: list[tuple[type, Outline]] = []
+
+    @functools.cached_property
+    def _of_modules(self) -> dict[int, tuple[str, str]]:
+        return {id(obj): (module, name) for module, name, obj in _objects_of_modules() if _is_without_state(obj)}
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, functools._lru_cache_wrapper) and not _can_be_imported(obj):
+            return (_cached, tuple(obj.cache_parameters().values()), vars(obj), None, None, _update)
+        if isinstance(obj, typing.NewType) and not _can_be_imported(obj):
+            return typing.NewType, (obj.__name__, obj.__supertype__), vars(obj)
+        reduced = super().reducer_override(obj)
+        if reduced is not NotImplemented and isinstance(obj, type) and len(reduced) == 6:
+            self.outlines.append((obj, outline(obj)))
+            return reduced_class(obj, reduced)
+        if reduced is NotImplemented and _is_without_state(obj) and id(obj) in self._of_modules:
+            return _of_module, self._of_modules[id(obj)]
+        return reduced
+
+
+def _can_be_imported(obj: Any) -> bool:
+    found = None if obj.__module__ == MAIN else sys.modules.get(obj.__module__)
+    for name in obj.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is obj
+
+
+def _cached(maxsize: int | None, typed: bool) -> Any:
+    """Return a cached function, whose ``__wrapped__`` is set afterwards, as that may refer to the cached one."""
+
+    @functools.lru_cache(maxsize, typed)
+    def cached(*arguments: Any, **keywords: Any) -> Any:
+        return vars(cached)["__wrapped__"](*arguments, **keywords)
+
+    return cached
+
+
+def _update(obj: Any, state: dict[str, Any]) -> None:
+    vars(obj).update(state)
+
+
+def _is_without_state(obj: Any) -> bool:
+    """Return whether an object is no more than itself, as dataclasses.MISSING and ``object()`` are."""
+    kind = type(obj)
+    if isinstance(obj, type | ModuleType) or any(getattr(kind, name) is not getattr(object, name) for name in _PICKLE):
+        return False
+    try:
+        return bool(obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)[1:] == ((kind,), None, None, None))
+    except TypeError:  # it cannot be pickled
+        return False
+
+
+def _objects_of_modules() -> Iterator[tuple[str, str, Any]]:
+    for module_name, module in list(sys.modules.items()):
+        if module_name not in (MAIN, "__mp_main__") and getattr(module, "__spec__", None) is not None:
+            for name, obj in list(vars(module).items()):
+                yield module_name, name, obj
+
+
+def _of_module(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)
