@@ -23,14 +23,16 @@ def is_corruption(error: BaseException | None) -> bool:
     return False
 
 
-def failed_call(path: Path, what: str, error: Exception, hint: str = "") -> StreamsError:
-    """Return what to raise for an error of rocksdict: TaskCorruptedError for damaged files, else ProcessorStateError.
+def failed_call(path: Path, what: str, error: Exception, advice: str = "") -> StreamsError:
+    """Return what an error of an open database means: TaskCorruptedError for damaged files, else ProcessorStateError.
 
-    what: was tried, e.g. "write to"; hint: what the reader can look at.
+    what: was tried, e.g. "write to"; advice: what the reader can look at, unless somebody has removed the files.
     """
     if str(error).startswith("Corruption:"):
         return damaged(path, error)
-    return ProcessorStateError(f"Cannot {what} the store {path}: {error}{hint}")
+    if not (path / "CURRENT").exists():
+        advice = "; its files were removed while it was open. What is missing is restored at the next start"
+    return ProcessorStateError(f"Cannot {what} the store {path}: {error}{advice}")
 
 
 def open_error(path: Path, error: Exception) -> StreamsError:

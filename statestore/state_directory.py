@@ -62,12 +62,6 @@ class StateDirectory:
         self._mode = 0o770 if allow_group_write else 0o750
         self._application_lock: FileLock | None = None
         self._locks: dict[TaskId, FileLock] = {}
-        if Path(state_dir).is_relative_to(tempfile.gettempdir()):
-            log.warning(
-                "state.dir is %s, below the directory for temporary files: the operating system may clear it, and all "
-                "state must then be restored. Set state.dir to a place that lasts",
-                state_dir,
-            )
         for path in (Path(state_dir), self.path, self.path / LOCKS_DIRECTORY):
             self._make(path)
 
@@ -89,6 +83,12 @@ class StateDirectory:
         Raises LockError if another process has it: two instances on one machine need different ``state.dir``.
         """
         if self._application_lock is None:
+            if self.path.is_relative_to(tempfile.gettempdir()):
+                log.warning(
+                    "state.dir is %s, below the directory for temporary files: the operating system may clear it, and "
+                    "all state must then be restored. Set state.dir to a place that lasts",
+                    self.path.parent,
+                )
             self._application_lock = FileLock(
                 self.path / LOCK_FILE_NAME,
                 f"Unable to initialize state: another instance of this application runs in the state directory "

@@ -377,7 +377,7 @@ class Supervisor:
             text = f": {why}" if worker.failure else ""
             self._log.error("%s, process %d, died while it closed: %s%s", worker.name, worker.pid, cause, text)
             if self._stopping and self.exit_code is ExitCode.OK:
-                self.exit_code = ExitCode.FAILED
+                self.exit_code, self.reason = ExitCode.FAILED, reason(worker)
         if slot.is_restarting and not self._stopping:
             slot.restart(worker.name, self._now())
         else:

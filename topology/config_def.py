@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ class ConfigType(Enum):
     INT = "a whole number"
     MILLISECONDS = "a whole number of milliseconds or a timedelta"
     STRING = "text"
+    PATH = "a path"
     LIST = "a list, or text with commas between the items"
     CLASS = "an object, or module:attribute"
 
@@ -164,6 +166,14 @@ def _text(given: Any) -> str:
     return given.strip()
 
 
+def _path(given: Any) -> str:
+    """Return it absolute: each process finds the same place then, whatever directory it or its module changes to."""
+    text = os.fspath(given)
+    if not isinstance(text, str):
+        raise ValueError
+    return os.path.abspath(os.path.expanduser(text.strip()))
+
+
 def _list(given: Any) -> list[Any]:
     if isinstance(given, str):
         return [item.strip() for item in given.split(",") if item.strip()]
@@ -183,6 +193,7 @@ _CONVERT: Mapping[ConfigType, Callable[[Any], Any]] = {
     ConfigType.INT: _whole_number,
     ConfigType.MILLISECONDS: _milliseconds,
     ConfigType.STRING: _text,
+    ConfigType.PATH: _path,
     ConfigType.LIST: _list,
     ConfigType.CLASS: _object,
 }

@@ -18,7 +18,7 @@ EXACTLY_ONCE_V2 = "exactly_once_v2"
 OPTIMIZATIONS = ("reuse.ktable.source.topics", "merge.repartition.topics", "single.store.self.join")
 
 BOOLEAN, INT, MS = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.MILLISECONDS
-STRING, LIST, CLASS = ConfigType.STRING, ConfigType.LIST, ConfigType.CLASS
+STRING, PATH, LIST, CLASS = ConfigType.STRING, ConfigType.PATH, ConfigType.LIST, ConfigType.CLASS
 
 
 def _by_guarantee(at_least_once: Any, exactly_once: Any) -> DerivedDefault:
@@ -144,8 +144,8 @@ _TABLE = (
     ConfigKey("errors.dead.letter.queue.topic.name", STRING, None,
               "Topic for records that a handler gives up (KIP-1034)."),
     # -- state
-    ConfigKey("state.dir", STRING, str(Path(tempfile.gettempdir()) / "penstock"),
-              "Where state is kept; not Java's folder, the files differ."),
+    ConfigKey("state.dir", PATH, str(Path(tempfile.gettempdir()) / "penstock"),
+              "Where state is kept, ~ is the home directory; not Java's folder, the files differ."),
     ConfigKey("state.cleanup.delay.ms", MS, 600_000,
               "How long the state of a task that has moved away is kept.", at_least(1)),
     ConfigKey("state.cleanup.dir.max.age.ms", MS, -1,

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
+from penstock.statestore.state_directory import PROCESS_FILE_NAME
 from penstock.topology.config_keys import KEYS
 from penstock.topology.errors import ConfigError
 from penstock.topology.streams_config import StreamsConfig
@@ -210,6 +212,7 @@ class KafkaClientSupplier:
             request_timeout_ms=config["request.timeout.ms"],
             unavailable_timeout_ms=max(config["task.timeout.ms"], config["session.timeout.ms"]),
             committed_wait_ms=COMMITTED_WAIT_MS,
+            process_id_file="" if config["group.instance.id"] else str(process_id_file(config)),
         )
         return member_config, connection_settings(settings)
 
@@ -242,6 +245,11 @@ def static_instance_id(config: Mapping[str, Any], process_id: object, slot: int)
     if config["penstock.static.membership"]:
         return f"{config['application.id']}-{process_id}-{slot}"
     return None
+
+
+def process_id_file(config: Mapping[str, Any]) -> Path:
+    """Return where this host keeps the application's process id."""
+    return Path(config["state.dir"], config["application.id"], PROCESS_FILE_NAME)
 
 
 def _make(client: type[Client], settings: Mapping[str, Any]) -> Client:

@@ -124,8 +124,7 @@ class StreamThread:
             clean_run = True
         except BaseException as error:
             self._log.exception("Encountered the following error during processing: %s", error)
-            text = "".join(traceback.format_exception(error))
-            self._parts.control.report(Failed(type(error).__name__, str(error), text, logged=True))
+            self._report(error)
             if isinstance(error, HandedOverError):
                 self._leave_group = True  # nobody replaces it, and a handover waits until the group is empty
             raise
@@ -205,7 +204,9 @@ class StreamThread:
         self._states.transition_to(_S.PENDING_SHUTDOWN)
         self._log.info("Shutting down %s", "clean" if clean_run else "unclean")
         parts = self._parts
-        self._close("task manager", lambda: parts.task_manager.shutdown(clean_run))
+        unclosed = self._close("task manager", lambda: parts.task_manager.shutdown(clean_run))
+        if unclosed is not None and clean_run:
+            self._report(unclosed)
         self._close("producer", parts.producer.close)
         # Leaving tells the others at once; a static member's tasks wait for the process that replaces it.
         self._close("group membership", lambda: parts.group.close(self._leave_group))
@@ -217,11 +218,18 @@ class StreamThread:
         self._states.transition_to(_S.DEAD)
         self._log.info("Shutdown complete")
 
-    def _close(self, what: str, close: Callable[[], None]) -> None:
+    def _close(self, what: str, close: Callable[[], None]) -> Exception | None:
+        """Return what the step raised, which is logged: the next step comes all the same."""
         try:
             close()
-        except Exception:  # noqa: BLE001  logged; the next step comes all the same
+        except Exception as error:  # noqa: BLE001  see above
             self._log.exception("Failed to close %s due to the following error:", what)
+            return error
+        return None
+
+    def _report(self, error: BaseException) -> None:
+        text = "".join(traceback.format_exception(error))
+        self._parts.control.report(Failed(type(error).__name__, str(error), text, logged=True))
 
     # -- one iteration
 

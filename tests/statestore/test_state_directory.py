@@ -175,7 +175,10 @@ def test_directories_are_not_for_everybody(tmp_path: Path) -> None:
 
 def test_a_temporary_directory_is_warned_about(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     with caplog.at_level(logging.WARNING):
-        StateDirectory(tmp_path, "app")
+        directory = StateDirectory(tmp_path, "app")
+        assert caplog.text == ""  # commands look into it as well
+        directory.lock_application()
+        directory.close()
     assert "the operating system may clear it" in caplog.text
 
 

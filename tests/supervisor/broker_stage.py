@@ -160,6 +160,8 @@ class App:
         #: What the command is started with, e.g. in a mount namespace.
         self.prefix: Sequence[str] = ()
         self.processes: list[subprocess.Popen[str]] = []
+        #: Input and output, of applications that have one each.
+        self.topics = ("", "")
 
     def module(self, text: str, name: str = "user_app") -> App:
         (self.folder / f"{name}.py").write_text(HEAD + textwrap.dedent(text))

@@ -19,7 +19,7 @@ from penstock.topology.errors import ConfigError
 from penstock.topology.partitioners import murmur2
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers import client_supplier
-from penstock.workers.client_supplier import KafkaClientSupplier, static_instance_id
+from penstock.workers.client_supplier import KafkaClientSupplier, process_id_file, static_instance_id
 from penstock.workers.membership.requests import GroupMemberConfig
 from penstock.workers.security_config import check_security_keys, kafka_python_security, ssl_context
 
@@ -212,6 +212,7 @@ def test_the_member_gets_streams_configs_settings_and_the_connections_of_the_con
         request_timeout_ms=4_000,
         unavailable_timeout_ms=9_000,
         committed_wait_ms=500,
+        process_id_file=str(process_id_file(supplier._config)),
     )
     assert connection == {
         "bootstrap_servers": "localhost:1",

@@ -216,8 +216,8 @@ class ClassicProtocol(GroupProtocol):
         translated: StreamsError
         if isinstance(error, kafka_errors.FencedInstanceIdError):
             translated = FencedInstanceIdError(
-                f"Another process has joined group {group} with group.instance.id={instance}. Each stream thread needs "
-                "its own: do two hosts run this application with the same group.instance.id?"
+                f"Another process has joined group {group} with group.instance.id={instance}. "
+                f"{self._config.fenced_advice}"
             )
         else:
             advice = next((text for kind, text in _ADVICE.items() if isinstance(error, kind)), "")

@@ -40,6 +40,7 @@ class GroupMemberConfig:
 
     unavailable_timeout_ms: how long no coordinator may be reachable before the member gives up (task.timeout.ms).
     committed_wait_ms: how long GroupMembership.committed waits before it says that it must be asked again.
+    process_id_file: what instance_id was made from, "" if it was configured.
     """
 
     group_id: str
@@ -53,6 +54,17 @@ class GroupMemberConfig:
     api_timeout_ms: int = 60_000
     unavailable_timeout_ms: int = 300_000
     committed_wait_ms: int = 60_000
+    process_id_file: str = ""
+
+    @property
+    def fenced_advice(self) -> str:
+        """Why another process may have the same instance_id, and what to do."""
+        if self.process_id_file:
+            return (
+                f"This id is made from {self.process_id_file}: was state.dir copied while this host runs the "
+                "application? Delete that file in the copy, and restart the application there"
+            )
+        return "Each stream thread needs its own: do two hosts run this application with the same group.instance.id?"
 
     @property
     def rebalance_request_timeout_ms(self) -> int:

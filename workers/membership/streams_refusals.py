@@ -103,8 +103,8 @@ def refusal_error(config: GroupMemberConfig, refusal: Refusal) -> StreamsError:
     translated: StreamsError
     if isinstance(error, kafka_errors.FencedInstanceIdError | kafka_errors.UnreleasedInstanceIdError):
         translated = FencedInstanceIdError(
-            f"Another process is a member of group {group} with group.instance.id={instance} ({refusal}). Each stream "
-            "thread needs its own: do two hosts run this application with the same group.instance.id?"
+            f"Another process is a member of group {group} with group.instance.id={instance} ({refusal}). "
+            f"{config.fenced_advice}"
         )
     else:
         translated = StreamsError(f"Membership in group {group} failed: {refusal}. {_advice(refusal)}".strip())
