@@ -9,6 +9,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from penstock.topology.shadowing import NamingShadows
+
+with NamingShadows():  # first, so that all that follows from it is explained
+    import penstock.topology.streams_builder  # noqa: F401
+
 from penstock.topology.branched_kstream import BranchedKStream
 from penstock.topology.cogrouped_kstream import (
     CogroupedKStream,
@@ -205,5 +210,6 @@ _ON_DEMAND = {
 def __getattr__(name: str) -> Any:
     """Import what runs an application when it is asked for: declaring and testing a topology needs no Kafka client."""
     if name in _ON_DEMAND:
-        return getattr(importlib.import_module(_ON_DEMAND[name]), name)
+        with NamingShadows():
+            return getattr(importlib.import_module(_ON_DEMAND[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,6 +23,7 @@ from penstock.supervisor.topology_source import TopologySource
 from penstock.terminal import print_text
 from penstock.topology.config_def import is_secret
 from penstock.topology.errors import ConfigError, LockError, PenstockError, TopologyError
+from penstock.topology.shadowing import NamingShadows, ShadowedModuleError
 from penstock.topology.streams_config import KEYS, StreamsConfig
 from penstock.topology.topology import Topology
 from penstock.topology.topology_graph import html, mermaid
@@ -359,7 +360,11 @@ def main() -> None:
     this = sys.modules["__main__"]
     this.__file__ = this.__spec__ = None
     try:
-        cli(prog_name="penstock")
+        with NamingShadows():
+            cli(prog_name="penstock")
+    except ShadowedModuleError as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(ExitCode.USAGE)
     except Exception:  # noqa: BLE001  everything that is meant for a user is a message by now
         traceback.print_exc()
         click.echo("This is a bug in Penstock, or in a function of yours that the traceback names.", err=True)

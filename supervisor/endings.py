@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
+from penstock.topology.shadowing import advice, shadows
 from penstock.workers.stream_thread_state import StreamThreadState
 
 from .exit_codes import WorkerExitCode
@@ -29,7 +31,9 @@ def reason(worker: Worker) -> str:
     """Return in a line why a process ended."""
     if worker.failure is None:
         when = " before its stream thread started" if worker.state is StreamThreadState.CREATED else ""
-        return f"process {worker.pid} ended with {worker.cause_of_death()}{when}; its stderr has more"
+        told = f"process {worker.pid} ended with {worker.cause_of_death()}{when}; its stderr has more"
+        hidden = [] if worker.has_started else shadows(os.getcwd())
+        return f"{told}. {advice(hidden)}" if hidden else told
     return f"{worker.failure.kind}: {worker.failure.message}" if worker.failure.message else worker.failure.kind
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.topology.shadowing import NamingShadows
 from penstock.workers.control import ThreadControl
 
 from .topology_gate import admit
@@ -10,11 +11,12 @@ from .worker_process import WorkerSpec
 
 def run_stream_thread(spec: WorkerSpec, control: ThreadControl) -> None:
     """Build the topology and run a StreamThread until it is told to shut down."""
-    from penstock.statestore.rocksdb_resources import set_process_config
-    from penstock.workers.host_memory import host_bytes
-    from penstock.workers.memory_budget import stores_config
-    from penstock.workers.reporting_listeners import ReportingRestoreListener, ReportingStandbyListener
-    from penstock.workers.stream_thread import StreamThread  # Kafka clients and RocksDB: only in this process
+    with NamingShadows():  # Kafka clients and RocksDB: only in this process
+        from penstock.statestore.rocksdb_resources import set_process_config
+        from penstock.workers.host_memory import host_bytes
+        from penstock.workers.memory_budget import stores_config
+        from penstock.workers.reporting_listeners import ReportingRestoreListener, ReportingStandbyListener
+        from penstock.workers.stream_thread import StreamThread
 
     topology = spec.topology.load(spec.config)
     admit(topology, spec.config)
@@ -26,6 +28,7 @@ def run_stream_thread(spec: WorkerSpec, control: ThreadControl) -> None:
 
 def prepare_stream_thread(spec: WorkerSpec) -> None:
     """Import what run_stream_thread needs, the user's module too, without making anything of it yet."""
-    from penstock.workers import reporting_listeners, stream_thread  # noqa: F401  as above
+    with NamingShadows():
+        from penstock.workers import reporting_listeners, stream_thread  # noqa: F401  as above
 
     spec.topology.prepare()

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from penstock.kernel import buffers as compiled
 from penstock.topology.errors import ConfigError, HandedOverError, PenstockError
+from penstock.topology.shadowing import ShadowedModuleError
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.control import Command, Failed, Report, Shutdown, ThreadControl
 
@@ -194,7 +195,7 @@ def _run(target: WorkerTarget, spec_bytes: bytes, control: PipeControl, log: Cha
         spec = _load_spec(spec_bytes)
         _set_up_logging(log, spec.config["penstock.log.level"])
         target(spec, control)
-    except (TopologyLoadError, HandedOverError, ConfigError) as error:
+    except (TopologyLoadError, HandedOverError, ConfigError, ShadowedModuleError) as error:
         _report_failure(control, error)
         return WorkerExitCode.BOOT_FAILED
     except BaseException as error:  # noqa: BLE001  reported, SystemExit of a user's function too
@@ -217,7 +218,7 @@ def _report_failure(control: PipeControl, error: BaseException) -> None:
     match error:
         case TopologyLoadError():
             text = error.explained()
-        case PenstockError():
+        case PenstockError() | ShadowedModuleError():
             text = str(error)  # says what is wrong and what to do: where we have noticed it is no help
         case _:
             text = "".join(traceback.format_exception(error))
