@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import logging
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -19,11 +21,18 @@ from penstock.topology.streams_config import (
     environment_name,
 )
 
+logger = logging.getLogger(__name__)
+
 VARIABLE_PREFIX = "PENSTOCK_"
 #: Behind a secret key: the value is in this file (Docker's and Kubernetes' secrets, systemd's credentials).
 SECRET_FILE = ".file"
 #: Variables of the command itself, not configuration keys.
-RESERVED_VARIABLES = frozenset({"PENSTOCK_CONFIG", "PENSTOCK_MAVEN_URL"})
+RESERVED_VARIABLES = frozenset({"PENSTOCK_CONFIG", "PENSTOCK_KERNEL", "PENSTOCK_MAVEN_URL"})
+#: What Kubernetes and Docker set in each container for a service named penstock or penstock-….
+_SERVICE_LINK = re.compile(
+    r"PENSTOCK_(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+)
+_LINKED_PORT = re.compile(r"(tcp|udp|sctp)://.+")
 _KEY_OF_VARIABLE = {environment_name(key): key for key in KEYS}
 _PREFIX_OF_VARIABLE = {environment_name(prefix): prefix for prefix in (*PREFIXES, *COMMON_CLIENT_PREFIXES)}
 
@@ -101,11 +110,23 @@ def _flat(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]
 def _from_environment(environment: Mapping[str, str]) -> Iterator[Setting]:
     for variable, value in sorted(environment.items()):
         if variable.startswith(VARIABLE_PREFIX) and variable not in RESERVED_VARIABLES:
-            yield _key_of(variable), value, variable
+            if _is_service_link(variable, value):
+                logger.debug("%s is passed over: it is the address of a service", variable)
+            elif (key := _key_of(variable)) is not None:
+                yield key, value, variable
 
 
-def _key_of(variable: str) -> str:
-    """Return the key that an environment variable sets."""
+def _is_service_link(variable: str, value: str) -> bool:
+    if variable.endswith("_PORT") and _LINKED_PORT.fullmatch(value):
+        return True
+    return variable not in _KEY_OF_VARIABLE and _SERVICE_LINK.fullmatch(variable) is not None
+
+
+def _key_of(variable: str) -> str | None:
+    """Return the key that an environment variable sets; None, with a warning, if there is no such key.
+
+    No error: others may set variables that begin with PENSTOCK_ in a container.
+    """
     if variable in _KEY_OF_VARIABLE:
         return _KEY_OF_VARIABLE[variable]
     stem = variable.removesuffix("_FILE")
@@ -114,9 +135,11 @@ def _key_of(variable: str) -> str:
     for start, prefix in _PREFIX_OF_VARIABLE.items():
         if variable.startswith(start) and variable != start:
             return prefix + variable.removeprefix(start).lower().replace("_", ".")
-    nearest = difflib.get_close_matches(variable, _KEY_OF_VARIABLE, n=1)
-    advice = f" Did you mean {nearest[0]}?" if nearest else " `penstock config --all` lists all keys."
-    raise ConfigError(f"The environment variable {variable} sets no known configuration key.{advice}")
+    names = {name.removeprefix(VARIABLE_PREFIX): name for name in _KEY_OF_VARIABLE}
+    nearest = difflib.get_close_matches(variable.removeprefix(VARIABLE_PREFIX), names, n=1)
+    advice = f" Did you mean {names[nearest[0]]}?" if nearest else " `penstock config --all` lists all keys."
+    logger.warning("The environment variable %s sets no known configuration key.%s", variable, advice)
+    return None
 
 
 def _from_assignments(assignments: Iterable[str]) -> Iterator[Setting]:

@@ -154,10 +154,17 @@ class KafkaStreams:
     def start(self) -> None:
         """Start the stream threads and return; what they do is seen in ``state`` and ``status``.
 
-        Raises LockError if this host runs the application already, StreamsError if it was started before.
+        Raises LockError if this host runs the application already, StreamsError if it was started before, or in a
+        daemonic process.
         """
         if self.state is not ApplicationState.CREATED:
             raise StreamsError(f"Cannot start: the application is {self.state.name}. Make a new KafkaStreams.")
+        if multiprocessing.current_process().daemon:
+            self._supervisor.reason = (
+                "KafkaStreams cannot run in a daemonic process of multiprocessing, such as a worker of Celery: such a "
+                "process may not have child processes. Start it with `penstock run`, or from one that is not daemonic."
+            )
+            raise StreamsError(self._supervisor.reason)
         # Set by multiprocessing while a new process imports the program's main module, and checked by itself so.
         if getattr(multiprocessing.current_process(), "_inheriting", False):
             raise StreamsError(

@@ -232,9 +232,9 @@ class Supervisor:
                 self._slots[number] = Slot(number, start_at=self._now())
             while self._slots or not self._stopping:
                 self._turn()
-        except BaseException:  # noqa: BLE001  logged; it must not leave processes behind
+        except BaseException as error:  # noqa: BLE001  logged; it must not leave processes behind
             self._log.critical("The supervisor failed; all stream threads are killed", exc_info=True)
-            self.exit_code = ExitCode.INTERNAL
+            self.exit_code, self.reason = ExitCode.INTERNAL, f"the supervisor failed: {type(error).__name__}: {error}"
             self.states.transition_to(ApplicationState.PENDING_ERROR)
             for worker in self._workers():
                 worker.kill()

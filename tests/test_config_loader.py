@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -94,11 +98,55 @@ def test_a_missing_file_is_an_error_that_names_it(tmp_path: Path) -> None:
         load_config(tmp_path / "penstock.toml")
 
 
-def test_a_variable_that_sets_nothing_is_an_error_with_the_nearest() -> None:
-    with pytest.raises(
-        ConfigError, match=r"PENSTOCK_COMIT_INTERVAL_MS sets no.*Did you mean PENSTOCK_COMMIT_INTERVAL_MS"
-    ):
-        load_config(environment={"PENSTOCK_COMIT_INTERVAL_MS": "1"})
+#: What Kubernetes sets in each container of a namespace with services penstock, penstock-http and penstock-consumer.
+SERVICE_LINKS = {
+    "PENSTOCK_SERVICE_HOST": "10.0.0.11",
+    "PENSTOCK_SERVICE_PORT": "80",
+    "PENSTOCK_SERVICE_PORT_WEB_UI": "80",
+    "PENSTOCK_PORT": "tcp://10.0.0.11:80",
+    "PENSTOCK_PORT_80_TCP": "tcp://10.0.0.11:80",
+    "PENSTOCK_PORT_80_TCP_PROTO": "tcp",
+    "PENSTOCK_PORT_80_TCP_PORT": "80",
+    "PENSTOCK_PORT_80_TCP_ADDR": "10.0.0.11",
+    "PENSTOCK_PORT_53_UDP": "udp://10.0.0.11:53",
+    "PENSTOCK_HTTP_PORT": "tcp://10.0.0.12:80",
+    "PENSTOCK_HTTP_SERVICE_HOST": "10.0.0.12",
+    "PENSTOCK_CONSUMER_PORT": "tcp://10.0.0.13:80",
+    "PENSTOCK_CONSUMER_SERVICE_HOST": "10.0.0.13",
+    "PENSTOCK_CONSUMER_PORT_80_TCP_ADDR": "10.0.0.13",
+}
+
+
+def given(environment: dict[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Return what the command takes from the environment, by origin, and what it says beside that."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "penstock.cli", "config", "--json"],
+        env={name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")} | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {key: found["origin"] for key, found in json.loads(ended.stdout).items()}, ended.stderr.splitlines()
+
+
+def test_the_links_of_kubernetes_to_services_are_passed_over() -> None:
+    assert given(SERVICE_LINKS | {"PENSTOCK_POLL_MS": "1"}) == ({"poll.ms": "PENSTOCK_POLL_MS"}, [])
+
+
+def test_a_port_that_is_no_link_is_a_setting() -> None:
+    assert given({"PENSTOCK_HTTP_PORT": "8080"}) == ({"penstock.http.port": "PENSTOCK_HTTP_PORT"}, [])
+
+
+def test_a_variable_that_sets_nothing_is_a_warning_with_the_nearest() -> None:
+    assert given({"PENSTOCK_COMIT_INTERVAL_MS": "1", "PENSTOCK_SIDECAR_ZONE": "b"}) == (
+        {},
+        [
+            "The environment variable PENSTOCK_COMIT_INTERVAL_MS sets no known configuration key. "
+            "Did you mean PENSTOCK_COMMIT_INTERVAL_MS?",
+            "The environment variable PENSTOCK_SIDECAR_ZONE sets no known configuration key. "
+            "`penstock config --all` lists all keys.",
+        ],
+    )
 
 
 @pytest.mark.parametrize("assignment", ["commit.interval.ms", ""])

@@ -48,6 +48,26 @@ def broken_pipe():
     {end}
 """
 
+#: As a task of Celery does it.
+DAEMONIC = """\
+import multiprocessing
+from penstock import KafkaStreams
+
+def task(answers):
+    streams = KafkaStreams("my_app:topology", {config!r})
+    try:
+        streams.run()
+    except Exception as error:
+        answers.put(f"{{type(error).__name__}}: {{error}}\\n{{streams.failure_reason}}\\n{{streams.state.name}}")
+
+if __name__ == "__main__":
+    answers = multiprocessing.SimpleQueue()
+    process = multiprocessing.Process(target=task, args=(answers,), daemon=True)
+    process.start()
+    print(answers.get())
+    process.join()
+"""
+
 MakeStreams = Callable[..., KafkaStreams]
 
 
@@ -208,6 +228,24 @@ def test_a_program_without_main_guard_is_told_what_to_do(program: Any) -> None:
     output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == ExitCode.TOPOLOGY, output
     assert 'Put `if __name__ == "__main__":` around what starts it.' in output
+
+
+def test_a_daemonic_process_is_told_that_it_cannot_have_processes(config: dict[str, Any], tmp_path: Path) -> None:
+    script = tmp_path / "user_program.py"
+    script.write_text(DAEMONIC.format(config=config))
+    ended = subprocess.run(
+        [sys.executable, str(script)],
+        env=os.environ | {"PYTHONPATH": os.getcwd()},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    error, reason, state = ended.stdout.splitlines()
+    assert error == f"StreamsError: {reason}"
+    assert reason.startswith("KafkaStreams cannot run in a daemonic process of multiprocessing")
+    assert state == "CREATED"
+    assert ended.stderr == ""
 
 
 # -- in this process
