@@ -248,7 +248,7 @@ def describe(
     config = load_config(config_file, os.environ, assignments)
     if form is not None and json_output:
         raise click.UsageError(f"--{form} and --json exclude each other.")
-    built = TopologySource.of(topology).load(config)
+    built = TopologySource.of(topology).load_for_command(config)
     if engine == "spark":
         from penstock.pipeline.capabilities import report_capabilities
 

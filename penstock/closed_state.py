@@ -138,7 +138,7 @@ class ClosedState:
 
 
 def _builders(topology: str, config: StreamsConfig) -> dict[str, StoreBuilder]:
-    built = TopologySource.of(topology).load(config).internal_builder.build_subtopologies(config)
+    built = TopologySource.of(topology).load_for_command(config).internal_builder.build_subtopologies(config)
     return {name: builder for one in built for name, builder in one.stores.items()}
 
 

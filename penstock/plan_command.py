@@ -64,7 +64,7 @@ def plan(
     config = load_config(config_file, os.environ, assignments)
     config.require("application.id")
     file = against or application_directory(config) / FACTS_FILE_NAME
-    new = plain_facts(TopologySource.of(topology).load(config), config)
+    new = plain_facts(TopologySource.of(topology).load_for_command(config), config)
     made = [_with_file(file, new)]
     if against is None and not offline and config["bootstrap.servers"]:
         made += _with_group(config, new)

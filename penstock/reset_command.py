@@ -102,7 +102,7 @@ def reset(
 
 def _sources(topology: str, config: StreamsConfig) -> set[str]:
     """Return the user's topics that the topology's tasks read."""
-    built = TopologySource.of(topology).load(config).internal_builder.build_subtopologies(config)
+    built = TopologySource.of(topology).load_for_command(config).internal_builder.build_subtopologies(config)
     internal = {topic for one in built for topic in one.repartition_topics}
     return {topic for one in built for topic in one.source_topics} - internal
 

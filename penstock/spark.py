@@ -248,7 +248,9 @@ class SparkStreams:
 
 def load_topology(topology: Any, config: StreamsConfig) -> Topology:
     """Return a Topology or StreamsBuilder, or what ``module:attribute`` names, as a Topology."""
-    return TopologySource.of(topology).load(config) if isinstance(topology, str) else build(topology, config)
+    if isinstance(topology, str):
+        return TopologySource.of(topology).load_for_command(config)
+    return build(topology, config)
 
 
 def make_topics_ready(config: StreamsConfig, built: Sequence[ProcessorTopology], changelogs: bool) -> Mapping[str, int]:

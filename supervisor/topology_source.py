@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import pickle
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -77,6 +78,11 @@ class TopologySource:
         """
         return self._guarded(lambda: build(self._find(), config))
 
+    def load_for_command(self, config: Mapping[str, Any] | None = None) -> Topology:
+        """Return and raise as ``load`` does; what the user's modules print goes to stderr: stdout is the command's."""
+        with _stdout_to_stderr():
+            return self.load(config)
+
     def prepare(self) -> None:
         """Import what ``load`` will need: the user's module, or all that a pickled topology refers to.
 
@@ -115,6 +121,22 @@ class TopologySource:
         if isinstance(error, AttributeError) and self.reference:
             return f". Is the part after the colon the name of a topology in {module}?"
         return ""
+
+
+@contextlib.contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    """Redirect Python's stdout and, for C code and child processes, the file descriptor."""
+    sys.stdout.flush()
+    stdout, stderr = 1, 2
+    kept = os.dup(stdout)
+    os.dup2(stderr, stdout)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, stdout)
+        os.close(kept)
 
 
 def _where(error: BaseException) -> str:
