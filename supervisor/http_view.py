@@ -52,11 +52,13 @@ class HttpView:
         return True, ""
 
     def ready(self) -> tuple[bool, str]:
-        """Return whether the application is RUNNING with stream threads and all of its state restored, and why not."""
+        """Return whether the application is RUNNING, in all its threads and with all its state, and why not."""
         status = self.administration.status()
         why = ". It is paused, and restores no task before `penstock resume`" if status["paused"] else ""
         if status["state"] != ApplicationState.RUNNING.name:
             return False, f"the application is {status['state']}{why}"
+        if down := self._supervisor.call(self._supervisor.threads.down):
+            return False, f"{len(down)} stream threads do not run ({', '.join(down)})"
         if not status["threads"]:  # Kafka Streams' state stays RUNNING
             return False, "no stream thread runs"
         tasks = [task for thread in status["threads"] for task in thread["tasks"] if task["kind"] == "active"]

@@ -16,9 +16,13 @@ from .worker import Worker
 KILL_MS = 1_000
 #: States in which a stream thread has had no task yet: nothing of it can be lost.
 WITHOUT_WORK = (StreamThreadState.CREATED, StreamThreadState.STARTING)
+#: States in which a stream thread has joined its group and goes on.
+UP = (StreamThreadState.PARTITIONS_REVOKED, StreamThreadState.PARTITIONS_ASSIGNED, StreamThreadState.RUNNING)
 #: How long a stream thread without work may take to close, in ms. It may be importing the user's module, or be waiting
 #: for a broker that does not answer, and would look for the command only then.
 CLOSE_WITHOUT_WORK_MS = 3_000
+#: How long a process may go on once its stream thread is DEAD, in ms: more than worker_end.py takes to end it by force.
+END_MS = 10_000
 
 
 @dataclass(slots=True)
@@ -59,11 +63,17 @@ class Slot:
         """The stream thread's state; CREATED while a process is still to be started."""
         return self.worker.state if self.worker else StreamThreadState.CREATED
 
+    @property
+    def is_up(self) -> bool:
+        """True while its stream thread is a member of the group, or becomes one, and has not failed."""
+        return self.worker is not None and self.worker.failure is None and self.state in UP
+
 
 class HangGuard:
     """Ends processes that give no sign of life, or do not close in time: SIGABRT, then SIGKILL. Times in monotonic ms.
 
-    The sign of life is a report, which the stream thread's loop makes: a loop that is stuck looks stuck.
+    The sign of life is a report, which the stream thread's loop makes: a loop that is stuck looks stuck. One that has
+    reported a failure closes as if it were told to.
     """
 
     def __init__(self, config: Mapping[str, Any], log: PrefixedLogger) -> None:
@@ -79,12 +89,16 @@ class HangGuard:
             return None
         if worker.aborted_at is not None:
             return worker.aborted_at + self._grace + (KILL_MS if worker.killed else 0)
-        if slot.stopped_at is None:
-            return worker.last_sign + self._stall_timeout
         patience = self._shutdown_timeout
         if worker.state in WITHOUT_WORK:
             patience = min(CLOSE_WITHOUT_WORK_MS, patience)
-        return slot.stopped_at + patience + (KILL_MS if worker.killed else 0)
+        limits = (
+            (slot.stopped_at, patience),
+            (worker.failed_at, self._shutdown_timeout),
+            (worker.dead_at, END_MS),
+        )
+        closing = [since + limit for since, limit in limits if since is not None]
+        return min(closing, default=worker.last_sign + self._stall_timeout) + (KILL_MS if worker.killed else 0)
 
     def check(self, slot: Slot, now: int) -> bool:
         """Do what is due; returns True if the process was aborted because it did not close in time."""
@@ -100,7 +114,9 @@ class HangGuard:
             worker.kill()
             return False
         reason = "did not close in time"
-        if slot.stopped_at is None:
+        if worker.dead_at is not None:
+            reason = "has not ended although its stream thread is DEAD"
+        elif slot.stopped_at is None and worker.failed_at is None:
             reason = f"has given no sign of life for {(now - worker.last_sign) / 1000:.0f} s"
         self._log.error("%s, process %d, %s: aborting it; what it does follows", worker.name, worker.pid, reason)
         worker.abort(now)

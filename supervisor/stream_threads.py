@@ -91,11 +91,18 @@ class StreamThreads:
         """Return a slot whose stream thread was not told to go; the last one without a name."""
         if not self._states.state.is_running_or_rebalancing:
             return None
-        slots = [slot for slot in self._slots.values() if slot.stopped_at is None or slot.is_restarting]
+        slots = self._staying()
         if name is None:
             staying = [slot for slot in slots if slot.stopped_at is None]
             return max(staying, key=lambda slot: slot.number, default=None)
         return next((slot for slot in slots if name in (self.name(slot), str(slot.number))), None)
+
+    def _staying(self) -> list[Slot]:
+        return [slot for slot in self._slots.values() if slot.stopped_at is None or slot.is_restarting]
+
+    def down(self) -> list[str]:
+        """Return the names of the stream threads that should run and do not: without a process, starting, or failed."""
+        return [self.name(slot) for slot in self._staying() if not slot.is_up]
 
     def status(self) -> list[ThreadStatus]:
         """Return what is known of each stream thread that has a process, by number."""

@@ -101,8 +101,8 @@ class Supervisor:
         self._slots: dict[int, Slot] = {}
         self._policy = RestartPolicy(RestartLimits.of(config))
         self._guard = HangGuard(config, self._log)
-        self._threads = StreamThreads(self._slots, client_id, self.states, self._stop, self._now, self._log)
-        self.memory = MemoryGuard(config, host_bytes(), self._threads.restart, self._log)
+        self.threads = StreamThreads(self._slots, client_id, self.states, self._stop, self._now, self._log)
+        self.memory = MemoryGuard(config, host_bytes(), self.threads.restart, self._log)
         self.queries = Queries(config["application.server"])
         self.restore_listeners = RestoreListeners(self._log)
         spec = WorkerSpec(NO_SLOT, client_id, process_id, config["num.stream.threads"], config, topology)
@@ -168,7 +168,7 @@ class Supervisor:
 
     def add_thread(self) -> str | None:
         """Add a stream thread; returns its name, None if the application does not run."""
-        name: str | None = self.call(self._threads.add)
+        name: str | None = self.call(self.threads.add)
         return name
 
     def remove_thread(self, timeout: float | None = None, name: str | None = None) -> str | None:
@@ -177,14 +177,14 @@ class Supervisor:
         Returns its name, None if there is none or the application does not run. Raises TimeoutError after timeout
         (seconds); it is removed nevertheless.
         """
-        return self._wait_for_thread(self.call(lambda: self._threads.remove(name)), timeout)
+        return self._wait_for_thread(self.call(lambda: self.threads.remove(name)), timeout)
 
     def restart_thread(self, name: str, timeout: float | None = None) -> str | None:
         """Have a stream thread close in good order and a new process take its place; wait for the old one's end.
 
         Returns and raises as remove_thread does.
         """
-        return self._wait_for_thread(self.call(lambda: self._threads.restart(name)), timeout)
+        return self._wait_for_thread(self.call(lambda: self.threads.restart(name)), timeout)
 
     def _wait_for_thread(self, answer: Future[str | None] | None, timeout: float | None) -> str | None:
         name: str | None = self.wait_for(answer, timeout) if answer is not None else None
@@ -202,7 +202,7 @@ class Supervisor:
 
     def thread_status(self) -> list[ThreadStatus]:
         """Return what is known of each stream thread now, by number."""
-        status: list[ThreadStatus] | None = self.call(self._threads.status)
+        status: list[ThreadStatus] | None = self.call(self.threads.status)
         return status or []
 
     def metrics(self) -> dict[str, dict[str, Any]]:
@@ -309,7 +309,7 @@ class Supervisor:
         try:
             slot.worker = self._starter.start(slot.number, len(self._slots))
         except OSError as error:
-            self._log.error("The process of %s cannot be started: %s", self._threads.name(slot), error)
+            self._log.error("The process of %s cannot be started: %s", self.threads.name(slot), error)
             self._replace(slot, now)
             return
         if self.paused:
@@ -414,7 +414,7 @@ class Supervisor:
             self._give_up_at = now + int(self._config["penstock.shutdown.timeout.ms"])
         if self._workers():
             self._send_to_all(ShutDownApplication())
-            self._forget(slot, self._threads.name(slot))
+            self._forget(slot, self.threads.name(slot))
         else:
             self._log.warning("Starting a process to tell the application's other hosts to shut down")
             slot.start_at = now
@@ -458,11 +458,11 @@ class Supervisor:
                 self.exit_code = ExitCode.FORCED
                 self._kill_all()
         elif number == signal.SIGTTIN:
-            self._threads.add()
+            self.threads.add()
         elif number == signal.SIGTTOU:
-            self._threads.remove()
+            self.threads.remove()
         elif number == signal.SIGUSR1:
-            for line in (summary(self.states.state, self._workers()), *description(self._threads.status())):
+            for line in (summary(self.states.state, self._workers()), *description(self.threads.status())):
                 self._log.info("%s", line)
 
     def _shut_down(self, code: ExitCode, why: str = "", leave_group: bool = False) -> None:
@@ -479,7 +479,7 @@ class Supervisor:
 
     def _stop(self, slot: Slot, command: Shutdown) -> None:
         if slot.worker is None:
-            self._forget(slot, self._threads.name(slot))
+            self._forget(slot, self.threads.name(slot))
         elif slot.stopped_at is None:
             slot.stopped_at = self._now()
             self._send(slot.worker, command)

@@ -99,6 +99,9 @@ class Worker:
         #: Its end of the pipe is closed; it has ended, or will soon.
         self.hung_up = False
         self.last_sign = now
+        #: When it reported that its stream thread fails, and that it is DEAD.
+        self.failed_at: int | None = None
+        self.dead_at: int | None = None
         self.aborted_at: int | None = None
         self.killed = False
         self._started_at = now
@@ -181,6 +184,8 @@ class Worker:
         match report:
             case StateChanged():
                 self.state = StreamThreadState[report.new]
+                if self.state is StreamThreadState.DEAD:
+                    self.dead_at = now
             case Status():
                 if self._last_status is not None and now > self._last_status:
                     done = report.records_processed - self.status.records_processed
@@ -188,7 +193,7 @@ class Worker:
                 self._last_status = now
                 self.status = report
             case Failed():
-                self.failure = report
+                self.failure, self.failed_at = report, now
             case ProcessStarted():
                 self.has_started = True
             case QueryResult() | ListenerCall() | PartitionStalled() | HostsChanged() | ApplicationShutdownRequested():

@@ -28,6 +28,7 @@ from .channel import Channel
 from .exit_codes import WorkerExitCode
 from .logs import EXCEPTION, MESSAGE
 from .topology_source import TopologyLoadError, TopologySource
+from .worker_end import end_process
 
 #: prctl(2): the signal that a process gets when the thread that made it ends.
 PR_SET_PDEATHSIG = 1
@@ -187,7 +188,7 @@ def main(target: WorkerTarget, spec_bytes: bytes, ends: ProcessEnds, supervisor_
     _handle_signals(control)
     code = _run(target, spec_bytes, control, Channel(ends.log, blocking=True))
     control.close()
-    sys.exit(code)
+    end_process(code)
 
 
 def _run(target: WorkerTarget, spec_bytes: bytes, control: PipeControl, log: Channel) -> WorkerExitCode:

@@ -8,17 +8,21 @@ from __future__ import annotations
 import ctypes
 import json
 import logging
+import multiprocessing
 import os
 import select
 import socket
+import threading
 import time
 import warnings
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 from penstock.supervisor.worker_process import PipeControl, WorkerSpec
 from penstock.topology.errors import ConfigError
 from penstock.workers.control import (
     ApplicationShutdownRequested,
+    Failed,
     Measure,
     Pause,
     Query,
@@ -114,6 +118,14 @@ class Puppet:
                 if child == 0:
                     time.sleep(600)
                 self.tell(child=child)
+            case "leave running":
+                self.tell(left=leave_running(order["what"]))
+            case "fail and hang":
+                self.control.report(Failed("ValueError", "poison", "a traceback"))
+                self.go("DEAD")
+                assert isinstance(self.control, PipeControl)
+                self.control.close()  # all of it has been sent
+                ctypes.PyDLL(None).sleep(600)
             case "be deaf":
                 self.deaf = True
                 self.tell(deaf=True)
@@ -136,6 +148,25 @@ class Puppet:
             case "log":
                 logging.getLogger("user.code").log(order["level"], order["message"], *order["arguments"])
                 warnings.warn("a user's warning", stacklevel=1)
+
+
+#: What a user's function may have opened; kept here because a pool that is garbage ends.
+LEFT: list[Any] = []
+
+
+def leave_running(what: str) -> list[int]:
+    """Open what keeps an interpreter from ending; returns the pids of its processes."""
+    if what == "thread":
+        LEFT.append(threading.Thread(target=threading.Event().wait, name="users-thread"))
+        LEFT[-1].start()
+        return []
+    context = multiprocessing.get_context("fork")
+    if what == "executor":
+        LEFT.append(executor := ProcessPoolExecutor(2, context))
+        executor.submit(os.getpid).result()
+    else:
+        LEFT.append(context.Pool(2))
+    return [child.pid or 0 for child in multiprocessing.active_children()]
 
 
 def puppet(spec: WorkerSpec, control: ThreadControl) -> None:
