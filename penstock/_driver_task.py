@@ -172,7 +172,7 @@ class DriverTask:
     def _flush(self, name: str, store: Any) -> None:
         try:
             store.flush()
-        except Exception as error:  # noqa: BLE001 - raised with the operator's name
+        except BaseException as error:  # noqa: BLE001 - raised with the operator's name
             self.compiled.errors.raise_flush_failure(name, error)
 
     def take_produced(self) -> list[ProducedRecord]:

@@ -177,7 +177,7 @@ class SparkTask:
             for name, store in self._stores.by_name.items():
                 try:
                     store.flush()
-                except Exception as error:  # noqa: BLE001 - raised with the operator's name
+                except BaseException as error:  # noqa: BLE001 - raised with the operator's name
                     self.compiled.errors.raise_flush_failure(name, error)
         self._stores.commit()
         self._state.write(OWN_STORE, OWN_BLOB, orjson.dumps(self._own()))

@@ -12,7 +12,7 @@ from typing import Any
 
 from .compiled_sink import compile_sink
 from .compiled_source import CompiledSource, StampedRecord
-from .error_handling import ErrorHandling
+from .error_handling import ErrorHandling, raise_noted
 from .errors import ConfigError, StreamsError
 from .fusion import Fusion
 from .operators.operator import NodeContext
@@ -64,8 +64,11 @@ class CompiledTopology:
             for callback in node.init_callbacks:
                 try:
                     callback()
-                except Exception as error:
-                    raise StreamsError(f"failed to initialize processor {node.name}: {error}") from error
+                except BaseException as error:
+                    what = f"failed to initialize processor {node.name}"
+                    if not isinstance(error, Exception):
+                        raise_noted(error, what)
+                    raise StreamsError(f"{what}: {error}") from error
 
     def memories(self) -> list[Any]:
         """Return what the operators know beside their stores, in topology order; see NodeContext.remembers."""

@@ -120,7 +120,7 @@ def _process_batch(
 ) -> Callable[[Iterable[Message]], None]:
     """Return the loop over a batch whose records have their own timestamps; what a fused loop is held to."""
 
-    def failed(message: Message, key: Any, timestamp: int | None, error: Exception) -> None:
+    def failed(message: Message, key: Any, timestamp: int | None, error: BaseException) -> None:
         if timestamp is None:
             errors.failed_deserialization(name, message, error)
         else:
@@ -146,7 +146,7 @@ def _process_batch(
                     task.headers = headers
                     forward(key, value, timestamp, headers)
                 return
-            except Exception as error:  # noqa: BLE001 - failed raises, or the record is dropped
+            except BaseException as error:  # noqa: BLE001 - failed raises, or the record is dropped
                 failed(message, key, timestamp, error)
 
     return process_batch
@@ -165,15 +165,15 @@ def _stamp(
     def stamp(message: Message) -> StampedRecord | None:
         try:
             key, value = to_key(message.key()), to_value(message.value())
-        except Exception as error:  # noqa: BLE001 - the handler decides, and raises
+        except BaseException as error:  # noqa: BLE001 - the handler decides, and raises
             errors.failed_deserialization(name, message, error)
             return None
         try:
             timestamp = extractor(message, key, value, source.partition_time_ms)
             if type(timestamp) is not int or timestamp > TIMESTAMP_MAX:
                 timestamp = as_timestamp(timestamp)
-        except Exception as error:
-            raise errors.extraction_failed(name, message, error) from error
+        except BaseException as error:  # noqa: BLE001 - raised with source and record
+            errors.raise_extraction_failure(name, message, error)
         if timestamp < 0:
             task.record_dropped(name, "negative timestamp")
             return None
@@ -195,7 +195,7 @@ def _process_stamped(task: TaskContext, forward: Process, errors: ErrorHandling)
         task.headers = headers
         try:
             forward(key, value, timestamp, headers)
-        except Exception as error:  # noqa: BLE001 - raised with operator and record
+        except BaseException as error:  # noqa: BLE001 - raised with operator and record
             errors.raise_failure(error, key)
 
     return process_stamped

@@ -82,32 +82,42 @@ class ErrorHandling:
             return candidates[0][0]
         return next((name for name, closure in candidates if _runs(frame, closure)), None)
 
-    def raise_failure(self, error: Exception, key: Any = None) -> NoReturn:
-        """Raise the StreamsError for an exception while a record was processed: it names operator and record."""
+    def raise_failure(self, error: BaseException, key: Any = None) -> NoReturn:
+        """Raise the StreamsError for an exception while a record was processed: it names operator and record.
+
+        What is no Exception, e.g. of sys.exit(), is raised as it is, with that as a note.
+        """
         if isinstance(error, UNHANDLED):
             raise error
         name = self.failed_node(error) or "unknown"
+        if not isinstance(error, Exception):
+            raise_noted(error, self._where(name, key))
         message = self.task.message
         context = self._context(name, message, self.task.timestamp, self.task.headers)
         self._send_dead_letters(name, error, self.processing(context, None, error))
         raise self._failed(name, error, key) from error
 
-    def raise_flush_failure(self, store_name: str, error: Exception) -> NoReturn:
+    def raise_flush_failure(self, store_name: str, error: BaseException) -> NoReturn:
         """Raise the ProcessorStateError for an exception while a store's cache was flushed downstream."""
         if isinstance(error, TaskMigratedError | TaskCorruptedError | BrokerUnavailableError):
             raise error
         name, message = self.failed_node(error), self.task.message
-        where = "" if name is None else f", in processor {name}"
+        what = f"Failed to flush cache of store {store_name}" + ("" if name is None else f", in processor {name}")
         if message is not None:  # of the last update of the key
-            where += f", topic={message.topic()}, partition={message.partition()}, offset={message.offset()}"
-        raise ProcessorStateError(f"Failed to flush cache of store {store_name}{where}: {_text(error)}") from error
+            what += f", topic={message.topic()}, partition={message.partition()}, offset={message.offset()}"
+        if not isinstance(error, Exception):
+            raise_noted(error, what)
+        raise ProcessorStateError(f"{what}: {_text(error)}") from error
 
-    def extraction_failed(self, name: str, message: Message, error: Exception) -> StreamsError:
-        """Return what to raise when a timestamp extractor fails."""
-        return StreamsError(
+    def raise_extraction_failure(self, name: str, message: Message, error: BaseException) -> NoReturn:
+        """Raise the StreamsError for an exception of a timestamp extractor."""
+        what = (
             f"Fatal user code error in TimestampExtractor callback of source {name} for the record of "
-            f"{message.topic()}-{message.partition()} at offset {message.offset()}: {_text(error)}"
+            f"{message.topic()}-{message.partition()} at offset {message.offset()}"
         )
+        if not isinstance(error, Exception):
+            raise_noted(error, what)
+        raise StreamsError(f"{what}: {_text(error)}") from error
 
     def guard(self, name: str, process: Process) -> Process:
         """Return process with a guard that asks the processing handler."""
@@ -156,7 +166,9 @@ class ErrorHandling:
                 raise
             except FailedProcessingError as error:
                 raise _punctuation_failed(name, error) from error
-            except Exception as error:
+            except BaseException as error:
+                if not isinstance(error, Exception):
+                    raise_noted(error, _while_punctuating(self.failed_node(error) or name))
                 response = self.processing(self._context(name, None, timestamp, None), None, error)
                 self._send_dead_letters(name, error, response)
                 if response.result is Result.FAIL:
@@ -165,17 +177,22 @@ class ErrorHandling:
 
         return punctuate
 
-    def failed_deserialization(self, name: str, message: Message, error: Exception) -> None:
+    def failed_deserialization(self, name: str, message: Message, error: BaseException) -> None:
         """Drop a record that cannot be deserialized, or raise StreamsError, as the handler says."""
         if isinstance(error, UNHANDLED):
             raise error
+        what = (
+            f"Deserialization error in {message.topic()}-{message.partition()} at offset {message.offset()} "
+            f"(source {name})"
+        )
+        if not isinstance(error, Exception):
+            raise_noted(error, what)
         timestamp, headers = message.timestamp()[1], message.headers()
         response = self.deserialization(self._context(name, message, timestamp, headers), message, error)
         self._send_dead_letters(name, error, response)
         if response.result is Result.FAIL:
             raise FailedProcessingError(
-                f"Deserialization error in {message.topic()}-{message.partition()} at offset {message.offset()} "
-                f"(source {name}): {_text(error)}. Check the serdes; to skip such records set "
+                f"{what}: {_text(error)}. Check the serdes; to skip such records set "
                 f"{DESERIALIZATION}=log_and_continue."
             ) from error
         self.task.record_dropped(name, "deserialization error")
@@ -209,15 +226,25 @@ class ErrorHandling:
             self.task.send(record.topic, record.key, record.value, record.timestamp, record.headers, record.partition)
 
     def _failed(self, name: str, error: Exception, key: Any) -> FailedProcessingError:
+        return FailedProcessingError(f"{self._where(name, key)}: {_text(error)}")
+
+    def _where(self, name: str, key: Any) -> str:
         message = self.task.message
-        where = (
+        record = (
             "no input record"
             if message is None
             else (f"topic={message.topic()}, partition={message.partition()}, offset={message.offset()}, key={key!r}")
         )
-        return FailedProcessingError(
-            f"Exception caught in process. taskId={self.task.task_id}, processor={name}, {where}: {_text(error)}"
-        )
+        return f"Exception caught in process. taskId={self.task.task_id}, processor={name}, {record}"
+
+
+def raise_noted(error: BaseException, where: str) -> NoReturn:
+    """Raise again what no handler is asked about and no other exception may replace, with a note of where it arose.
+
+    That is all that is no Exception: sys.exit() in a user's function, or Ctrl-C in a test.
+    """
+    error.add_note(where)
+    raise error
 
 
 def _runs(frame: FrameType, closure: Any) -> bool:
@@ -230,7 +257,11 @@ def _runs(frame: FrameType, closure: Any) -> bool:
 
 
 def _punctuation_failed(name: str, error: Exception) -> FailedProcessingError:
-    return FailedProcessingError(f"Exception caught while punctuating processor '{name}': {_text(error)}")
+    return FailedProcessingError(f"{_while_punctuating(name)}: {_text(error)}")
+
+
+def _while_punctuating(name: str) -> str:
+    return f"Exception caught while punctuating processor '{name}'"
 
 
 def _text(error: Exception) -> str:

@@ -326,7 +326,7 @@ class SourceCode(LoopCode):
                     self._write_children(children, Names("key", "value"))
                 self.emit("task.stream_time_ms = stream_time")
                 self.emit("return")
-            with self.block("except Exception as error:"):
+            with self.block("except BaseException as error:"):
                 if compiled is not None:
                     with self.block("if message is not remaining.message:"):  # its key or value cannot be read
                         self.emit("message = remaining.message")
@@ -402,7 +402,7 @@ class FlushCode(LoopCode):
 
 
 def _failed(source: str, task: TaskContext, errors: ErrorHandling) -> Callable[..., None]:
-    def failed(message: Message, key: Any, timestamp: int | None, headers: Any, error: Exception) -> None:
+    def failed(message: Message, key: Any, timestamp: int | None, headers: Any, error: BaseException) -> None:
         if timestamp is None:
             errors.failed_deserialization(source, message, error)
             return

@@ -168,6 +168,12 @@ class Failed:
     traceback: str
     logged: bool = False
 
+    @classmethod
+    def of(cls, error: BaseException, traceback: str, *, logged: bool = False) -> Failed:
+        """Return the report of an exception; notes of where it arose are part of its message."""
+        texts = [str(error), *getattr(error, "__notes__", ())]
+        return cls(type(error).__name__, ": ".join(filter(None, texts)), traceback, logged)
+
 
 @dataclass(frozen=True, slots=True)
 class ListenerCall:

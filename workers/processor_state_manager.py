@@ -187,16 +187,16 @@ class ProcessorStateManager:
                 f"{self._log.prefix}A store of the task is damaged on disk: {error}", [self._task_id]
             ) from error
 
-    def flush(self, raise_failure: Callable[[str, Exception], NoReturn]) -> None:
+    def flush(self, raise_failure: Callable[[str, BaseException], NoReturn]) -> None:
         """Flush all stores: caches send on what they hold. All stores get their turn.
 
         raise_failure(store name, error): raises the first error, naming the operator that failed.
         """
-        first: tuple[str, Exception] | None = None
+        first: tuple[str, BaseException] | None = None
         for name, store in self.stores.items():
             try:
                 store.flush()
-            except Exception as error:  # noqa: BLE001  raised below
+            except BaseException as error:  # noqa: BLE001  raised below
                 # The first one's traceback is logged with what it leads to.
                 self._log.error("Failed to flush cache of store %s: %s", name, error, exc_info=first is not None)
                 first = first or (name, error)

@@ -229,7 +229,7 @@ class StreamThread:
 
     def _report(self, error: BaseException) -> None:
         text = "".join(traceback.format_exception(error))
-        self._parts.control.report(Failed(type(error).__name__, str(error), text, logged=True))
+        self._parts.control.report(Failed.of(error, text, logged=True))
 
     # -- one iteration
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
@@ -267,3 +268,114 @@ def test_the_store_of_a_table_must_fit(start: Any, text: Options) -> None:
 
     with pytest.raises(StreamsError, match="timestamped or versioned key-value store"):
         start(declare)
+
+
+# -- exceptions that no handler is asked about
+
+
+class Exits:
+    """What a user's code may call at each place where it is called: sys.exit(), or Ctrl-C in a debugger."""
+
+    def __init__(self, kind: type[BaseException]) -> None:
+        self.kind = kind
+
+    def function(self, value: Any) -> Any:
+        raise self.kind(value)
+
+    def extractor(self, *_: Any) -> int:
+        raise self.kind("extractor")
+
+    def serialize(self, topic: str, data: Any) -> bytes:
+        raise self.kind(topic)
+
+    def deserialize(self, topic: str, data: bytes | None) -> Any:
+        raise self.kind(topic)
+
+
+class ExitingProcessor(Processor[Any, Any, Any, Any]):
+    def __init__(self, exits: Exits, place: str) -> None:
+        self.exits, self.place = exits, place
+
+    def init(self, context: Any) -> None:
+        if self.place == "init":
+            self.exits.function("init")
+        context.schedule(10, Punctuation.WALL_CLOCK_TIME, self.exits.function)
+
+    def process(self, record: Any) -> None:
+        if self.place == "process":
+            self.exits.function(record.value)
+
+
+EXITING: dict[str, tuple[Any, str]] = {
+    "mapper": (
+        lambda stream, exits, text: stream.map_values(exits.function, name="bad").to("out", **text),
+        "taskId=0_0, processor=bad, topic=in, partition=0, offset=1, key='k'",
+    ),
+    "process": (
+        lambda stream, exits, text: stream.process(lambda: ExitingProcessor(exits, "process"), name="bad"),
+        "taskId=0_0, processor=bad, topic=in, partition=0, offset=1, key='k'",
+    ),
+    "sink": (
+        lambda stream, exits, text: stream.to("out", key_serde=Serdes.string(), value_serde=exits, name="bad"),
+        "taskId=0_0, processor=bad, topic=in, partition=0, offset=1, key='k'",
+    ),
+    "cache": (
+        lambda stream, exits, text: (
+            stream.group_by_key().count(store="c").map_values(exits.function, name="bad").to_stream().foreach(print)
+        ),
+        "Failed to flush cache of store c, in processor bad",
+    ),
+    "punctuation": (
+        lambda stream, exits, text: stream.process(lambda: ExitingProcessor(exits, "punctuation"), name="bad"),
+        "while punctuating processor 'bad'",
+    ),
+}
+
+
+@pytest.mark.parametrize("config", [{}, CONTINUE, {"statestore.cache.max.bytes": 1_000_000}], ids=str)
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+@pytest.mark.parametrize("place", EXITING)
+def test_an_exit_in_a_function_stays_one_and_says_where(
+    start: Any, text: Options, place: str, kind: type[BaseException], config: Options
+) -> None:
+    declare, where = EXITING[place]
+    quiet = True
+
+    class Later(Exits):  # the first record passes
+        def function(self, value: Any) -> Any:
+            return value if quiet else super().function(value)
+
+        def serialize(self, topic: str, data: Any) -> bytes:
+            return b"" if quiet else super().serialize(topic, data)
+
+    flow = start(lambda builder: declare(builder.stream("in", **text), Later(kind), text), config)
+    flow.pipe("in", "k", "v")
+    quiet = False
+    if place == "cache" and "statestore.cache.max.bytes" not in config:
+        where = "taskId=0_0, processor=bad, topic=in, partition=0, offset=1, key='k'"
+    fail = (
+        partial(flow.driver.advance_wall_clock_time, 10)
+        if place == "punctuation"
+        else partial(flow.pipe, "in", "k", "v")
+    )
+    with pytest.raises(kind) as caught:
+        fail()
+    assert where in "".join(caught.value.__notes__)
+    quiet = True
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_an_exit_before_the_operators_says_where(start: Any, text: Options, kind: type[BaseException]) -> None:
+    exits = Exits(kind)
+    sources: list[tuple[Any, str]] = [
+        ({"key_serde": Serdes.string(), "value_serde": exits}, "error in in-0 at offset 0 (source src)"),
+        ({**text, "timestamp_extractor": exits.extractor}, "callback of source src for the record of in-0 at offset 0"),
+    ]
+    for options, where in sources:
+        flow = start(lambda builder, options=options: builder.stream("in", name="src", **options).to("out", **text))
+        with pytest.raises(kind) as caught:
+            flow.driver.create_input_topic("in", Serdes.string(), Serdes.string()).pipe_input("k", "v")
+        assert where in "".join(caught.value.__notes__)
+    with pytest.raises(kind) as caught:
+        start(lambda builder: builder.stream("in", **text).process(lambda: ExitingProcessor(exits, "init"), name="bad"))
+    assert caught.value.__notes__ == ["failed to initialize processor bad"]

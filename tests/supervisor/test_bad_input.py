@@ -181,6 +181,30 @@ def test_a_record_that_cannot_be_read_fails_or_is_skipped_as_configured(
     assert process.returncode == ExitCode.OK
 
 
+@pytest.mark.parametrize("raises", ["sys.exit()", "sys.exit(0)", "KeyboardInterrupt"])
+def test_a_function_that_ends_the_program_is_named_with_its_record(
+    app: App, bootstrap_servers: str, make_topic: Callable[..., str], raises: str
+) -> None:
+    source = make_topic("in")
+    body = raises if "exit" in raises else f"raise {raises}"
+    app.module(
+        f"""
+        import sys
+        def ends(_key, value):
+            if value == "0":
+                {body}
+        topology = StreamsBuilder()
+        topology.stream({source!r}, key_serde=TEXT, value_serde=TEXT).foreach(ends, name="ends")
+        """
+    )
+    produce(bootstrap_servers, source, "3", "0", "4")
+    code, log = app.fails(threads=1)
+    assert code == ExitCode.FAILED
+    kind = {"sys.exit()": "SystemExit: ", "sys.exit(0)": "SystemExit: 0: "}.get(raises, "KeyboardInterrupt: ")
+    where = f"taskId=0_0, processor=ends, topic={source}, partition=0, offset=1, key='k1'"
+    assert last_line(log) == f"Error: {kind}Exception caught in process. {where}"
+
+
 def test_a_function_that_raises_is_named_with_its_record_and_nothing_is_lost(
     app: App, bootstrap_servers: str, make_topic: Callable[..., str]
 ) -> None:
