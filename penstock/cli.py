@@ -18,7 +18,8 @@ from penstock.running_application import EXIT_NOT_RUNNING, NotRunningError
 from penstock.supervisor.config_loader import load_config
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.kafka_streams import KafkaStreams
-from penstock.supervisor.logs import leave_client_logs_out, say_at_the_end, set_up_logging
+from penstock.supervisor.logs import flush_log, leave_client_logs_out, say_at_the_end, set_up_logging
+from penstock.supervisor.output_stream import open_standard_streams
 from penstock.supervisor.topology_source import TopologySource
 from penstock.terminal import print_text
 from penstock.topology.config_def import is_secret
@@ -107,6 +108,7 @@ class PenstockGroup(click.Group):
         try:
             return super().invoke(ctx)
         except PenstockError as error:
+            flush_log()
             print_text(f"Error: {error}", err=True)
             return ctx.exit(next(code for kind, code in EXIT_CODES if isinstance(error, kind)))
 
@@ -183,7 +185,8 @@ def run(
 
     \b
     Signals:
-      SIGTERM, SIGINT    stop in good order: commit and close; a second one kills
+      SIGTERM, SIGINT    stop cleanly: commit and close; another one a second later kills
+      SIGQUIT            kill at once
       SIGTTIN, SIGTTOU   add, remove a stream thread
       SIGUSR1            write a description of what runs to the log
     """
@@ -359,6 +362,7 @@ def main() -> None:
     # Processes of stream threads import the main module, as multiprocessing has it: this one holds nothing for them.
     this = sys.modules["__main__"]
     this.__file__ = this.__spec__ = None
+    open_standard_streams()
     try:
         with NamingShadows():
             cli(prog_name="penstock")
@@ -366,6 +370,7 @@ def main() -> None:
         click.echo(f"Error: {error}", err=True)
         sys.exit(ExitCode.USAGE)
     except Exception:  # noqa: BLE001  everything that is meant for a user is a message by now
+        flush_log()
         traceback.print_exc()
         click.echo("This is a bug in Penstock, or in a function of yours that the traceback names.", err=True)
         sys.exit(ExitCode.INTERNAL)

@@ -25,7 +25,7 @@ class ExitCode(IntEnum):
     RESTART_LIMIT = 5
     #: Stopped, but a stream thread did not finish in penstock.shutdown.timeout.ms and was killed.
     SHUTDOWN_TIMEOUT = 6
-    #: A second signal killed the stream threads; what was not committed is processed again at the next start.
+    #: A second signal, or SIGQUIT, killed the stream threads; what was not committed is processed again.
     FORCED = 7
     #: A bug in Penstock; the traceback is in the log.
     INTERNAL = 70

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import logging
 import multiprocessing
-import signal
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,14 +30,16 @@ from .control_socket import ControlSocket
 from .exit_codes import ExitCode
 from .http_server import HttpServer
 from .metric import metrics
+from .output_stream import open_standard_streams
 from .queryable_store import QueryableStore
+from .signals import blocked, handled
 from .state_cleaner import StateCleaner
 from .stream_thread_process import prepare_stream_thread, run_stream_thread
 from .supervisor import Supervisor
 from .topology_source import TopologySource
 from .uncaught_exception import UncaughtExceptionHandler
 from .worker import ThreadStatus
-from .worker_process import HANDLED_SIGNALS, WorkerTarget
+from .worker_process import WorkerTarget
 
 logger = logging.getLogger(__name__)
 
@@ -171,16 +172,18 @@ class KafkaStreams:
                 "KafkaStreams was started while its own process imported the main module. "
                 'Put `if __name__ == "__main__":` around what starts it.'
             )
+        open_standard_streams()
         self._state_directory.lock_application()
-        try:
-            self._http.start()
-        except ConfigError:
-            self._state_directory.close()
-            raise
-        self._cleaner.start()
-        atexit.register(self.close)
-        self._control_socket.start()
-        self._supervisor.start()
+        with blocked():
+            try:
+                self._http.start()
+            except ConfigError:
+                self._state_directory.close()
+                raise
+            self._cleaner.start()
+            atexit.register(self.close)
+            self._control_socket.start()
+            self._supervisor.start()
 
     def _at_end(self) -> None:
         self._http.stop()
@@ -192,7 +195,8 @@ class KafkaStreams:
         """Start, if that is still to be done, and wait for the end; SIGTERM and SIGINT bring it in good order.
 
         Returns the exit code for the program: ``sys.exit(streams.run())``. In the main thread it takes SIGTERM, SIGINT
-        and SIGHUP (stop; a second one kills), SIGTTIN and SIGTTOU (add, remove a stream thread), SIGUSR1 (describe).
+        and SIGHUP (stop; another one a second later kills), SIGQUIT (kill), SIGTTIN and SIGTTOU (add, remove a stream
+        thread), SIGUSR1 (describe), unless they are ignored when it is called.
         """
         with self._signals():
             if self.state is ApplicationState.CREATED:
@@ -206,16 +210,8 @@ class KafkaStreams:
             logger.warning("run() was called outside the main thread: signals do not reach the application")
             yield
             return
-        handlers = {
-            number: signal.signal(number, lambda n, _: self._supervisor.signal(n)) for number in HANDLED_SIGNALS
-        }
-        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited; the exit codes of children would be lost
-            handlers[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        try:
+        with handled(self._supervisor.signal):
             yield
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
 
     def close(self, timeout: timedelta | int | None = None, *, leave_group: bool = False) -> bool:
         """Stop all stream threads in good order and wait; may be called again.

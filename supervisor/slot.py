@@ -64,6 +64,11 @@ class Slot:
         return self.worker.state if self.worker else StreamThreadState.CREATED
 
     @property
+    def has_begun(self) -> bool:
+        """True once its stream thread has said that it starts."""
+        return self.state is not StreamThreadState.CREATED
+
+    @property
     def is_up(self) -> bool:
         """True while its stream thread is a member of the group, or becomes one, and has not failed."""
         return self.worker is not None and self.worker.failure is None and self.state in UP

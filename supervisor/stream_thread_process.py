@@ -6,6 +6,7 @@ from penstock.topology.shadowing import NamingShadows
 from penstock.workers.control import ThreadControl
 
 from .topology_gate import admit
+from .worker_logging import adopt_libraries
 from .worker_process import WorkerSpec
 
 
@@ -18,7 +19,8 @@ def run_stream_thread(spec: WorkerSpec, control: ThreadControl) -> None:
         from penstock.workers.reporting_listeners import ReportingRestoreListener, ReportingStandbyListener
         from penstock.workers.stream_thread import StreamThread
 
-    topology = spec.topology.load(spec.config)
+    topology = spec.topology.load(spec.config, adopt_libraries)
+    adopt_libraries()  # the function that builds it may have configured them
     admit(topology, spec.config)
     set_process_config(stores_config(spec.config, spec.num_threads, host_bytes()))
     restore = ReportingRestoreListener(control) if "restore" in spec.listeners else None
@@ -32,3 +34,4 @@ def prepare_stream_thread(spec: WorkerSpec) -> None:
         from penstock.workers import reporting_listeners, stream_thread  # noqa: F401  as above
 
     spec.topology.prepare()
+    adopt_libraries()

@@ -39,6 +39,7 @@ from .queries import Answers, Queries, Question
 from .recent_errors import NotingLogger, RecentErrors
 from .restart_policy import RestartLimits, RestartPolicy
 from .restore_listeners import RestoreListeners
+from .signals import HANDLED_SIGNALS, STOP_SIGNALS, Request, StopRequests
 from .slot import WITHOUT_WORK, HangGuard, Slot
 from .spare_process import NO_SLOT
 from .stream_threads import StreamThreads
@@ -52,15 +53,14 @@ from .uncaught_exception import (
     shut_down_client,
 )
 from .worker import ThreadStatus, Worker
-from .worker_process import HANDLED_SIGNALS, Prepare, WorkerSpec, WorkerTarget
+from .worker_output import STDOUT
+from .worker_process import Prepare, WorkerSpec, WorkerTarget
 from .worker_starter import WorkerStarter
 
 #: Longest wait of the loop: how late a status line may be.
 TURN_MS = 1_000
 #: How often join looks up, in seconds: only then the main thread acts on a signal that interrupted another thread.
 SIGNALS_SECONDS = 0.5
-_CREATED = StreamThreadState.CREATED
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Supervisor:
@@ -110,8 +110,8 @@ class Supervisor:
         self._starter = WorkerStarter(spec, target, prepare, listeners, note, self._now, self._log)
         self._inbox = Inbox()
         self._stopping = False
-        self._stop_signals = 0
-        self._closing_application = False
+        self._stop_requests = StopRequests()
+        #: When to end without the group's answer to the request to shut down the application; None: there is none.
         self._give_up_at: int | None = None
         self._ready = False
         self._any_has_started = False
@@ -138,7 +138,7 @@ class Supervisor:
 
     def signal(self, number: int) -> None:
         """Have the loop act on a signal."""
-        self._inbox.put(partial(self._on_signal, number))
+        self._inbox.put(partial(self._on_signal, number, self._now()))
 
     def call(self, function: Callable[[], Any], timeout: float | None = None) -> Any:
         """Run a function in the loop's thread and return its result; None if the loop does not run or ends before.
@@ -241,6 +241,7 @@ class Supervisor:
                 worker.close()
         finally:
             self._starter.spare.end()
+            STDOUT.drain()
             self._at_end()
             ok = self.states.state is ApplicationState.PENDING_SHUTDOWN
             self.states.transition_to(ApplicationState.NOT_RUNNING if ok else ApplicationState.ERROR)
@@ -277,7 +278,7 @@ class Supervisor:
 
     def _timeout_ms(self, now: int) -> int:
         """Return how long the loop may wait."""
-        moments = [now + TURN_MS, now + (self._notifier.watchdog_interval_ms or TURN_MS)]
+        moments = [now + min(TURN_MS, self._notifier.watchdog_interval_ms or TURN_MS)]
         for slot in self._slots.values():
             acts_at = self._guard.acts_at(slot)
             moments.append(slot.start_at if acts_at is None else acts_at)
@@ -314,7 +315,7 @@ class Supervisor:
             return
         if self.paused:
             self._send(slot.worker, Pause())
-        if self._closing_application:
+        if self._give_up_at is not None:
             self._send(slot.worker, ShutDownApplication())
 
     # -- what processes say
@@ -409,7 +410,6 @@ class Supervisor:
 
         If none lives, a new process does no more than ask, as a new thread does in Kafka Streams.
         """
-        self._closing_application = True
         if self._give_up_at is None:
             self._give_up_at = now + int(self._config["penstock.shutdown.timeout.ms"])
         if self._workers():
@@ -446,17 +446,9 @@ class Supervisor:
 
     # -- what others ask for
 
-    def _on_signal(self, number: int) -> None:
-        name = signal.Signals(number).name
-        if number in STOP_SIGNALS:
-            self._stop_signals += 1
-            if self._stop_signals == 1:
-                self._log.info("Received %s: shutting down (again: kill)", name)
-                self._shut_down(ExitCode.OK)
-            else:
-                self._log.warning("Received %s again: killing all stream threads", name)
-                self.exit_code = ExitCode.FORCED
-                self._kill_all()
+    def _on_signal(self, number: int, at: int) -> None:
+        if number in (*STOP_SIGNALS, signal.SIGQUIT):
+            self._on_stop_request(signal.Signals(number).name, self._stop_requests.next(number, at))
         elif number == signal.SIGTTIN:
             self.threads.add()
         elif number == signal.SIGTTOU:
@@ -464,6 +456,17 @@ class Supervisor:
         elif number == signal.SIGUSR1:
             for line in (summary(self.states.state, self._workers()), *description(self.threads.status())):
                 self._log.info("%s", line)
+
+    def _on_stop_request(self, name: str, request: Request) -> None:
+        if request is Request.STOP:
+            self._log.info("Received %s: shutting down (again: kill)", name)
+            self._shut_down(ExitCode.OK)
+        elif request is Request.KILL:
+            self._log.warning("Received %s: killing all stream threads", name)
+            self._shut_down(ExitCode.OK)
+            self.exit_code = ExitCode.FORCED
+            for worker in self._workers():
+                worker.kill()
 
     def _shut_down(self, code: ExitCode, why: str = "", leave_group: bool = False) -> None:
         """Stop all stream threads at once: each finishes its batch, commits and closes. The first call counts."""
@@ -474,6 +477,7 @@ class Supervisor:
         error = code is not ExitCode.OK
         self.states.transition_to(ApplicationState.PENDING_ERROR if error else ApplicationState.PENDING_SHUTDOWN)
         self._notifier.stopping()
+        self._starter.spare.end()
         for slot in list(self._slots.values()):
             self._stop(slot, Shutdown(leave_group))
 
@@ -484,15 +488,11 @@ class Supervisor:
             slot.stopped_at = self._now()
             self._send(slot.worker, command)
 
-    def _kill_all(self) -> None:
-        for worker in self._workers():
-            worker.kill()
-
     # -- telling
 
     def _tell_systemd(self, now: int) -> None:
         self._notifier.watchdog(now)
-        if not self._ready and self._slots and all(s.state is not _CREATED for s in self._slots.values()):
+        if not self._ready and self._slots and all(slot.has_begun for slot in self._slots.values()):
             self._ready = True
             self._notifier.ready()
         if now >= self._next_notice:

@@ -70,13 +70,21 @@ class TopologySource:
                 "KafkaStreams the reference 'module:attribute', so that each process builds its own."
             ) from error
 
-    def load(self, config: Mapping[str, Any] | None = None) -> Topology:
+    def load(
+        self, config: Mapping[str, Any] | None = None, on_import: Callable[[], object] = lambda: None
+    ) -> Topology:
         """Import or unpickle the topology and build it; the working directory is on the path.
 
-        config: what a StreamsBuilder is built with (topology.optimization). Raises TopologyLoadError, with the cause,
-        for everything that goes wrong on the way.
+        config: what a StreamsBuilder is built with (topology.optimization). on_import: called between import and build.
+        Raises TopologyLoadError, with the cause, for everything that goes wrong on the way.
         """
-        return self._guarded(lambda: build(self._find(), config))
+
+        def find_and_build() -> Topology:
+            found = self._find()
+            on_import()
+            return build(found, config)
+
+        return self._guarded(find_and_build)
 
     def load_for_command(self, config: Mapping[str, Any] | None = None) -> Topology:
         """Return and raise as ``load`` does; what the user's modules print goes to stderr: stdout is the command's."""

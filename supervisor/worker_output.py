@@ -12,12 +12,21 @@ from typing import Any
 
 from .channel import READ_BYTES, Channel
 from .log_floods import FloodGate
+from .output_stream import OutputStream
 from .text_blocks import TextBlocks
 
 #: A line that does not end is written in pieces of this size: it must not fill the memory.
 LINE_BYTES_MAX = 64 << 10
 #: For all processes: the same line of several is one line.
 _FLOODS = FloodGate()
+_log = logging.getLogger(__name__)
+#: Where the processes' stdout goes: to this one's, which nothing may be reading.
+STDOUT = OutputStream(
+    lambda: sys.stdout,
+    on_full=lambda: _log.warning("stdout is not read: lines that stream threads print are dropped now"),
+    on_dropped=lambda count: _log.warning("%d lines that stream threads printed were dropped", count),
+    on_error=lambda error: _log.warning("Cannot write to stdout (%s): what stream threads print is dropped now", error),
+)
 
 #: Is called with each log record of a process before it is logged here.
 Note = Callable[[logging.LogRecord], None]
@@ -147,7 +156,7 @@ class WorkerOutput:
         self.name = name
         self.readers: list[Reader] = [
             RecordReader(log, note),
-            LineReader(stdout, _print),
+            LineReader(stdout, lambda line: STDOUT.write(f"{line}\n")),
             BlockReader(stderr, lambda text: logger.warning("stream-thread [%s] stderr: %s", self.name, text)),
         ]
 
@@ -176,11 +185,3 @@ def _has_data(reader: Reader) -> bool:
     poll = select.poll()
     poll.register(reader.fileno(), select.POLLIN)
     return bool(poll.poll(0))
-
-
-def _print(line: str) -> None:
-    try:
-        print(line, flush=True, file=sys.stdout)
-    except OSError as error:  # e.g. `| head` has ended: no reason to stop processing
-        logging.getLogger(__name__).warning("Cannot write to stdout (%s): what processes print is dropped now", error)
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  stays open as long as the program

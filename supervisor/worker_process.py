@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
-import logging
-import logging.handlers
+import io
 import os
 import signal
 import sys
@@ -26,21 +25,14 @@ from penstock.workers.control import Command, Failed, Report, Shutdown, ThreadCo
 from . import pickling
 from .channel import Channel
 from .exit_codes import WorkerExitCode
-from .logs import EXCEPTION, MESSAGE
+from .output_stream import open_standard_streams
+from .signals import HANDLED_SIGNALS
 from .topology_source import TopologyLoadError, TopologySource
 from .worker_end import end_process
+from .worker_logging import set_up_logging
 
 #: prctl(2): the signal that a process gets when the thread that made it ends.
 PR_SET_PDEATHSIG = 1
-#: Blocked by the supervisor while it spawns, until the new process has its own handlers.
-HANDLED_SIGNALS = (
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGTTIN,
-    signal.SIGTTOU,
-    signal.SIGUSR1,
-)
 #: How long the last reports may take to leave a process that ends; the supervisor reads them at once.
 FLUSH_SECONDS = 5.0
 
@@ -157,28 +149,10 @@ class PipeControl:
                 os._exit(WorkerExitCode.ORPHANED)
 
 
-class PipeLogHandler(logging.handlers.QueueHandler):
-    """Sends each log record to the supervisor, whose thread writes it: lines of two processes never mix."""
-
-    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        """Make a record picklable; message and traceback, which become one text, are kept apart for JSON too."""
-        message = record.getMessage()
-        prepared: logging.LogRecord = super().prepare(record)
-        setattr(prepared, MESSAGE, message)
-        setattr(prepared, EXCEPTION, prepared.message.removeprefix(message).lstrip("\n"))
-        return prepared
-
-    def enqueue(self, record: logging.LogRecord) -> None:
-        """Send a record that QueueHandler has made picklable."""
-        channel: Channel = self.queue  # type: ignore[assignment]  # any object will do, says logging's documentation
-        channel.send(record)
-
-
 def main(target: WorkerTarget, spec_bytes: bytes, ends: ProcessEnds, supervisor_pid: int) -> None:
     """Run a stream thread in this new process; never returns. spec_bytes: a pickled WorkerSpec."""
-    os.dup2(ends.stdout.fileno(), sys.stdout.fileno())
-    os.dup2(ends.stderr.fileno(), sys.stderr.fileno())
-    faulthandler.enable(file=sys.stderr, all_threads=True)  # SIGABRT from the supervisor leaves all stacks
+    _write_to(ends)
+    faulthandler.enable(file=2, all_threads=True)  # SIGABRT from the supervisor leaves all stacks
     _die_with(supervisor_pid)
     if compiled is not None:
         compiled.keep_buffers()  # before there are other threads
@@ -191,10 +165,20 @@ def main(target: WorkerTarget, spec_bytes: bytes, ends: ProcessEnds, supervisor_
     end_process(code)
 
 
+def _write_to(ends: ProcessEnds) -> None:
+    """Send what this process writes to the supervisor: by lines and in UTF-8, whatever the environment says."""
+    open_standard_streams()
+    for stream in (sys.__stdout__, sys.__stderr__):
+        assert isinstance(stream, io.TextIOWrapper)
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+    os.dup2(ends.stdout.fileno(), 1)
+    os.dup2(ends.stderr.fileno(), 2)
+
+
 def _run(target: WorkerTarget, spec_bytes: bytes, control: PipeControl, log: Channel) -> WorkerExitCode:
     try:
         spec = _load_spec(spec_bytes)
-        _set_up_logging(log, spec.config["penstock.log.level"])
+        set_up_logging(log, spec.config["penstock.log.level"])
         target(spec, control)
     except (TopologyLoadError, HandedOverError, ConfigError, ShadowedModuleError) as error:
         _report_failure(control, error)
@@ -223,14 +207,7 @@ def _report_failure(control: PipeControl, error: BaseException) -> None:
             text = str(error)  # says what is wrong and what to do: where we have noticed it is no help
         case _:
             text = "".join(traceback.format_exception(error))
-    control.report(Failed(type(error).__name__, str(error), text))
-
-
-def _set_up_logging(channel: Channel, level: str) -> None:
-    root = logging.getLogger()
-    root.handlers = [PipeLogHandler(channel)]  # type: ignore[arg-type]
-    root.setLevel(level)
-    logging.captureWarnings(True)
+    control.report(Failed.of(error, text))
 
 
 def _handle_signals(control: PipeControl) -> None:
@@ -238,6 +215,8 @@ def _handle_signals(control: PipeControl) -> None:
     for number in HANDLED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda _number, _frame: control.shut_down())
+    # A process that the user's code forks is ended with SIGTERM, e.g. by multiprocessing.
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED_SIGNALS)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -66,8 +67,7 @@ def application(conductor: Conductor) -> Iterator[MakeApplication]:
 
     yield make
     for one in made:
-        one.supervisor.signal(2)
-        one.supervisor.signal(2)
+        one.supervisor.signal(signal.SIGQUIT)
         assert one.supervisor.join(PATIENCE)
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 from broker_stage import App, Counting, wait_for_line
 
 from penstock.supervisor.exit_codes import ExitCode
+from penstock.supervisor.signals import SAME_REQUEST_MS
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -39,6 +41,12 @@ def interrupt(process: subprocess.Popen[str]) -> str:
     assert "State transition from PENDING_SHUTDOWN to NOT_RUNNING" in log
     assert "Traceback" not in log
     return log
+
+
+def press_until(process: subprocess.Popen[str], ended: threading.Event) -> None:
+    """Press Ctrl-C again once that is another request than the first."""
+    while not ended.wait(SAME_REQUEST_MS / 1000):
+        process.send_signal(signal.SIGINT)
 
 
 def finishes_with_exact_counts(app: App, counting: Counting) -> None:
@@ -94,10 +102,14 @@ def test_ctrl_c_twice_kills_and_loses_nothing(running: App, counting: Counting) 
     counting.produce(ROUNDS)
     process = running.start()
     wait_for_line(process, "State transition from REBALANCING to RUNNING")
-    for _ in range(2):
-        process.send_signal(signal.SIGINT)
-        wait_for_line(process, "Received SIGINT")
+    process.send_signal(signal.SIGINT)
+    wait_for_line(process, "Received SIGINT")
+    ended = threading.Event()
+    repeated = threading.Thread(target=press_until, args=(process, ended))
+    repeated.start()
     process.communicate(timeout=STOP_SECONDS)
+    ended.set()
+    repeated.join()
     assert process.returncode in (ExitCode.FORCED, ExitCode.OK)  # the first may have been enough
     again = running.start()
     wait_for_line(again, "State transition from REBALANCING to RUNNING")

@@ -21,8 +21,8 @@ from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.log_floods import LIBRDKAFKA, QUIET_SECONDS, FloodGate
 from penstock.supervisor.logs import formatter, is_the_journal, syslog_priority
 from penstock.supervisor.text_blocks import BLOCK_LINES_MAX, TextBlocks
+from penstock.supervisor.worker_logging import PipeLogHandler
 from penstock.supervisor.worker_output import LINE_BYTES_MAX, BlockReader, LineReader
-from penstock.supervisor.worker_process import PipeLogHandler
 from penstock.workers.client_supplier import CLIENT_LOGGER
 
 ROOT = Path(__file__).resolve().parent.parent.parent

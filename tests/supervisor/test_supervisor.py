@@ -16,6 +16,7 @@ from worker_targets import loads_its_topology
 from penstock import kernel
 from penstock.supervisor.application_state import ApplicationState as State
 from penstock.supervisor.exit_codes import ExitCode
+from penstock.supervisor.signals import SAME_REQUEST_MS, STOP_SIGNALS
 from penstock.supervisor.systemd import SystemdNotifier
 from penstock.supervisor.topology_source import TopologySource
 from penstock.supervisor.uncaught_exception import StreamsUncaughtExceptionHandlerResponse as Response
@@ -280,16 +281,47 @@ def test_a_signal_shuts_down(application: MakeApplication, conductor: Conductor,
 
 
 def test_a_second_signal_kills(application: MakeApplication, conductor: Conductor, log: LogLines) -> None:
-    app = application(1)
+    clock = ManualClock()
+    app = application(1, clock=clock)
     (one,) = conductor.running(1)
     one.order("be deaf")
     assert one.hear() == {"deaf": True}
     app.supervisor.signal(signal.SIGTERM)
     assert one.hear()["command"] == "shutdown"
+    clock.now_ms += SAME_REQUEST_MS
     app.supervisor.signal(signal.SIGTERM)
     assert app.ends() == ExitCode.FORCED
     assert app.supervisor.states.state is State.NOT_RUNNING
-    log.wait_for("Received SIGTERM again: killing all stream threads")
+    log.wait_for("Received SIGTERM: killing all stream threads")
+
+
+def test_sigquit_kills_at_once(application: MakeApplication, conductor: Conductor) -> None:
+    app = application(1)
+    (one,) = conductor.running(1)
+    one.order("be deaf")
+    assert one.hear() == {"deaf": True}
+    app.supervisor.signal(signal.SIGQUIT)
+    assert app.ends() == ExitCode.FORCED
+    assert app.supervisor.states.state is State.NOT_RUNNING
+
+
+@pytest.mark.parametrize("second", STOP_SIGNALS)
+def test_signals_within_a_second_are_one_request(
+    application: MakeApplication, conductor: Conductor, log: LogLines, second: int
+) -> None:
+    clock = ManualClock()
+    app = application(1, clock=clock)
+    (one,) = conductor.running(1)
+    one.order("be deaf")
+    assert one.hear() == {"deaf": True}
+    app.supervisor.signal(signal.SIGTERM)
+    assert one.hear()["command"] == "shutdown"
+    clock.now_ms += SAME_REQUEST_MS - 1
+    app.supervisor.signal(second)
+    app.supervisor.call(lambda: None)  # a turn of the loop
+    one.order("return")
+    assert app.ends() == ExitCode.OK
+    assert not log.has("killing")
 
 
 def test_a_death_during_the_shutdown_shows_in_the_exit_code(application: MakeApplication, conductor: Conductor) -> None:

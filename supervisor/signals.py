@@ -1,0 +1,76 @@
+"""The signals that an application takes."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from typing import Any
+
+#: Each of them stops the application.
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+#: Those with a meaning to the supervisor. Processes of stream threads leave them to it, SIGTERM aside. They are blocked
+#: while one is spawned, until it has its own handlers.
+HANDLED_SIGNALS = (*STOP_SIGNALS, signal.SIGQUIT, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR1)
+#: Signals to stop so close to the first are the same request, in ms: `timeout` sends SIGTERM to its child and again to
+#: the child's process group, and a terminal that closes sends SIGHUP more than once.
+SAME_REQUEST_MS = 1_000
+
+
+class Request(Enum):
+    """What a signal to stop asks for."""
+
+    STOP = "stop"
+    SAME = "the same stop"
+    KILL = "kill"
+
+
+class StopRequests:
+    """Tells a second request to stop from the echo of the first."""
+
+    def __init__(self) -> None:
+        self._first_ms: int | None = None
+
+    def next(self, number: int, at_ms: int) -> Request:
+        """Return what a signal asks for that has arrived at this moment (monotonic ms)."""
+        if number == signal.SIGQUIT:
+            return Request.KILL
+        if self._first_ms is None:
+            self._first_ms = at_ms
+            return Request.STOP
+        return Request.SAME if at_ms - self._first_ms < SAME_REQUEST_MS else Request.KILL
+
+
+@contextmanager
+def handled(handle: Callable[[int], None]) -> Iterator[None]:
+    """Have handle(number) called in the main thread for each of HANDLED_SIGNALS.
+
+    A signal that was ignored before stays ignored: `nohup` says so of SIGHUP, and a shell of SIGINT and SIGQUIT for
+    commands in the background.
+    """
+    before: dict[int, Any] = {}
+    for number in HANDLED_SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            before[number] = signal.signal(number, lambda n, _: handle(n))
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited; the exit codes of children would be lost
+        before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for taken, handler in before.items():
+            signal.signal(taken, handler)
+
+
+@contextmanager
+def blocked() -> Iterator[None]:
+    """Block HANDLED_SIGNALS in this thread. Threads that start meanwhile never get them: the main thread does, at once.
+
+    Python runs handlers in the main thread only; if the kernel gives a signal to another one, it waits there for the
+    main thread to wake up.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,244 @@
+"""What a user's module logs arrives once, with its level, logger and fields, whichever library it uses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import worker_targets
+from stage import LogLines, MakeApplication
+
+from penstock.supervisor.exit_codes import ExitCode
+from penstock.supervisor.topology_source import TopologySource
+
+ROOT = Path(__file__).resolve().parents[2]
+#: How a module may set up its log. Each has ``log`` afterwards, and may have a file of its own.
+STDLIB = "import logging\n{}log = logging.getLogger('user.code')\n"
+SETUPS = {
+    "nothing": STDLIB.format(""),
+    "basicConfig": STDLIB.format("logging.basicConfig(level='DEBUG', format='mine %(message)s')\n"),
+    "basicConfig to a file": STDLIB.format("logging.basicConfig(filename='own.log', level='INFO')\n"),
+    "dictConfig": STDLIB.format(
+        """import logging.config
+logging.config.dictConfig({
+    "version": 1,
+    "formatters": {"mine": {"format": "mine %(asctime)s %(message)s"}},
+    "handlers": {
+        "console": {"class": "logging.StreamHandler", "formatter": "mine", "stream": "ext://sys.stdout"},
+        "file": {"class": "logging.FileHandler", "filename": "own.log"},
+    },
+    "root": {"level": "INFO", "handlers": ["console", "file"]},
+})
+"""
+    ),
+    "own handlers": """
+import logging, sys
+log = logging.getLogger("user.code")
+log.addHandler(logging.StreamHandler())
+log.addHandler(logging.StreamHandler(sys.stdout))
+log.addHandler(logging.FileHandler("own.log"))
+""",
+    "not propagated": """
+import logging
+log = logging.getLogger("user.code")
+log.propagate = False
+log.addHandler(logging.StreamHandler())
+""",
+    "a queue": """
+import logging, logging.handlers, queue, sys
+waiting = queue.SimpleQueue()
+listener = logging.handlers.QueueListener(waiting, logging.StreamHandler(sys.stderr))
+listener.start()
+logging.getLogger().addHandler(logging.handlers.QueueHandler(waiting))
+log = logging.getLogger("user.code")
+""",
+    "loguru": "from loguru import logger as log\nlog.add('own.log')\n",
+    "loguru, configured": """
+import sys
+from loguru import logger as log
+log.remove()
+log.add(sys.stderr, format="mine {time} {message}", level="INFO", colorize=True)
+log.add("own.log", serialize=True)
+""",
+    "structlog": "import structlog\nlog = structlog.get_logger()\n",
+    "structlog, configured": """
+import logging, structlog
+structlog.configure(
+    processors=[structlog.stdlib.add_log_level, structlog.stdlib.render_to_log_kwargs],
+    logger_factory=structlog.stdlib.LoggerFactory(),
+    wrapper_class=structlog.stdlib.BoundLogger,
+)
+log = structlog.get_logger("user.code")
+""",
+    "structlog with its formatter": """
+import logging, structlog
+structlog.configure(
+    processors=[structlog.stdlib.add_log_level, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+    logger_factory=structlog.stdlib.LoggerFactory(),
+    wrapper_class=structlog.stdlib.BoundLogger,
+)
+handler = logging.StreamHandler()
+handler.setFormatter(structlog.stdlib.ProcessorFormatter(processor=structlog.dev.ConsoleRenderer()))
+logging.getLogger().addHandler(handler)
+log = structlog.get_logger("user.code")
+""",
+}
+FILES = {name for name, setup in SETUPS.items() if "own.log" in setup}
+#: What it then logs: a warning with a field, and an exception, in a function that is called after the import.
+FIELD = {
+    "loguru": "log.bind(order_id=17).warning('a warning')",
+    "structlog": "log.warning('a warning', order_id=17)",
+    "logging": "log.warning('a warning', extra={'order_id': 17, 'level': 'high'})",
+}
+USE = """
+from penstock import StreamsBuilder
+def topology():
+    {field}
+    log.debug("too much detail")
+    try:
+        1 / 0
+    except ZeroDivisionError:
+        log.exception("a failure")
+    print("printed")
+    raise KeyError("enough")
+"""
+
+
+def logged(folder: Path, module: str, form: str = "json") -> tuple[str, str]:
+    """Run a module until its topology fails; returns stdout and the log."""
+    (folder / "app.py").write_text(textwrap.dedent(module))
+    settings = {
+        "application.id": "a",
+        "bootstrap.servers": "127.0.0.1:1",
+        "state.dir": str(folder / "state"),
+        "penstock.log.format": form,
+    }
+    options = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock.cli", "run", "app:topology", *options],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == ExitCode.TOPOLOGY, done.stderr
+    return done.stdout, done.stderr
+
+
+def module_for(setup: str) -> str:
+    library = next((name for name in ("loguru", "structlog") if setup.startswith(name)), "logging")
+    return SETUPS[setup] + USE.format(field=FIELD[library])
+
+
+@pytest.mark.parametrize("setup", SETUPS)
+def test_records_arrive_once_with_level_logger_and_fields(tmp_path: Path, setup: str) -> None:
+    stdout, log = logged(tmp_path, module_for(setup))
+    assert stdout == "printed\n"
+    records: list[dict[str, Any]] = [json.loads(line) for line in log.splitlines()]
+    assert "too much detail" not in log
+    assert "stderr:" not in log
+    (warning,) = [record for record in records if "a warning" in record["message"]]
+    assert (warning["message"], warning["level"], warning["order_id"]) == ("a warning", "WARNING", 17)
+    assert warning["logger"] == ("user.code" if "user.code" in SETUPS[setup] else "app")
+    assert warning["process"].endswith("-StreamThread-1")
+    if "extra=" in module_for(setup):  # a name of ours
+        assert warning["level_"] == "high"
+    (failure,) = [record for record in records if "a failure" in record["message"]]
+    assert (failure["message"], failure["level"]) == ("a failure", "ERROR")
+    assert failure["exception"].endswith("ZeroDivisionError: division by zero")
+    if setup in FILES:
+        own = (tmp_path / "own.log").read_text()
+        assert own.count("a warning") >= 1
+        assert "ZeroDivisionError" in own
+
+
+@pytest.mark.parametrize("setup", ["nothing", "dictConfig", "loguru, configured", "structlog"])
+def test_people_get_our_format(tmp_path: Path, setup: str) -> None:
+    _, log = logged(tmp_path, module_for(setup), "plain")
+    (line,) = [line for line in log.splitlines() if "a warning" in line]
+    field = " order_id=17" if setup == "structlog" else ""
+    assert line[24:] == f"WARNING a warning{field} ({'app' if 'user.code' not in SETUPS[setup] else 'user.code'})"
+    assert log.count("ZeroDivisionError: division by zero") == 1
+
+
+def test_our_own_lines_survive_a_configuration_that_disables_them(tmp_path: Path) -> None:
+    module = SETUPS["dictConfig"] + (
+        "from penstock import StreamsBuilder\ntopology = StreamsBuilder()\n"
+        "topology.stream('in', key_serde='no such serde').to('out')\n"
+    )
+    folders = tmp_path / "one", tmp_path / "two"
+    for folder in folders:
+        folder.mkdir()
+    _, log = logged(folders[0], module)
+    _, expected = logged(folders[1], SETUPS["nothing"] + module.removeprefix(SETUPS["dictConfig"]))
+    assert [json.loads(line)["logger"] for line in log.splitlines()] == [
+        json.loads(line)["logger"] for line in expected.splitlines()
+    ]
+
+
+def test_fields_that_are_no_json_become_text(tmp_path: Path) -> None:
+    module = """
+        import logging
+        class Order:
+            def __repr__(self): return "an order"
+            __str__ = __repr__
+            def __reduce__(self): raise TypeError("never leaves this process")
+        circle = []
+        circle.append(circle)
+        fields = {"order": Order(), "many": [Order(), {"a": (1, 2)}], "circle": circle, "time": 5}
+        def topology():
+            logging.getLogger("user.code").warning("fields", extra=fields)
+            raise KeyError("enough")
+    """
+    _, log = logged(tmp_path, module)
+    (found,) = [line for line in map(json.loads, log.splitlines()) if line["message"] == "fields"]
+    assert (found["order"], found["many"]) == ("an order", ["an order", {"a": [1, 2]}])
+    assert (found["circle"], found["time_"]) == ("[[...]]", 5)
+
+
+def test_errors_are_in_the_status_whatever_the_configuration(
+    application: MakeApplication, log: LogLines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "logs_an_error.py").write_text(module_for("dictConfig"))
+    monkeypatch.syspath_prepend(tmp_path)
+    app = application(
+        1, target=worker_targets.loads_its_topology, topology=TopologySource(reference="logs_an_error:topology")
+    )
+    assert app.ends() == ExitCode.TOPOLOGY
+    assert "user.code" in [error.logger for error in app.supervisor.errors.all()]
+    assert log.has("a failure")
+
+
+def test_children_of_a_process_log_and_end_too(tmp_path: Path) -> None:
+    """Forked ones share the pipe to the supervisor, in which their records would mix; and they must hear SIGTERM."""
+    module = """
+        import logging, multiprocessing
+        logging.basicConfig(level="INFO")
+        def work(number):
+            for line in range(200):
+                logging.getLogger("child").warning("line %d of %d %s", line, number, "x" * 500)
+        def topology():
+            fork = multiprocessing.get_context("fork")
+            children = [fork.Process(target=work, args=(number,)) for number in range(3)]
+            for child in children:
+                child.start()
+            work(3)
+            for child in children:
+                child.join()
+            waiting = fork.Process(target=fork.Event().wait)
+            waiting.start()
+            waiting.terminate()
+            waiting.join()
+            raise KeyError("enough")
+    """
+    _, log = logged(tmp_path, module, "plain")
+    assert log.count("x" * 500) == 4 * 200
+    assert "supervisor failed" not in log
