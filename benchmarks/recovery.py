@@ -115,7 +115,7 @@ class Instance:
 
     def workers(self) -> list[psutil.Process]:
         """Return the processes that do the work: of Penstock those of the stream threads, of Java the program."""
-        return [p for p in self.tree() if "spawn_main" in " ".join(p.cmdline())] or self.tree()[:1]
+        return [p for p in self.tree() if " ".join(p.cmdline()).startswith("penstock: ")] or self.tree()[:1]
 
     def kill(self) -> None:
         """Kill everything at once."""

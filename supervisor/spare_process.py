@@ -18,7 +18,7 @@ from penstock.workers.log_context import PrefixedLogger
 from .endings import explanation
 from .exit_codes import WorkerExitCode
 from .worker import Worker
-from .worker_process import PipeControl, Prepare, SpareReady, TakeOver, WorkerSpec, WorkerTarget
+from .worker_process import PipeControl, Prepare, SpareReady, TakeOver, WorkerSpec, WorkerTarget, show_in_ps
 
 #: How long all stream threads must have run, and have kept up with their input, before the spare process starts, in ms:
 #: it takes its CPU time when nobody is in a hurry, and an application that soon ends never has one.
@@ -53,6 +53,7 @@ class SpareTarget:
                 return
         spec = replace(spec, slot=command.slot, num_threads=command.num_threads, listeners=command.listeners)
         multiprocessing.current_process().name = spec.name
+        show_in_ps(spec)
         self.target(spec, control)
 
 

@@ -16,6 +16,8 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
+from setproctitle import setproctitle
+
 from penstock.kernel import buffers as compiled
 from penstock.topology.errors import ConfigError, HandedOverError, PenstockError
 from penstock.topology.shadowing import ShadowedModuleError
@@ -178,6 +180,7 @@ def _write_to(ends: ProcessEnds) -> None:
 def _run(target: WorkerTarget, spec_bytes: bytes, control: PipeControl, log: Channel) -> WorkerExitCode:
     try:
         spec = _load_spec(spec_bytes)
+        show_in_ps(spec)
         set_up_logging(log, spec.config["penstock.log.level"])
         target(spec, control)
     except (TopologyLoadError, HandedOverError, ConfigError, ShadowedModuleError) as error:
@@ -187,6 +190,12 @@ def _run(target: WorkerTarget, spec_bytes: bytes, control: PipeControl, log: Cha
         _report_failure(control, error)
         return WorkerExitCode.FAILED
     return WorkerExitCode.FAILED if control.failed else WorkerExitCode.STOPPED
+
+
+def show_in_ps(spec: WorkerSpec) -> None:
+    """Have ps, top and the like show which stream thread this process is."""
+    thread = f"StreamThread-{spec.slot}" if spec.slot else "spare"
+    setproctitle(f"penstock: {spec.config['application.id']} {thread}")
 
 
 def _load_spec(spec_bytes: bytes) -> WorkerSpec:

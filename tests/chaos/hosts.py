@@ -22,6 +22,8 @@ END_SECONDS = 90.0
 THREADS, THREADS_MAX = 2, 3
 #: How much more often a stream thread's process is hit than the spare one.
 THREADS_TO_SPARE = 3
+#: What ps shows of a stream thread's process: while it starts, and later.
+WORKER_COMMANDS = ("spawn_main", "penstock: ")
 #: What the names of librdkafka's threads begin with: a process that has none has no client, so it is no stream thread.
 CLIENT_THREADS = "rdk:"
 
@@ -69,7 +71,8 @@ class Host:
 
     def workers(self) -> list[psutil.Process]:
         """Return the processes of the stream threads and the spare one, in the order of their start."""
-        return [process for process in self._children() if "spawn_main" in " ".join(_command(process))]
+        commands = [(process, " ".join(_command(process))) for process in self._children()]
+        return [process for process, command in commands if any(part in command for part in WORKER_COMMANDS)]
 
     def victim(self, share: float) -> tuple[psutil.Process, str] | None:
         """Return who is hit and what to call it, None if nobody is there. share: which one, in 0…1."""

@@ -37,6 +37,11 @@ def turn(app: Application, clock: ManualClock, ms: int) -> None:
         app.supervisor.call(lambda: None)
 
 
+def title(process: psutil.Process) -> str:
+    """Return what ps shows."""
+    return "".join(process.cmdline())
+
+
 def test_the_spare_process_becomes_the_stream_thread_that_died(
     application: MakeApplication, conductor: Conductor, log: LogLines
 ) -> None:
@@ -49,9 +54,12 @@ def test_the_spare_process_becomes_the_stream_thread_that_died(
     turn(app, clock, 1)
     log.wait_for(READY)
     (spare,) = spare_pids(log)
+    assert title(psutil.Process(spare)) == "penstock: app spare"
+    assert title(first.process) == "penstock: app StreamThread-1"
     second.process.send_signal(signal.SIGKILL)
     third = conductor.next()
     assert (third.pid, third.slot, third.name, third.threads) == (spare, 2, second.name, 2)
+    assert title(third.process) == "penstock: app StreamThread-2"
     third.run_up()
     app.wait_for(State.RUNNING)
     assert [(status.pid, status.restarts) for status in app.supervisor.thread_status()] == [(first.pid, 0), (spare, 1)]
