@@ -168,9 +168,6 @@ def say_at_the_end(text: str) -> None:
         logging.getLogger("penstock").error("Error: %s", text)
     else:
         ours[0].stream.write(f"Error: {printable_lines(text)}\n")
-        logging.getLogger("penstock").error("Error: %s", text)
-    else:
-        ours[0].stream.write(f"Error: {text}\n")
 
 
 def flush_log() -> None:
