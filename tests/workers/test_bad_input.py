@@ -273,3 +273,37 @@ def test_a_wall_clock_that_is_set_back_punctuates_again_when_it_has_caught_up(
     clock.epoch_ms += HOUR_MS
     thread.step(2)
     assert len(seen) == 1
+
+
+# -- what users' functions give
+
+
+class Marking(Processor[str, str, str, str]):
+    def process(self, record: Record[str, str]) -> None:
+        self.context.forward(record.with_headers({"source": "thread", "raw": b"\x00"}))
+
+
+def test_headers_are_taken_as_the_test_driver_takes_them(cluster: Cluster, application: MakeApplication) -> None:
+    """tests/operators/test_headers.py has the driver's."""
+    for topic in (IN, OUT):
+        cluster.create_topic(topic, 1)
+    builder = StreamsBuilder()
+    builder.stream(IN, **TEXT).process(Marking).to(OUT, **TEXT)
+    feed(cluster, "a")
+    application(builder.build()).thread().until_idle().close()
+    (record,) = cluster.records(OUT)
+    assert record.headers() == [("source", b"thread"), ("raw", b"\x00")]
+
+
+@pytest.mark.parametrize("found", [(1, 1000), None, 1.5])
+def test_an_extractor_that_returns_no_timestamp_is_named(
+    cluster: Cluster, application: MakeApplication, found: Any
+) -> None:
+    for topic in (IN, OUT):
+        cluster.create_topic(topic, 1)
+    builder = StreamsBuilder()
+    builder.stream(IN, timestamp_extractor=lambda *_: found, **TEXT).to(OUT, **TEXT)
+    feed(cluster, "a")
+    where = r"TimestampExtractor callback of source KSTREAM-SOURCE-\d+ for the record of in-0 at offset 0: "
+    with pytest.raises(StreamsError, match=where + ".*a timestamp is an int"):
+        application(builder.build()).thread().until_idle()
