@@ -5,10 +5,8 @@ import signal
 
 def main() -> None:
     """Run the command; never returns. Ctrl-C while it is imported ends it without a traceback."""
-    taken = signal.getsignal(signal.SIGINT)  # ignored in the background of a shell
-    if taken is signal.default_int_handler:
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as in the background of a shell
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from penstock.cli import main as command
 
-    signal.signal(signal.SIGINT, taken)
     command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Mapping
@@ -128,6 +129,8 @@ class PenstockGroup(click.Group):
 @click.version_option(version("penstock"), message="%(prog)s %(version)s")
 def cli() -> None:
     """Run Kafka Streams topologies in Python, on as many processes as you like."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # penstock_command.py; from here on click says Aborted!
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # topologies and handlers are named as seen from here
     leave_client_logs_out()

@@ -70,9 +70,7 @@ class TopologySource:
                 "KafkaStreams the reference 'module:attribute', so that each process builds its own."
             ) from error
 
-    def load(
-        self, config: Mapping[str, Any] | None = None, on_import: Callable[[], object] = lambda: None
-    ) -> Topology:
+    def load(self, config: Mapping[str, Any] | None = None, on_import: Callable[[], object] = lambda: None) -> Topology:
         """Import or unpickle the topology and build it; the working directory is on the path.
 
         config: what a StreamsBuilder is built with (topology.optimization). on_import: called between import and build.

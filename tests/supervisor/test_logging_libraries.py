@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 import textwrap
@@ -12,12 +13,15 @@ from typing import Any
 
 import pytest
 import worker_targets
+from broker_stage import wait_for_line
 from stage import LogLines, MakeApplication
 
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.topology_source import TopologySource
 
 ROOT = Path(__file__).resolve().parents[2]
+#: How much later than a log record a print may appear. The interpreter's buffers took 15 s.
+PRINT_SECONDS = 1.0
 #: How a module may set up its log. Each has ``log`` afterwards, and may have a file of its own.
 STDLIB = "import logging\n{}log = logging.getLogger('user.code')\n"
 SETUPS = {
@@ -238,3 +242,24 @@ def test_children_of_a_process_log_and_end_too(tmp_path: Path) -> None:
     _, log = logged(tmp_path, module, "plain")
     assert log.count("x" * 500) == 4 * 200
     assert "supervisor failed" not in log
+
+
+def test_a_print_appears_at_once(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(
+        "import logging\n"
+        "from penstock import StreamsBuilder\n"
+        "topology = StreamsBuilder()\n"
+        "topology.stream('in').to('out')\n"
+        "print('printed')\n"
+        "logging.getLogger('user.code').warning('has printed')\n"
+    )
+    pipe = subprocess.PIPE
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
+    with subprocess.Popen(command(tmp_path), cwd=tmp_path, env=environment, stdout=pipe, stderr=pipe, text=True) as run:
+        try:
+            wait_for_line(run, "has printed")
+            assert run.stdout is not None
+            assert select.select([run.stdout], [], [], PRINT_SECONDS)[0]
+            assert run.stdout.readline() == "printed\n"
+        finally:
+            run.kill()

@@ -26,9 +26,7 @@ def are_gone(pids: list[int]) -> bool:
 
 
 @pytest.mark.parametrize("what", LEFT_RUNNING)
-def test_a_failed_stream_thread_ends_its_process(
-    application: MakeApplication, conductor: Conductor, what: str
-) -> None:
+def test_a_failed_stream_thread_ends_its_process(application: MakeApplication, conductor: Conductor, what: str) -> None:
     app = application(1)
     (one,) = conductor.running(1)
     one.order("leave running", what=what)
@@ -64,9 +62,7 @@ def test_a_module_that_fails_at_import_ends_its_process(
         f"import worker_targets\nworker_targets.leave_running({what!r})\nraise KeyError('no such thing')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    app = application(
-        1, target=worker_targets.loads_its_topology, topology=TopologySource(reference="leaves:topology")
-    )
+    app = application(1, target=worker_targets.loads_its_topology, topology=TopologySource(reference="leaves:topology"))
     assert app.ends() == ExitCode.TOPOLOGY
 
 
