@@ -15,6 +15,7 @@ from penstock.command_options import as_json, examples, print_json
 from penstock.supervisor.config_loader import load_config
 from penstock.supervisor.service_unit import ServiceUnit, is_ours, unit_file_name
 from penstock.supervisor.topology_source import TopologySource
+from penstock.topology.config_def import is_secret
 from penstock.topology.errors import ConfigError
 
 #: There if systemd runs this machine (sd_booted(3)).
@@ -45,6 +46,7 @@ def _unit_options(command: Callable[..., None]) -> Callable[..., None]:
             "--working-directory", type=DIRECTORY, default=".", help="Where modules are found; default: this folder."
         ),
         click.option("--config", "config_file", type=file, required=True, help="Configuration file (TOML)."),
+        click.option("-c", "assignments", multiple=True, metavar="KEY=VALUE", help="Set one key; may be repeated."),
         click.argument("topology", metavar="MODULE:TOPOLOGY"),
     ):
         command = option(command)
@@ -52,10 +54,18 @@ def _unit_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _unit(
-    topology: str, config_file: Path, working_directory: Path, name: str | None, user_manager: bool, run_as: str
+    topology: str,
+    config_file: Path,
+    assignments: tuple[str, ...],
+    working_directory: Path,
+    name: str | None,
+    user_manager: bool,
+    run_as: str,
 ) -> ServiceUnit:
     # Not with this shell's variables: the service will not have them.
-    config = load_config(config_file)
+    config = load_config(config_file, assignments=assignments)
+    if any(is_secret(assignment.partition("=")[0].strip()) for assignment in assignments):
+        raise ConfigError("-c would write a secret into the unit, which all may read: put it into the EnvironmentFile.")
     config.require("application.id", "bootstrap.servers")
     TopologySource.of(topology)
     if user_manager and run_as:
@@ -64,6 +74,7 @@ def _unit(
         name=_checked(name or config["application.id"]),
         topology=topology,
         config_file=config_file,
+        assignments=assignments,
         working_directory=working_directory,
         python=Path(sys.executable),
         config=config,

@@ -32,7 +32,7 @@ class ServiceUnit:
 
     name: of the application; the unit is ``penstock-<name>.service``. user_manager: for ``systemctl --user``. run_as:
     a user of the system, "" for one that systemd makes up (DynamicUser). config: what the application will read, for
-    its timeouts and its state.dir.
+    its timeouts and its state.dir. assignments: ``key=value`` of -c.
     """
 
     name: str
@@ -43,6 +43,7 @@ class ServiceUnit:
     config: StreamsConfig
     user_manager: bool = False
     run_as: str = ""
+    assignments: tuple[str, ...] = ()
 
     @property
     def file_name(self) -> str:
@@ -78,7 +79,9 @@ class ServiceUnit:
         yield f"WantedBy={'default' if self.user_manager else 'multi-user'}.target"
 
     def _process(self) -> Iterator[str]:
-        command = (str(self.python), "-m", "penstock.cli", "run", self.topology, "--config", str(self.config_file))
+        settings = [part for assignment in self.assignments for part in ("-c", assignment)]
+        file = ("--config", str(self.config_file))
+        command = (str(self.python), "-m", "penstock.cli", "run", self.topology, *file, *settings)
         yield "Type=notify"
         yield "NotifyAccess=main"
         yield f"WorkingDirectory={_path(self.working_directory)}"

@@ -59,8 +59,11 @@ class TopologySource:
         Functions of ``__main__`` and lambdas travel as code; modules that can be imported travel by name.
         """
         if isinstance(topology, str):
+            hint = _hint(topology)
             if not _REFERENCE.fullmatch(topology):
-                raise TopologyError(f"{topology!r} is not of the form module:attribute, e.g. my_app:topology.")
+                raise TopologyError(f"{topology!r} is not of the form module:attribute, e.g. my_app:topology{hint}.")
+            if hint and os.path.isfile(topology.partition(":")[0]):
+                raise TopologyError(f"{topology!r} names a file, not a module{hint}.")
             return cls(reference=topology)
         try:
             return cls(pickled=pickling.dumps(topology))
@@ -127,6 +130,18 @@ class TopologySource:
         if isinstance(error, AttributeError) and self.reference:
             return f". Is the part after the colon the name of a topology in {module}?"
         return ""
+
+
+def _hint(topology: str) -> str:
+    """Return what is wrong with a text that should be ``module:attribute``, "" if it is nothing that is usual."""
+    module, _, attribute = topology.partition(":")
+    if module.endswith(".py"):
+        dotted = module.removesuffix(".py").removeprefix("./").replace("/", ".")
+        return f": leave .py out and write {dotted}:{attribute or 'topology'}"
+    wrong = re.search(r"[^\w.]", module) or re.search(r"[^\w.]", attribute)
+    if wrong is None:
+        return ""
+    return f": a Python name has no {wrong[0]!r}" + ("; folders are set apart by '.'" if wrong[0] == "/" else "")
 
 
 @contextlib.contextmanager

@@ -234,6 +234,8 @@ class Worker:
         code = self.exit_code
         if code == UNKNOWN_EXIT:
             return "its exit code is not known: something else in this program has waited for it"
+        if code == WorkerExitCode.STOPPED:
+            return "exit code 0, although it was not told to stop: does a function call os._exit?"
         if code >= 0:
             known = code in WorkerExitCode.__members__.values()
             return f"exit code {code}" + (f" ({WorkerExitCode(code).name})" if known else "")

@@ -102,6 +102,8 @@ def test_values_are_taken_as_text_or_typed(key: str, given: Any, value: Any) -> 
         ("application.id", "my app", "it names topics"),
         ("application.id", "..", "it names topics"),
         ("bootstrap.servers", "localhost", "host:port"),
+        ("bootstrap.servers", "http://localhost:9092", "host:port without http://"),
+        ("bootstrap.servers", "a:1, SSL://b:2", "host:port without http://"),
         ("topology.optimization", "all,none", "a list of optimizations"),
         ("default.key.serde", "strnig", "one of boolean, bytes, float32, float64, int16"),
         ("rack.aware.assignment.tags", "zone", "client.tag.zone"),

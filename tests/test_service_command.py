@@ -47,6 +47,15 @@ def values(text: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
 
 
+def test_settings_of_the_command_line_are_in_the_unit(folder: Path) -> None:
+    text = unit("-c", "application.id=hours", "-c", "client.id=the hours")
+    command = values(text)["ExecStart"]
+    assert command.endswith(f'--config {folder}/penstock.toml -c application.id=hours -c "client.id=the hours"')
+    result = run("print", "my_app:topology", "--config", "penstock.toml", "-c", "sasl.password=x")
+    assert result.exit_code == ExitCode.USAGE
+    assert "put it into the EnvironmentFile" in result.output
+
+
 def make(**changes: object) -> ServiceUnit:
     values: dict[str, object] = {
         "name": "delays",

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import inspect
+from functools import partial
 from typing import Any
 
 from .errors import TopologyError
+
+#: What to do instead of handing over an async function.
+ASYNC_ADVICE = "records are processed one after the other; call asyncio.run() in it if you must"
 
 
 def check_function(given: Any, what: str, *, optional: bool = False) -> None:
     """Raise TopologyError unless given is a function (or, if optional, None); what names it with its operator."""
     if not callable(given) and not (optional and given is None):
         raise TopologyError(f"{what} must be a function, got {given!r}")
+    if is_asynchronous(given):
+        raise TopologyError(f"{what} must be a plain function, got the async {given!r}: {ASYNC_ADVICE}")
+
+
+def is_asynchronous(given: Any) -> bool:
+    """Return whether a call gives a coroutine or an asynchronous generator, which nobody would await."""
+    while isinstance(given, partial):
+        given = given.func
+    called = given if inspect.isroutine(given) or isinstance(given, type) else type(given).__call__
+    return inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called)
 
 
 def check_type(given: Any, kind: type | tuple[type, ...], what: str, hint: str) -> None:

@@ -70,7 +70,9 @@ _PRODUCTION = _DESERIALIZATION | {"DefaultProductionExceptionHandler": "fail"}
 _APPLICATION_ID = matches(
     r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,200}", "of letters, digits, '.', '_' and '-' only, because it names topics"
 )
-_SERVERS = matches(r"[^\s,]+:\d+(\s*,\s*[^\s,]+:\d+)*", "host:port, with commas between several")
+_SERVERS = matches(
+    r"[^\s,/]+:\d+(\s*,\s*[^\s,/]+:\d+)*", "host:port without http:// or the like, with commas between several"
+)
 _ANY_OPTIMIZATION = "|".join(OPTIMIZATIONS).replace(".", r"\.")
 _OPTIMIZATION_LIST = matches(
     rf"none|all|({_ANY_OPTIMIZATION})(\s*,\s*({_ANY_OPTIMIZATION}))*", "none, all, or a list of optimizations"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from .arguments import check_function
 from .errors import TopologyError
 from .internal_topology_builder import InternalTopologyBuilder
 from .materialized import StoreFactory
@@ -70,6 +71,7 @@ def check_functions(name: str, *operators: Operator) -> None:
             if not callable(given):
                 hint = "; give the class, not an instance" if attribute == "supplier" else ""
                 raise TopologyError(f"{name}: {attribute} must be a function, got {given!r}{hint}")
+            check_function(given, f"{name}: {attribute}")
 
 
 class GraphNode:

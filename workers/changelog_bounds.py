@@ -33,8 +33,7 @@ RETRY_BACKOFF_MS = 100
 #: What follows when a changelog was deleted, and what can be done.
 CHANGELOG_DELETED = (
     "A restart makes it anew, but empty, and what was counted so far is lost with it. To count from the beginning stop "
-    "the application on all hosts, delete its state directories, reset its offsets (kafka-consumer-groups "
-    "--reset-offsets --to-earliest) and start it again."
+    "the application on all hosts, `penstock reset MODULE:TOPOLOGY --execute` on each, and start it again."
 )
 
 

@@ -202,12 +202,11 @@ class InternalTopicManager:
 
     def _check_count(self, name: str, actual: int, expected: int) -> None:
         if actual != expected:
-            servers = self._config["bootstrap.servers"]
             raise StreamsError(
                 f"Existing internal topic {name} has invalid partitions: expected: {expected}; actual: {actual}. The "
                 "input topics have got more partitions, or the application.id is that of another topology. Stop the "
-                "application; then reset it (kafka-streams-application-reset), or, if what it remembers may get lost, "
-                f"delete the topic: kafka-topics --bootstrap-server {servers} --delete --topic {name}"
+                "application on all hosts; then `penstock reset MODULE:TOPOLOGY --execute` starts it over: input is "
+                "read again from the beginning, and internal topics get as many partitions as it has"
             )
 
     def _describe(self, names: Collection[str]) -> dict[str, int] | None:

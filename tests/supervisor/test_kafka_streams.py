@@ -430,6 +430,25 @@ def test_a_reference_has_a_form(text: str) -> None:
         TopologySource.of(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("basic.py:topology", " names a file, not a module: leave .py out and write basic:topology."),
+        ("apps/basic.py", ": leave .py out and write apps.basic:topology."),
+        ("my-app:topology", ": a Python name has no '-'."),
+        ("apps/basic:topology", ": a Python name has no '/'; folders are set apart by '.'."),
+        ("basic:my topology", ": a Python name has no ' '."),
+    ],
+)
+def test_a_reference_that_is_usual_elsewhere_is_corrected(tmp_path: Path, text: str, hint: str) -> None:
+    (tmp_path / "basic.py").write_text("topology = 1\n")
+    command = [sys.executable, "-m", "penstock.cli", "describe", text]
+    environment = os.environ | {"PYTHONPATH": os.getcwd()}
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == ExitCode.TOPOLOGY
+    assert ended.stderr.rstrip().endswith(hint)
+
+
 def test_a_builder_a_topology_and_a_function_can_be_referred_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

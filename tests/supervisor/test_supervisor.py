@@ -61,6 +61,7 @@ def test_the_application_runs_once_all_its_stream_threads_run(
     [
         (signal.SIGKILL, "SIGKILL, possibly out of memory"),
         (signal.SIGSEGV, "SIGSEGV"),
+        (0, "exit code 0, although it was not told to stop: does a function call os._exit?"),
         (42, "exit code 42"),
     ],
 )

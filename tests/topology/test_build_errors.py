@@ -8,6 +8,7 @@ test_processor_topology.py (InternalTopologyBuilder), test_dsl.py (operators). J
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,19 @@ Declare = Callable[[Any, Any], object]
 
 def one(*arguments: Any) -> Any:
     return arguments[0]
+
+
+async def later(*arguments: Any) -> Any:
+    return arguments[0]
+
+
+async def many(*arguments: Any) -> Any:
+    yield arguments[0]
+
+
+class Later:
+    async def __call__(self, *arguments: Any) -> Any:
+        return arguments[0]
 
 
 class Forget(Processor[Any, Any, Any, Any]):
@@ -69,6 +83,12 @@ REFUSED: list[tuple[Declare, str]] = [
     (lambda b, s: b.add_global_store(PLAIN, None, Forget), r"add_global_store\(\) needs the name of a topic"),
     (lambda b, s: b.add_global_store(PLAIN, "g", None), "state_update_supplier of KTABLE-SOURCE-.* must be a function"),
     # KStreamImpl
+    (lambda b, s: s.map(later), "KSTREAM-MAP-.*: mapper must be a plain function, got the async .*later"),
+    (lambda b, s: s.map_values(partial(later, 1)), "mapper must be a plain function, got the async"),
+    (lambda b, s: s.foreach(Later()), "must be a plain function, got the async"),
+    (lambda b, s: s.flat_map(many), "mapper must be a plain function, got the async"),
+    (lambda b, s: s.group_by_key().aggregate(dict, aggregator=later), "must be a plain function, got the async"),
+    (lambda b, s: s.to("out", partitioner=later), r"The partitioner of to\(\) must be a plain function"),
     (lambda b, s: s.filter_not(None), "KSTREAM-FILTER-.*: predicate must be a function, got None"),
     (lambda b, s: s.map("x"), "KSTREAM-MAP-.*: mapper must be a function, got 'x'"),
     (lambda b, s: s.flat_map(None, name="words"), "words: mapper must be a function"),

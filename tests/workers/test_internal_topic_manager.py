@@ -274,7 +274,7 @@ def test_an_internal_topic_of_the_wrong_width_is_named_with_what_to_do(applicati
     name = f"{application.id}-counts-changelog"
     application.admin.create_partitions([NewPartitions(name, 5)])[name].result(10)
     wait_for_partitions(application.admin, name, 5)
-    with pytest.raises(StreamsError, match=rf"{name} has invalid partitions: expected: 3; actual: 5.*--delete --topic"):
+    with pytest.raises(StreamsError, match=rf"{name} has invalid partitions: expected: 3; actual: 5.*`penstock reset"):
         application.make_ready()
 
 
