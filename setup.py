@@ -1,5 +1,7 @@
 """What setup.cfg cannot say: the compiled kernel, built where Cython and a C compiler are, and else left out."""
 
+from glob import glob
+
 from setuptools import Extension, setup
 
 try:
@@ -17,7 +19,8 @@ else:
             Extension(
                 f"penstock.kernel.{name}",
                 [f"kernel/{name}.pyx"],
-                depends=["kernel/buffers.h", "kernel/librdkafka.h", "kernel/delivery.h"],
+                # All of them are in the sdist too; the declarations where cimport looks for penstock.kernel.
+                depends=[f"kernel/{name}.pyx", *sorted(glob("penstock/kernel/*.pxd")), *sorted(glob("kernel/*.h"))],
                 extra_compile_args=["-O3"],
                 optional=True,
             )

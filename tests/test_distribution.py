@@ -1,0 +1,56 @@
+"""What users install: wheel and sdist, built in isolation and installed into empty environments."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.kernel import MODULES
+from tests.test_structure import ROOT
+
+#: Builds and installs as CI does; the first one on a machine downloads what pip has not cached.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+KERNEL = "import penstock.kernel as k; print(*(name for name in k.MODULES if getattr(k, name) is not None))"
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """Return a command's stdout. With the pinned versions, and without what this environment sets for Python."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PENSTOCK_"))}
+    environment |= {"PIP_CONSTRAINT": str(ROOT / "constraints.txt"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    ended = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Build both from the files of the repository alone: the wheel from the sdist, as ``python -m build`` does."""
+    source, made = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
+    names = run("git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", cwd=ROOT).split("\0")
+    there = [name for name in names if (ROOT / name).is_symlink() or (ROOT / name).is_file()]
+    subprocess.run(
+        ["tar", "--null", "--files-from", "-", "--create", "--file", source / "files.tar"],
+        cwd=ROOT,
+        input="\0".join(there).encode(),
+        check=True,
+    )
+    run("tar", "--extract", "--file", source / "files.tar", cwd=source)
+    run(sys.executable, "-m", "build", "--outdir", made, source, cwd=made)
+    (wheel,), (sdist,) = made.glob("*.whl"), made.glob("*.tar.gz")
+    return {"wheel": wheel, "sdist": sdist}
+
+
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+def test_it_works_in_an_empty_environment(distributions: dict[str, Path], kind: str, tmp_path: Path) -> None:
+    run(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
+    python = tmp_path / "venv" / "bin" / "python"
+    run(python, "-m", "pip", "install", distributions[kind], cwd=tmp_path)
+    assert run(python, "-m", "pip", "check", cwd=tmp_path) == "No broken requirements found.\n"
+    assert run(python, "-W", "error", "-c", "import penstock", cwd=tmp_path) == ""
+    assert run(python, "-c", KERNEL, cwd=tmp_path).split() == list(MODULES)
+    assert run(python.with_name("penstock"), "config", cwd=tmp_path).startswith("# Nothing is configured")
