@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 from importlib.metadata import version
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,11 @@ class PenstockGroup(click.Group):
             flush_log()
             print_text(f"Error: {error}", err=True)
             return ctx.exit(next(code for kind, code in EXIT_CODES if isinstance(error, kind)))
+        except OSError as error:
+            if error.filename is None:
+                raise
+            print_text(f"Error: {error.filename} cannot be used: {error.strerror}.", err=True)
+            return ctx.exit(ExitCode.FAILED)
 
 
 @click.group(
@@ -366,6 +372,8 @@ def main() -> None:
     this = sys.modules["__main__"]
     this.__file__ = this.__spec__ = None
     open_standard_streams()
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # what its encoding cannot say, as stderr does by itself
     try:
         with NamingShadows():
             cli(prog_name="penstock")

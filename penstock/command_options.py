@@ -11,8 +11,11 @@ from typing import Any
 
 import click
 
+from penstock.terminal import print_text
 from penstock.topology.durations import iso_8601_millis
 
+#: How many rows or records: up to what all counters take.
+LIMIT = click.IntRange(1, 2**31 - 1)
 _SHORT = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
 
@@ -48,7 +51,7 @@ def as_json(command: Callable[..., None]) -> Callable[..., None]:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON: indented for a terminal, one line for a program."""
-    click.echo(json.dumps(value, indent=2 if sys.stdout.isatty() else None, default=str))
+    print_text(json.dumps(value, indent=2 if sys.stdout.isatty() else None, default=str))
 
 
 class Duration(click.ParamType[int]):

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from penstock.command_options import Duration, as_json, configuration, examples, print_json
+from penstock.command_options import LIMIT, Duration, as_json, configuration, examples, print_json
 from penstock.dead_letters import Choice, DeadLetters, Letter, Replayed, check_names, shown, text
 from penstock.status_view import counted, show, table
 from penstock.supervisor.config_loader import load_config
@@ -55,7 +55,7 @@ def dlq() -> None:
 
 @dlq.command("list", epilog=examples("penstock dlq list", "penstock dlq list --source flights --since 2h --json"))
 @_chooses
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="How many, the last ones.")
+@click.option("--limit", type=LIMIT, default=100, show_default=True, help="How many, the last ones.")
 def list_letters(
     config_file: Path | None,
     assignments: tuple[str, ...],

@@ -13,6 +13,7 @@ import click
 from penstock.command_options import as_json, configuration, examples, print_json
 from penstock.running_application import NotRunningError, find
 from penstock.statestore.snapshot import (
+    MANIFEST_NAME,
     Snapshot,
     checkpoint_closed,
     complete,
@@ -27,6 +28,7 @@ from penstock.status_view import counted
 from penstock.supervisor.config_loader import load_config
 from penstock.supervisor.snapshots import SNAPSHOT_SECONDS, snapshot_name
 from penstock.supervisor.topology_gate import FACTS_FILE_NAME, application_directory
+from penstock.terminal import print_text
 from penstock.topology.errors import ConfigError
 from penstock.topology.streams_config import StreamsConfig
 
@@ -63,8 +65,6 @@ def create(
     """
     config = load_config(config_file, os.environ, assignments)
     config.require("application.id")
-    if name is not None and (name != Path(name).name or name in (".", "..")):
-        raise ConfigError(f"{name!r} cannot name a snapshot: it names a folder in {directory}.")
     try:
         with find(config) as running:
             arguments = {"directory": str(directory), **({"name": name} if name else {})}
@@ -114,14 +114,18 @@ def _locked(config: StreamsConfig) -> StateDirectory:
 @as_json
 def list_snapshots(directory: Path, json_output: bool) -> None:
     """List the complete snapshots in DIRECTORY, the oldest first."""
-    found = [(path, read_snapshot(path), size_bytes(path)) for path in snapshots_in(directory)]
+    found = [(path, snapshot, size_bytes(path)) for path, snapshot in snapshots_in(directory, _warn)]
     if json_output:
         print_json([_described(path, snapshot, size) for path, snapshot, size in found])
         return
     if not found:
         click.echo(f"There are no snapshots in {directory}. `penstock snapshot create {directory}` takes one.")
     for path, taken, size in found:
-        click.echo(f"{path.name}  {taken.application_id}  {_counts(taken)}, {size / MIB:.1f} MiB")
+        print_text(f"{path.name}  {taken.application_id}  {_counts(taken)}, {size / MIB:.1f} MiB")
+
+
+def _warn(text: str) -> None:
+    print_text(f"Warning: {text}", err=True)
 
 
 def _described(path: Path, taken: Snapshot, size: int) -> dict[str, Any]:
@@ -170,8 +174,8 @@ def restore(
     """
     config = load_config(config_file, os.environ, assignments)
     config.require("application.id")
-    newest = snapshots_in(path)[-1:]
-    path = newest[0] if newest else path
+    if not (path / MANIFEST_NAME).exists() and (found := snapshots_in(path, _warn)):
+        path = found[-1][0]
     taken = read_snapshot(path)
     if taken.application_id != config["application.id"]:
         raise ConfigError(

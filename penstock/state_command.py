@@ -6,14 +6,14 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 import click
 
-from penstock.command_options import as_json, configuration, examples, print_json
+from penstock.command_options import LIMIT, as_json, configuration, examples, print_json
 from penstock.running_application import NotRunningError, RunningApplication, find
 from penstock.status_view import number, show, state_text, table
 from penstock.supervisor.config_loader import load_config
@@ -24,6 +24,8 @@ Row = dict[str, Any]
 #: How long to wait for tasks that move, and how often to look.
 SETTLED_SECONDS = 10.0
 LOOK_SECONDS = 0.2
+#: Rows of one table; a longer list is several tables.
+TABLE_ROWS = 1_000
 
 
 class State(Protocol):
@@ -192,7 +194,7 @@ def _ranged(command: Callable[..., None]) -> Callable[..., None]:
 )
 @click.argument("store")
 @_ranged
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="How many rows at most.")
+@click.option("--limit", type=LIMIT, default=100, show_default=True, help="How many rows at most.")
 @_of_a_store
 @as_json
 def show_range(
@@ -207,9 +209,10 @@ def show_range(
 ) -> None:
     """Show rows in the order of their keys' bytes, task after task."""
     with _state(config_file, assignments, topology) as found:
-        rows = list(itertools.islice(found.rows(store, key_from, key_to), limit + 1))
-    _show_rows(rows[:limit], json_output)
-    if len(rows) > limit:
+        rows = found.rows(store, key_from, key_to)
+        _show_rows(itertools.islice(rows, limit), json_output)
+        has_more = next(rows, None) is not None
+    if has_more:
         click.echo(f"There are more than {limit} rows: --limit shows more, `penstock state export` all.", err=True)
 
 
@@ -230,23 +233,28 @@ def export(
     count = 0
     with _state(config_file, assignments, topology) as found:
         for row in found.rows(store, key_from, key_to):
-            click.echo(json.dumps(row))
+            print_text(json.dumps(row))
             count += 1
     click.echo(f"{count:,} rows", err=True)
 
 
-def _show_rows(rows: list[Row], json_output: bool) -> None:
+def _show_rows(rows: Iterable[Row], json_output: bool) -> None:
+    """Print rows as they come: lines of JSON, or tables of so many that memory has no part in it."""
     if json_output:
         for row in rows:
-            click.echo(json.dumps(row))
-    elif rows:
-        columns = [name for name in ("key", "start", "end", "value", "timestamp", "task_id") if name in rows[0]]
-        view = table(
-            *(_HEADINGS.get(name, name) for name in columns), left=("key", "timestamp", "task", "start", "end")
-        )
-        for row in rows:
-            view.add_row(*(_cell(name, row[name]) for name in columns))
-        show(view)
+            print_text(json.dumps(row))
+        return
+    following = iter(rows)
+    while shown := list(itertools.islice(following, TABLE_ROWS)):
+        _show_table(shown)
+
+
+def _show_table(rows: list[Row]) -> None:
+    columns = [name for name in ("key", "start", "end", "value", "timestamp", "task_id") if name in rows[0]]
+    view = table(*(_HEADINGS.get(name, name) for name in columns), left=("key", "timestamp", "task", "start", "end"))
+    for row in rows:
+        view.add_row(*(_cell(name, row[name]) for name in columns))
+    show(view)
 
 
 _HEADINGS = {"task_id": "task"}

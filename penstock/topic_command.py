@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from penstock.command_options import Duration, as_json, configuration, examples, print_json
+from penstock.command_options import LIMIT, Duration, as_json, configuration, examples, print_json
 from penstock.status_view import counted, number, show, table
 from penstock.supervisor.config_loader import load_config
 from penstock.terminal import is_stdout_read, print_line, until_stdout_closes
@@ -188,7 +188,7 @@ def _write_lines(lines: Iterable[bytes], writer: TopicWriter, name: str, serdes:
 @click.argument("name", metavar="TOPIC")
 @click.option("-f", "--follow", is_flag=True, help="Go on with new records, until Ctrl-C.")
 @click.option("--since", type=Duration(), metavar="TIME", help="Only records of the last so long, e.g. 2h.")
-@click.option("--limit", type=click.IntRange(min=1), help="How many records at most.")
+@click.option("--limit", type=LIMIT, help="How many records at most.")
 @_with_serdes
 @as_json
 def consume(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -31,6 +32,9 @@ MANIFEST_VERSION = 1
 TOPOLOGY_NAME = "topology.json"
 #: Behind the name of a snapshot that is not complete.
 PARTIAL = ".partial"
+
+#: What file systems take.
+NAME_BYTES_MAX = 255
 
 #: Changelog offsets by store, None for a store without one, by task.
 Offsets = Mapping[str, Mapping[str, int | None]]
@@ -69,12 +73,13 @@ def checkpoint_stores(stores: Mapping[str, Any], directory: Path) -> dict[str, i
 def new_snapshot(directory: Path, name: str) -> Iterator[Path]:
     """Yield the directory to fill, which gets its name when the block ends, or is deleted if it fails.
 
-    Raises ConfigError if the name is taken or the directory cannot be made.
+    Raises ConfigError for a name that is taken or is none of a folder, and if the directory cannot be made.
     """
+    _check_name(directory, name)
     final, partial = directory / name, directory / (name + PARTIAL)
-    if final.exists():
-        raise ConfigError(f"The snapshot {final} exists already: choose another name, or delete it.")
     try:
+        if final.exists():
+            raise ConfigError(f"The snapshot {final} exists already: choose another name, or delete it.")
         shutil.rmtree(partial, ignore_errors=True)  # of one that was killed
         partial.mkdir(parents=True)
     except OSError as error:
@@ -87,6 +92,15 @@ def new_snapshot(directory: Path, name: str) -> Iterator[Path]:
         raise
 
 
+def _check_name(directory: Path, name: str) -> None:
+    if name != Path(name).name or name in (".", "..") or not name.isprintable():
+        raise ConfigError(f"{name!r} cannot name a snapshot: it names a folder in {directory}.")
+    if name.endswith(PARTIAL):
+        raise ConfigError(f"{name!r} cannot name a snapshot: {PARTIAL} stands for one that is not complete.")
+    if len(os.fsencode(name + PARTIAL)) > NAME_BYTES_MAX:
+        raise ConfigError(f"{name[:20]}… cannot name a snapshot: it is too long for the name of a folder.")
+
+
 def complete(path: Path, snapshot: Snapshot, topology: Path) -> None:
     """Write what a snapshot says of itself. topology: the description in the state directory, copied if it is there."""
     if topology.exists():
@@ -97,32 +111,58 @@ def complete(path: Path, snapshot: Snapshot, topology: Path) -> None:
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """Return what a snapshot says of itself; raises ConfigError if it is none, or of a newer Penstock."""
+    """Return what a snapshot says of itself; raises ConfigError if it is none, is damaged, or of a newer Penstock."""
     try:
         values = json.loads((path / MANIFEST_NAME).read_text(encoding="utf-8"))
-        if values.pop("version") != MANIFEST_VERSION:
-            raise ValueError("it is of another version of Penstock")
-        snapshot = Snapshot(**values)
-        for task in snapshot.tasks:
-            TaskId.parse(task)
-    except FileNotFoundError:
+        return _checked(values)
+    except (FileNotFoundError, NotADirectoryError):
         raise ConfigError(
             f"{path} is no snapshot: it has no {MANIFEST_NAME}. `penstock snapshot list` shows all."
         ) from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"The snapshot {path} cannot be read: {error}.") from error
-    return snapshot
 
 
-def snapshots_in(directory: Path) -> list[Path]:
-    """Return the complete snapshots in a directory, the oldest first."""
-    found = [path.parent for path in directory.glob(f"*/{MANIFEST_NAME}") if not path.parent.name.endswith(PARTIAL)]
-    return sorted(found, key=lambda path: (read_snapshot(path).time_ms, path.name))
+def _checked(values: Any) -> Snapshot:
+    """Return what a manifest says; raises ValueError."""
+    match values:
+        case {
+            "version": version,
+            "application_id": str(application_id),
+            "time_ms": int(time_ms),
+            "penstock_version": str(penstock_version),
+            "tasks": dict(tasks),
+        }:
+            if version != MANIFEST_VERSION:
+                raise ValueError("it is of another version of Penstock")
+        case _:
+            raise ValueError(f"its {MANIFEST_NAME} is damaged")
+    for task, stores in tasks.items():
+        if str(TaskId.parse(task)) != task or not isinstance(stores, dict):
+            raise ValueError(f"its {MANIFEST_NAME} is damaged at task {task}")
+        if not all(isinstance(offset, int | None) for offset in stores.values()):
+            raise ValueError(f"its {MANIFEST_NAME} has offsets of task {task} that are none")
+    return Snapshot(application_id, time_ms, penstock_version, tasks)
+
+
+def snapshots_in(directory: Path, report: Callable[[str], None]) -> list[tuple[Path, Snapshot]]:
+    """Return the complete snapshots in a directory, the oldest first.
+
+    report: called with what is wrong with each one that cannot be read; the others are of use nevertheless.
+    """
+    found = []
+    for path in sorted(each.parent for each in directory.glob(f"*/{MANIFEST_NAME}")):
+        if not path.name.endswith(PARTIAL):
+            try:
+                found.append((path, read_snapshot(path)))
+            except ConfigError as error:
+                report(str(error))
+    return sorted(found, key=lambda each: (each[1].time_ms, each[0].name))
 
 
 def size_bytes(path: Path) -> int:
     """Return the size of all files in a directory; hard links count in full."""
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    return sum(found.st_size for file in path.rglob("*") if stat.S_ISREG((found := file.lstat()).st_mode))
 
 
 def checkpoint_closed(state: StateDirectory, path: Path) -> dict[str, dict[str, int | None]]:
@@ -152,9 +192,11 @@ def restore(path: Path, state: StateDirectory, force: bool, say: Callable[[str],
     """Copy the tasks of a snapshot into a state directory, whose application the caller has locked; return them.
 
     Files that RocksDB never changes are linked where that is possible. force: replace the state of tasks that is there.
-    say: is told of each task. Raises ConfigError for state that is there, ProcessorStateError if the disk is full.
+    say: is told of each task. Raises ConfigError for state that is there and for a snapshot that is not whole, before
+    anything is changed; ProcessorStateError if the disk is full.
     """
     snapshot = read_snapshot(path)
+    _check_files(path, snapshot)
     there = {str(task) for task in state.tasks_on_disk()} & snapshot.tasks.keys()
     if there and not force:
         raise ConfigError(
@@ -172,6 +214,21 @@ def restore(path: Path, state: StateDirectory, force: bool, say: Callable[[str],
     except OSError as error:
         raise ProcessorStateError(f"The snapshot {path} cannot be copied into {state.path}: {error}") from error
     return sorted(snapshot.tasks)
+
+
+def _check_files(path: Path, snapshot: Snapshot) -> None:
+    """Raise ConfigError unless a snapshot has all its tasks, and nothing but folders and files of its own."""
+    for task in snapshot.tasks:
+        if not (path / task).is_dir():
+            raise ConfigError(f"The snapshot {path} is not whole: it has no folder of task {task}. Copy it again.")
+    for file in path.rglob("*"):
+        mode = file.lstat().st_mode
+        if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
+            kind = "a symbolic link" if stat.S_ISLNK(mode) else "no file"
+            raise ConfigError(
+                f"The snapshot {path} is not one that Penstock has made: {file.relative_to(path)} is {kind}. Copy it "
+                "again, with its files in place of links."
+            )
 
 
 def _link_or_copy(source: str, target: str) -> str:

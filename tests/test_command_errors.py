@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from click.testing import CliRunner
 from penstock.cli import cli
 from penstock.supervisor.control_socket import SOCKET_NAME
 
+ROOT = Path(__file__).resolve().parent.parent
 NOT_RUNNING, FAILED, USAGE = 3, 1, 2
 #: Of a running application.
 ASKING = ("status", "top", "lag", "pause", "resume", "threads add", "threads remove", "threads restart 1")
@@ -62,3 +66,49 @@ def test_a_configuration_file_that_is_not_there_says_who_names_it(tmp_path: Path
     result = CliRunner().invoke(cli, ["status", "--config", str(tmp_path / "none.toml")], prog_name="penstock")
     assert result.exit_code == USAGE
     assert "--config, or PENSTOCK_CONFIG, names it" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "snapshot list LONG",
+        "snapshot create LONG -c application.id=app -c state.dir=STATE",
+        "snapshot restore LONG -c application.id=app -c state.dir=STATE",
+        "state list -c application.id=app -c state.dir=LONG",
+        "status -c application.id=app -c state.dir=LONG",
+        "status --config LONG",
+        "plan app:topology -c application.id=app -c state.dir=LONG -c bootstrap.servers=localhost:1",
+        "topic produce words LONG -c bootstrap.servers=localhost:1",
+        "broker status --directory LONG",
+        "broker start --directory LONG",
+        "broker logs --directory LONG",
+    ],
+)
+def test_a_name_that_no_file_system_takes_is_no_bug(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = command.replace("LONG", str(tmp_path / ("x" * 300))).replace("STATE", str(tmp_path)).split()
+    result = CliRunner(env={"PENSTOCK_CONFIG": None}).invoke(cli, words, prog_name="penstock")
+    assert isinstance(result.exception, SystemExit | None), (result.exception, result.output)
+    assert result.exit_code in (0, FAILED, USAGE, NOT_RUNNING), result.output
+
+
+@pytest.mark.parametrize("command", ["state range counts", "dlq list", "topic consume words"])
+def test_a_limit_that_nothing_reaches_is_a_wrong_command_line(command: str) -> None:
+    result = CliRunner().invoke(cli, [*command.split(), "--limit", "9" * 20], prog_name="penstock")
+    assert result.exit_code == USAGE
+    assert "--limit" in result.stderr
+
+
+def test_text_that_the_encoding_of_stdout_cannot_say_is_spelled(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock.cli", "config", "-c", f"state.dir={tmp_path}/☃"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONIOENCODING": "latin-1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "\\u2603" in done.stdout

@@ -20,8 +20,8 @@ from .waiting import eventually
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Sets a title, moves the cursor, rings, turns text around, and is markup for rich.
-NASTY = "\u001b]0;title\u0007\u009b2J\r\u202e[bold]x[/]:smile:"
-SPELLED = "\\u001b]0;title\\u0007\\u009b2J\\u000d\\u202e[bold]x[/]:smile:"
+NASTY = "\u001b]0;title\u0007\u007f\u009b2J\r\u202e[bold]x[/]:smile:"
+SPELLED = "\\u001b]0;title\\u0007\\u007f\\u009b2J\\u000d\\u202e[bold]x[/]:smile:"
 #: What rich sends to a terminal: colours, and nothing else.
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 APP = """\

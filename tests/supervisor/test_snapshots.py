@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -64,6 +65,84 @@ def test_a_checkpoint_has_what_was_committed_and_goes_its_own_way(tmp_path: Path
     assert linked
 
 
+WHOLE = {"version": 1, "application_id": "app", "time_ms": 5, "penstock_version": "1", "tasks": {"0_1": {"counts": 7}}}
+WRONG: list[dict[str, Any]] = [
+    {"version": 2},
+    {"time_ms": "soon"},
+    {"time_ms": None},
+    {"application_id": 1},
+    {"tasks": []},
+    {"tasks": {"../..": {}}},
+    {"tasks": {"0_1": []}},
+    {"tasks": {"0_1": {"counts": "7"}}},
+]
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        "",
+        "[]",
+        "null",
+        "\xff",
+        "[" * 100_000,
+        *(json.dumps(WHOLE | wrong) for wrong in WRONG),
+        json.dumps({name: value for name, value in WHOLE.items() if name != "tasks"}),
+    ],
+    ids=lambda manifest: manifest[:90],
+)
+def test_a_damaged_snapshot_is_named_and_the_others_are_listed_and_restored(
+    tmp_path: Path, closed: Path, manifest: str
+) -> None:
+    backup = tmp_path / "backup"
+    assert run("create", str(backup), *options(closed), "--name", "whole").exit_code == 0
+    (backup / "damaged").mkdir()
+    (backup / "damaged" / MANIFEST_NAME).write_bytes(manifest.encode("latin-1"))
+    listed = run("list", str(backup), "--json")
+    assert (listed.exit_code, [Path(row["path"]).name for row in json.loads(listed.stdout)]) == (0, ["whole"])
+    assert f"Warning: The snapshot {backup / 'damaged'} cannot be read: " in listed.stderr
+    one = run("restore", str(backup / "damaged"), *options(tmp_path / "new"))
+    assert one.exit_code == ExitCode.USAGE
+    assert f"Error: The snapshot {backup / 'damaged'} cannot be read: " in one.stderr
+    newest = run("restore", str(backup), *options(tmp_path / "new"))
+    assert newest.exit_code == 0, newest.output
+    assert restored(tmp_path / "new") == (b"committed", 7)
+
+
+@pytest.mark.parametrize("name", ["a.partial", ".", "..", "a/b", "", "x" * 300, "☃" * 90, "a\nb", "a\0b"])
+def test_a_name_that_is_none_of_a_snapshot_is_refused(tmp_path: Path, closed: Path, name: str) -> None:
+    result = run("create", str(tmp_path / "backup"), *options(closed), f"--name={name}")
+    if name:
+        assert result.exit_code == ExitCode.USAGE, result.output
+        assert "cannot name a snapshot" in result.stderr
+        assert not (tmp_path / "backup").exists()
+
+
+@pytest.mark.parametrize("what", ["link to a file", "link to a folder", "pipe", "missing task"])
+def test_a_snapshot_that_is_not_whole_or_leads_elsewhere_changes_nothing(
+    tmp_path: Path, closed: Path, what: str
+) -> None:
+    assert run("create", str(tmp_path / "backup"), *options(closed), "--name", "one").exit_code == 0
+    task = tmp_path / "backup" / "one" / "0_1"
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "key").write_text("secret")
+    if what == "link to a file":
+        (task / "stores" / "counts" / "extra").symlink_to(secret / "key")
+    elif what == "link to a folder":
+        (task / "stores" / "extra").symlink_to(secret)
+    elif what == "pipe":
+        os.mkfifo(task / "extra")
+    else:
+        shutil.rmtree(task)
+    result = run("restore", str(tmp_path / "backup"), *options(closed), "--force")
+    assert result.exit_code == ExitCode.USAGE, result.output
+    assert f"The snapshot {tmp_path / 'backup' / 'one'} is not " in result.stderr
+    assert restored(closed) == (b"committed", 7), "the state that is there"
+    listed = json.loads(run("list", str(tmp_path / "backup"), "--json").stdout)
+    assert len(listed) == 1, "its size can be told"
+
+
 def test_of_a_closed_application_and_back(tmp_path: Path, closed: Path) -> None:
     made = run("create", str(tmp_path / "backup"), *options(closed), "--name", "one", "--json")
     assert made.exit_code == 0, made.output
@@ -99,7 +178,7 @@ def test_state_that_is_there_is_replaced_by_force_only(tmp_path: Path, closed: P
 def test_mistakes_are_told(tmp_path: Path, closed: Path) -> None:
     backup = str(tmp_path / "backup")
     assert "There is nothing to take a snapshot of" in run("create", backup, *options(tmp_path / "empty")).output
-    assert not snapshots_in(tmp_path / "backup")
+    assert not snapshots_in(tmp_path / "backup", pytest.fail)
     run("create", backup, *options(closed), "--name", "one")
     assert "exists already" in run("create", backup, *options(closed), "--name", "one").output
     assert "cannot name a snapshot" in run("create", backup, *options(closed), "--name", "../one").output
@@ -182,7 +261,7 @@ def test_another_machine_replays_only_what_came_behind_the_snapshot(counting: Co
         assert made.exit_code == 0, made.output
         counting.produce(1)
         counting.wait_for_all_counts()
-    (path,) = snapshots_in(tmp_path / "backup")
+    ((path, _),) = snapshots_in(tmp_path / "backup", pytest.fail)
     taken = read_snapshot(path).tasks
     assert len(taken) == PARTITIONS
     shutil.rmtree(Path(str(counting.config["state.dir"])))
