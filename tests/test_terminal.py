@@ -100,7 +100,6 @@ def on_a_terminal(stage: Stage, *arguments: str) -> str:
         "dlq list --json",
         "topic consume SOURCE --value-serde string",
         "topic consume SOURCE --value-serde string --json",
-        "topic consume SOURCE --value-serde uuid",
         "status",
         "top -n 1",
     ],
