@@ -13,7 +13,7 @@ FIVE_MINUTES = 300.0
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_the_pages_lead_from_an_empty_folder_to_counts_that_change(tmp_path: Path) -> None:
     with reader(tmp_path, Path(sys.executable).resolve()) as new_user:
         assert new_user.follow(ROOT / "README.md") < FIVE_MINUTES

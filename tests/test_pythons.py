@@ -48,7 +48,7 @@ print(*(getattr(penstock.kernel, name) is not None for name in penstock.kernel.M
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(not PYTHONS, reason=f"this machine has no other Python from {'.'.join(map(str, OLDEST))} on")
 @pytest.mark.parametrize("version", sorted(PYTHONS))
 def test_the_first_app_runs_with_another_python(version: str, tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
-"""In which order tasks are kept, and dealt out, so that nobody ends up with one sub-topology alone.
+"""The order in which tasks are kept and dealt out, to give each member tasks of all sub-topologies.
 
-Sub-topologies differ in how much work a record is, and how many there are: the processes that have all tasks of the
-heaviest one do nearly all the work. Kafka Streams goes by task id: it lets members keep the first tasks, which are
-those of the first sub-topology.
+Sub-topologies differ in load: a process with all tasks of the heaviest one does nearly all the work. Kafka Streams
+orders tasks by id. Its members keep the first ones, and a new member gets all tasks of the last sub-topology.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from penstock.topology.records import TaskId
 
 
 def interleaved(tasks: Collection[TaskId], owner: int = 0) -> list[TaskId]:
-    """Return tasks so ordered that the first n, for every n, have their share of each sub-topology.
+    """Return tasks in an order of which every prefix has its share of each sub-topology.
 
-    owner: the number of whoever keeps the first ones. What is left over by equal owners is of different sub-topologies.
+    owner: number of the member that keeps the first ones; equal members then give tasks of different sub-topologies.
     """
     by_subtopology: dict[int, list[TaskId]] = defaultdict(list)
     for task in sorted(tasks):
@@ -30,7 +29,7 @@ def interleaved(tasks: Collection[TaskId], owner: int = 0) -> list[TaskId]:
 
 
 class Remaining:
-    """Tasks that are still to be dealt out, of all tasks; the rest is dealt out already."""
+    """Tasks without a member. all_tasks: these and the ones that have one."""
 
     def __init__(self, remaining: Collection[TaskId], all_tasks: Collection[TaskId]) -> None:
         self._totals = Counter(task.subtopology for task in all_tasks)
@@ -38,12 +37,12 @@ class Remaining:
         for task in sorted(remaining, reverse=True):
             self._by_subtopology[task.subtopology].append(task)
 
-    def take(self, company: Collection[TaskId]) -> TaskId:
-        """Remove and return the first task of that sub-topology of which the company has the smallest share.
+    def take(self, received: Collection[TaskId]) -> TaskId:
+        """Remove and return the first task of the sub-topology of which the receiver has the smallest share.
 
-        company: what the receiver has already. Raises ValueError if nothing is left.
+        received: the receiver's tasks. Raises ValueError if no task is left.
         """
-        count = Counter(task.subtopology for task in company)
+        count = Counter(task.subtopology for task in received)
         chosen = min(sorted(self._by_subtopology), key=lambda number: count[number] / self._totals[number])
         siblings = self._by_subtopology[chosen]
         task = siblings.pop()

@@ -98,7 +98,7 @@ def _assign_stateless(clients: Clients, tasks: set[TaskId]) -> None:
 
 
 def _previous_active_tasks(clients: Clients, tasks: Set[TaskId]) -> list[TaskId]:
-    """Return what the clients had, so that what each keeps, and what moves to a new one, is of all sub-topologies."""
+    """Return the clients' previous tasks, in an order that lets each client keep some of each sub-topology."""
     return [
         task
         for number, client in enumerate(clients.values())

@@ -17,9 +17,9 @@ def assign_tasks_to_threads(
 ) -> dict[str, list[TaskId]]:
     """Deal tasks out to the client's consumers, evenly; each to the consumer that had it if that can be.
 
-    Kafka Streams does the latter for stateful ones only. What a consumer keeps, and what one without enough gets, has
-    some of each sub-topology. thread_load: how many tasks each consumer has from earlier calls; changed here. Returns
-    tasks by consumer, for all consumers.
+    Kafka Streams does the latter for stateful ones only. Each consumer keeps, or gets, its share of each sub-topology.
+    thread_load: how many tasks each consumer has from earlier calls; changed here. Returns tasks by consumer, for all
+    consumers.
     """
     consumers = sorted(client.consumers)
     load = {consumer: thread_load.get(consumer, 0) for consumer in consumers}
@@ -53,7 +53,7 @@ def assign_tasks_to_threads(
 
 
 def _previous_tasks(client: ClientState, consumer: str, number: int, tasks: Set[TaskId]) -> list[TaskId]:
-    """Return those of the tasks that the consumer had: the ones that run first, since they are worth most there."""
+    """Return which of the tasks the consumer had. Running ones come first: moving them would cost the most."""
     previous = client.previous_tasks.get(consumer, set()) & tasks
     running = {task for task in previous if client.lags.get(task, LATEST_OFFSET) == LATEST_OFFSET}
     return [*interleaved(running, number), *interleaved(previous - running, number)]
