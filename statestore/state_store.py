@@ -30,8 +30,7 @@ class StateStore:
         self.task = task
         self.name = builder.name
         self.rows = rows
-        #: Whether the store keeps its rows and its offset on disk.
-        self.persistent = rows.persistent
+        self._persistent = rows.persistent  # asked for of a closed store too, whose rows are gone
         #: What serdes are told as topic, and where the changes go.
         self.changelog_topic = task.internal_topic(f"{builder.name}-changelog")
 
@@ -90,6 +89,11 @@ class StateStore:
     def restored_rows(self, messages: Sequence[Message]) -> Iterable[RawRow]:
         """Return the rows that changelog records stand for."""
         return plain_rows(messages)
+
+    @property
+    def persistent(self) -> bool:
+        """Whether the store keeps its rows and its offset on disk."""
+        return self._persistent
 
     def persist(self, beside_writes: bool = False) -> None:
         """Make what was committed survive a SIGKILL. See BytesStore.persist."""
