@@ -59,7 +59,10 @@ LAZY_COMMANDS: Mapping[str, tuple[str, str]] = {
         "Carry an application's state and offsets from the local engine to Spark, or back.",
     ),
     "lag": ("penstock.status_command:lag", "Show which input partitions are behind, the farthest first."),
-    "pause": ("penstock.threads_command:pause", "Stop processing; the application stays in its group (KIP-834)."),
+    "pause": (
+        "penstock.threads_command:pause",
+        "Stop processing until resume or the next start; the application stays in its group (KIP-834).",
+    ),
     "plan": (
         "penstock.plan_command:plan",
         "Compare a topology with what the application runs and its state is from; nothing is changed.",

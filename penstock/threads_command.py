@@ -104,7 +104,7 @@ def pause(config_file: Path | None, assignments: tuple[str, ...], json_output: b
     """Stop processing until resume or the next start; the application stays in its group (KIP-834)."""
     with application(config_file, assignments) as running:
         done = running.ask("pause")
-    text = "Paused until `penstock resume` or the next start: nothing is processed. The application stays in its group."
+    text = "Paused: nothing is processed until `penstock resume` or the next start; the application stays in its group."
     _say(done, json_output, text)
 
 
