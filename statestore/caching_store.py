@@ -256,6 +256,8 @@ class CachingStore(StateStore):
     def close(self) -> None:
         """See StateStore.close."""
         self._cache.close()
+        for name in ("get", "fetch", "put", "put_held"):  # what is called from now on finds the closed rows
+            vars(self).pop(name, None)
         super().close()
 
 

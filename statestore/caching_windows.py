@@ -96,6 +96,11 @@ class CachingSegments(CachingStore):
         self._cached.clear()
         super().restore(messages, next_offset)
 
+    def close(self) -> None:
+        """See StateStore.close."""
+        self._cached.clear()
+        super().close()
+
 
 class CachingWindowStore(CachingSegments, WindowStore):
     """A window store behind a record cache. fetch, put and put_held are closures over the cache's dicts."""
@@ -197,7 +202,7 @@ class CachingWindowStore(CachingSegments, WindowStore):
             else:
                 put_row(segment + log_key, row)
 
-    def fetch_range(self, key: Any, time_from: int, time_to: int) -> Sequence[tuple[int, Any]]:
+    def fetch_range(self, key: Any, time_from: int, time_to: int) -> Rows[tuple[int, Any]]:
         """See WindowStore.fetch_range."""
         record_key = self.serdes.cache_key(key)
         rows = self._key_values((record_key, time_from), (record_key, time_to + 1))
@@ -249,7 +254,7 @@ class CachingSessionStore(CachingSegments, SessionStore):
         rows = self._key_rows(self._row_key(low[0]), low[1], LONG_MAX)
         return [((low[0], end, start), from_row(data)) for end, start, data in rows]
 
-    def find_sessions(self, key: Any, earliest_end: int, latest_start: int) -> Sequence[tuple[Windowed, Any]]:
+    def find_sessions(self, key: Any, earliest_end: int, latest_start: int) -> Rows[tuple[Windowed, Any]]:
         """See SessionStore.find_sessions."""
         record_key = self.serdes.cache_key(key)
         rows = self._key_values((record_key, earliest_end), None)

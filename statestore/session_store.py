@@ -91,7 +91,7 @@ class SessionStore(StateStore):
         """Return the aggregate of a serialized key's session."""
         return self.values.decode(self.segments.get(key + _pack(end, start), end))
 
-    def find_sessions(self, key: Any, earliest_end: int, latest_start: int) -> Sequence[tuple[Windowed, Any]]:
+    def find_sessions(self, key: Any, earliest_end: int, latest_start: int) -> Rows[tuple[Windowed, Any]]:
         """Return (session, aggregate) of a key's sessions with end >= earliest_end and start <= latest_start.
 
         They come by end, then by start.
@@ -122,7 +122,7 @@ class SessionStore(StateStore):
         hidden_too = self.builder.time_ordered and self.builder.backend is not StoreBackend.IN_MEMORY
         return StoreIterator(self._decoded(self._scan(earliest_end, latest_end, False, hidden_too)))
 
-    def fetch(self, key: Any) -> Sequence[tuple[Windowed, Any]]:
+    def fetch(self, key: Any) -> Rows[tuple[Windowed, Any]]:
         """Return (session, aggregate) of all sessions of a key."""
         return self.find_sessions(key, 0, LONG_MAX)
 

@@ -107,7 +107,7 @@ class WindowStore(StateStore):
         """Return the value of a serialized key's window."""
         return self.values.decode(self.segments.get(key + _pack(time, self._sequence), time))
 
-    def fetch_range(self, key: Any, time_from: int, time_to: int) -> Sequence[tuple[int, Any]]:
+    def fetch_range(self, key: Any, time_from: int, time_to: int) -> Rows[tuple[int, Any]]:
         """Return (window start, value) of a key's windows that start from time_from to time_to, earliest first."""
         decode = self.values.decode
         found = self._key_rows(self._encode_key(key), time_from, time_to)

@@ -14,6 +14,7 @@ from .compiled_sink import compile_sink
 from .compiled_source import CompiledSource, StampedRecord
 from .error_handling import ErrorHandling, raise_noted
 from .errors import ConfigError, StreamsError
+from .exception_handlers import DEAD_LETTER_TOPIC
 from .fusion import Fusion
 from .operators.operator import NodeContext
 from .processor_topology import Node, ProcessorNode, ProcessorTopology, SinkNode, SourceNode
@@ -136,7 +137,8 @@ class _Compiler:
 
     def fusion(self) -> Fusion:
         nodes = self.topology.nodes.values()
-        keeps_messages = any(
+        # A dead letter about a failure behind a flush has the key and value of the record that was put last.
+        keeps_messages = self.task.config.get(DEAD_LETTER_TOPIC) is not None or any(
             node.operator.reads_record_metadata
             if isinstance(node, ProcessorNode)
             else isinstance(node, SinkNode) and not isinstance(node.topic, str)

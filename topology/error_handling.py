@@ -107,6 +107,9 @@ class ErrorHandling:
             what += f", topic={message.topic()}, partition={message.partition()}, offset={message.offset()}"
         if not isinstance(error, Exception):
             raise_noted(error, what)
+        if name is not None and not isinstance(error, UNHANDLED):
+            context = self._context(name, message, self.task.timestamp, self.task.headers)
+            self._send_dead_letters(name, error, self.processing(context, None, error))
         raise ProcessorStateError(f"{what}: {_text(error)}") from error
 
     def raise_extraction_failure(self, name: str, message: Message, error: BaseException) -> NoReturn:

@@ -179,3 +179,21 @@ def test_a_held_record_whose_sink_fails_takes_no_other_record_with_it(start: Any
     flow.pipe("in", "k", "v", 0).pipe("in", "j", "w", 10).pipe("in", "i", "x", 20)
     assert letters(flow) == [(b"k", b"v", "in", b"0")]
     assert flow.read() == [("j", "w", 10)]
+
+
+@pytest.mark.parametrize("handler", ["log_and_fail", "log_and_continue"])
+@pytest.mark.parametrize("cache_bytes", [0, 10_485_760])
+def test_a_failure_behind_a_table_has_the_letter_of_the_record_that_was_put(
+    start: Any, text: Options, handler: str, cache_bytes: int
+) -> None:
+    def declare(builder: Any) -> None:
+        builder.table("in", store="rows", **text).map_values(fails).to_stream().to("out")
+
+    config = {**DEAD, "processing.exception.handler": handler, "statestore.cache.max.bytes": cache_bytes}
+    flow = start(declare, config)
+    if handler == "log_and_fail":
+        with pytest.raises(StreamsError, match=r"topic=in, partition=0, offset=0.*ValueError: bad v"):
+            flow.pipe("in", "k", "v")
+    else:
+        flow.pipe("in", "k", "v")
+    assert letters(flow) == [(b"k", b"v", "in", b"0")]
