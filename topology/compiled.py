@@ -115,6 +115,8 @@ class _Compiler:
         self.contexts: dict[str, NodeContext] = {}
         self.sources: dict[str, CompiledSource] = {}
         self.shared: dict[Any, Any] = {}
+        nodes = topology.nodes.values()
+        self.patterns = [(n.pattern, n) for n in nodes if isinstance(n, SourceNode) and n.pattern is not None]
 
     def compile(self) -> CompiledTopology:
         for node in reversed(tuple(self.topology.nodes.values())):
@@ -164,10 +166,8 @@ class _Compiler:
         return CompiledSource(node, topic, self.task, forward, self.errors, fusion)
 
     def compile_matching(self, topic: str, fusion: Fusion | None) -> CompiledSource | None:
-        for node in self.topology.nodes.values():
-            if isinstance(node, SourceNode) and node.pattern is not None and node.pattern.fullmatch(topic):
-                return self.compile_topic(node, topic, fusion)
-        return None
+        node = next((node for pattern, node in self.patterns if pattern.fullmatch(topic)), None)
+        return None if node is None else self.compile_topic(node, topic, fusion)
 
     def compile_processor(self, node: ProcessorNode) -> Process:
         children = {child: self.closures[child] for child in node.children}
