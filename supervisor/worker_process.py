@@ -224,9 +224,23 @@ def _handle_signals(control: PipeControl) -> None:
     for number in HANDLED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda _number, _frame: control.shut_down())
-    # A process that the user's code forks is ended with SIGTERM, e.g. by multiprocessing.
-    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    os.register_at_fork(before=_hold_sigterm, after_in_parent=_let_sigterm_in, after_in_child=_end_at_sigterm)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED_SIGNALS)
+
+
+def _hold_sigterm() -> None:
+    """Before a fork: Python forgets a signal that arrives before the new process has its own handler."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _let_sigterm_in() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+def _end_at_sigterm() -> None:
+    """In a process that the user's code has forked, e.g. one of a pool: multiprocessing ends it with SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _let_sigterm_in()
 
 
 def _die_with(supervisor_pid: int) -> None:

@@ -233,10 +233,11 @@ def test_children_of_a_process_log_and_end_too(tmp_path: Path) -> None:
             work(3)
             for child in children:
                 child.join()
-            waiting = fork.Process(target=fork.Event().wait)
-            waiting.start()
-            waiting.terminate()
-            waiting.join()
+            for _ in range(20):
+                waiting = fork.Process(target=fork.Event().wait)
+                waiting.start()
+                waiting.terminate()  # before it has begun
+                waiting.join()
             raise KeyError("enough")
     """
     _, log = logged(tmp_path, module, "plain")
