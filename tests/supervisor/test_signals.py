@@ -90,7 +90,7 @@ def test_nohup_stays_nohup(running: App) -> None:
     wait_for_line(process, RUNNING)
     process.send_signal(signal.SIGHUP)
     process.send_signal(signal.SIGUSR1)
-    wait_for_line(process, "RUNNING: ")  # it still answers
+    wait_for_line(process, ": 2 stream threads")  # it still answers
     process.send_signal(signal.SIGTERM)
     assert "SIGHUP" not in ends_cleanly(process)
 
