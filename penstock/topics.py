@@ -18,6 +18,7 @@ from penstock.topic_lines import Record
 from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.client_supplier import KafkaClientSupplier
+from penstock.workers.network.listener_probe import security_mismatch
 
 #: How long the brokers may take for one answer.
 TIMEOUT_SECONDS = 10.0
@@ -52,6 +53,7 @@ class Topics:
     def __init__(self, config: StreamsConfig) -> None:
         config.require("bootstrap.servers")
         self.servers: str = config["bootstrap.servers"]
+        self._security_protocol: str = config["security.protocol"]
         self._failure = ""
         own: dict[str, Any] = {"application.id": config["application.id"] or _CLIENT_ID}
         own |= {"isolation.level": "read_committed"}
@@ -174,10 +176,14 @@ class Topics:
             return topics
         except KafkaException as error:
             client.poll(0)  # hands what went wrong with the connections to _on_error
+            wrong = security_mismatch(self.servers, self._security_protocol)
+            advice = wrong or (
+                "Check bootstrap.servers and the security settings; `penstock broker status` says where a broker for "
+                "development runs"
+            )
             raise BrokerUnavailableError(
-                f"No broker of {self.servers} has answered within {TIMEOUT_SECONDS:.0f} s "
-                f"({error.args[0].str()}). Check bootstrap.servers and the security settings; `penstock broker "
-                "status` says where a broker for development runs."
+                f"No broker of {self.servers} has answered within {TIMEOUT_SECONDS:.0f} s ({error.args[0].str()}). "
+                f"{advice}."
             ) from error
 
     def _refused(self, what: str, error: KafkaException) -> StreamsError:

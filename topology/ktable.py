@@ -25,7 +25,7 @@ from .materialized import (
 from .naming import Named
 from .operators.aggregate import KStreamAggregator
 from .operators.operator import Operator
-from .operators.stateless import KTableToStream, pairs_of
+from .operators.stateless import KTableToStream
 from .operators.suppress import KTableSuppressProcessor
 from .operators.table import KTableFilter, KTableMapValues, KTableSource
 from .operators.table_aggregate import KTableRepartitionMap
@@ -234,7 +234,7 @@ class KTable(AbstractStream, Generic[K, V]):
         name is that of the operator and of the repartition topic.
         """
         operator_name = Named(name).or_generate(self.builder, "KTABLE-SELECT-")
-        node = self.attach_named(operator_name, KTableRepartitionMap(self, pairs_of(operator_name, key_value_selector)))
+        node = self.attach_named(operator_name, KTableRepartitionMap(self, key_value_selector))
         self.enable_sending_old_values(True)
         return KGroupedTable(
             self.builder,

@@ -25,6 +25,7 @@ from .assignment.topics_info import TopicsInfo, partition_groups
 from .cleanup_policies import CleanupPolicies
 from .clock import Clock
 from .log_context import PrefixedLogger
+from .network.listener_probe import security_mismatch
 
 #: Settings of internal topics, Kafka Streams' own.
 _REPARTITION = {
@@ -238,10 +239,17 @@ class InternalTopicManager:
                 return True, None
             if code in _NOT_YET:
                 self._log.debug("%s: %s", what, error)
-                silent = f"the Kafka cluster at {self._config['bootstrap.servers']} does not answer: "
-                self._obstacle = f"{silent if code in _SILENT else ''}{what}: {error.args[0].str()}"
+                said = f"{what}: {error.args[0].str()}"
+                self._obstacle = f"{self._silence()}: {said}" if code in _SILENT else said
                 return False, None
             raise StreamsError(f"{what}: {error.args[0].str()}.") from error
+
+    def _silence(self) -> str:
+        """Return that no broker answers, and at the start, when no task waits, why if a listener tells."""
+        servers, wrong = self._config["bootstrap.servers"], None
+        if self._patience_ms is None:
+            wrong = security_mismatch(servers, self._config["security.protocol"])
+        return f"the Kafka cluster at {servers} does not answer" + ("" if wrong is None else f" ({wrong})")
 
     def _until_ready(self, attempt: Callable[[int], dict[str, int] | None]) -> dict[str, int]:
         """Try until there is a result; raises BrokerUnavailableError after half of ``max.poll.interval.ms``.

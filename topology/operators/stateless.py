@@ -278,26 +278,7 @@ class KTableToStream(Operator):
 def check_pair(name: str, found: Any) -> None:
     """Raise StreamsError unless a mapper returned (key, value): a tuple or a list, no text or dict of two."""
     if not isinstance(found, tuple | list) or len(found) != 2:
-        raise not_a_pair(name, found)
-
-
-def pairs_of(name: str, mapper: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return the mapper of an operator with its results checked: see check_pair. What is no function stays as it is."""
-    if not callable(mapper):
-        return mapper
-
-    def mapped(key: Any, value: Any) -> Any:
-        pair = mapper(key, value)
-        if type(pair) is not tuple or len(pair) != 2:
-            check_pair(name, pair)
-        return pair
-
-    return mapped
-
-
-def not_a_pair(name: str, found: Any) -> StreamsError:
-    """Return the error for a mapper that did not return (key, value)."""
-    return StreamsError(f"The function of operator {name} must return a pair (key, value), not {describe(found)}")
+        raise StreamsError(f"The function of operator {name} must return a pair (key, value), not {describe(found)}")
 
 
 def iterate(name: str, found: Any) -> Iterable[Any]:

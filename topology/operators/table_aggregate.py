@@ -10,7 +10,7 @@ from ..records import Change, Headers, ValueAndTimestamp
 from ..task_context import Process
 from .aggregate import Aggregator, Initializer, Reducer
 from .operator import NodeContext, Operator
-from .stateless import not_a_pair
+from .stateless import check_pair
 from .table_store import KTableMaterializedValueGetterSupplier, TableStore
 from .value_getters import KTableValueGetter, KTableValueGetterSupplier, Table
 
@@ -72,10 +72,9 @@ def _pair_function(
         if value is None:
             return None
         pair = mapper(key, value)
-        try:
-            group_key, group_value = pair
-        except (TypeError, ValueError):
-            raise not_a_pair(name, pair) from None
+        if type(pair) is not tuple or len(pair) != 2:
+            check_pair(name, pair)
+        group_key, group_value = pair
         return None if group_key is None or group_value is None else (group_key, group_value)
 
     return pair_of
