@@ -58,7 +58,7 @@ def test_threads_that_join_one_by_one_are_not_left_with_one_subtopology(partitio
     shares = join_one_by_one(partitions, threads)
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
     for number, count in enumerate(partitions):
-        if count >= threads * 2:
+        if count >= threads * 3:
             assert all(spread(share)[number] for share in shares), f"a thread without sub-topology {number}: {shares}"
 
 
