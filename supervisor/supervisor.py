@@ -164,11 +164,8 @@ class Supervisor:
         if self._thread.ident is None:
             self.states.transition_to(ApplicationState.PENDING_SHUTDOWN)
             self.states.transition_to(ApplicationState.NOT_RUNNING)
-        shut_down = partial(self._shut_down, ExitCode.OK, leave_group=leave_group)
-        if threading.current_thread() is self._thread:
-            self._inbox.put(shut_down)
-        else:
-            self.call(shut_down)  # who has called close() finds the application shutting down
+        call = self._inbox.put if threading.current_thread() is self._thread else self.call
+        call(partial(self._shut_down, ExitCode.OK, leave_group=leave_group))  # done when close() returns
 
     def add_thread(self) -> str | None:
         """Add a stream thread; returns its name, None if the application does not run."""
