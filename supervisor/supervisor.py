@@ -203,8 +203,7 @@ class Supervisor:
 
     def thread_status(self) -> list[ThreadStatus]:
         """Return what is known of each stream thread now, by number."""
-        status: list[ThreadStatus] | None = self.call(self.threads.status)
-        return status or []
+        return list(self.call(self.threads.status) or ())
 
     def metrics(self) -> dict[str, dict[str, Any]]:
         """Return the metrics that each stream thread has reported last, by its name."""
