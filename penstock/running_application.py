@@ -30,7 +30,7 @@ class RunningApplication:
     """A connection to a running application. A context manager that closes it.
 
     directory: the application's state directory. Raises NotRunningError if nobody listens there, StreamsError if this
-    user may not.
+    user may not connect, or too many wait.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -44,6 +44,12 @@ class RunningApplication:
             self._socket.close()
             raise StreamsError(
                 f"The application in {directory} belongs to another user. Run the command as that user: sudo -u USER …"
+            ) from None
+        except BlockingIOError:  # the kernel's queue is full
+            self._socket.close()
+            raise StreamsError(
+                f"The application in {directory} runs, but accepts no command: many are waiting, or it has no file "
+                "descriptor left (its log says so). Try again."
             ) from None
         except ConnectionRefusedError:  # only who is killed leaves its socket behind
             self._socket.close()

@@ -12,19 +12,21 @@ A connection may ask again and again; it is closed after IDLE_SECONDS without a 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from penstock.topology.errors import PenstockError, StreamsError
 
-logger = logging.getLogger(__name__)
+from .descriptors import RETRY_SECONDS
+from .log_floods import bounded_logger
+
+logger = bounded_logger(__name__)
 
 SOCKET_NAME = "control.sock"
 #: A question may not be longer; answers may.
@@ -33,6 +35,8 @@ QUESTION_BYTES_MAX = 64 * 1024
 CONNECTIONS_MAX = 16
 #: How long a connection may be silent, or not take its answer.
 IDLE_SECONDS = 60.0
+#: The name of its threads.
+THREAD = "penstock-control"
 _PEER = struct.Struct("3i")
 
 #: Does what a command says; gets its arguments by name.
@@ -60,6 +64,7 @@ class ControlSocket:
         self._directory = directory
         self._actions = actions
         self._listener: socket.socket | None = None
+        self._ended = threading.Event()
         self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
 
     def start(self) -> None:
@@ -81,10 +86,11 @@ class ControlSocket:
             )
             return
         self._listener = listener
-        threading.Thread(target=self._accept, args=(listener,), name="penstock-control", daemon=True).start()
+        threading.Thread(target=self._accept, args=(listener,), name=THREAD, daemon=True).start()
 
     def stop(self) -> None:
         """Take no more questions, and remove the socket; answers that are being made are still sent."""
+        self._ended.set()
         listener, self._listener = self._listener, None
         if listener is not None:
             with suppress(FileNotFoundError):
@@ -94,22 +100,28 @@ class ControlSocket:
 
     def _accept(self, listener: socket.socket) -> None:
         with listener:
-            while self._listener is listener:
+            while not self._ended.is_set():
                 try:
-                    connection, _ = listener.accept()
-                except OSError:  # stop(), or no more file descriptors
-                    if self._listener is listener:
-                        logger.exception("The control socket fails; commands do not reach this application any more")
-                    return
-                self._serve(connection)
+                    self._serve(listener.accept()[0])
+                except (OSError, RuntimeError) as error:  # stop(), or no more file descriptors, or threads
+                    if not self._ended.is_set():
+                        logger.warning(
+                            "The control socket cannot take a command: %s. It tries again in %g s", error, RETRY_SECONDS
+                        )
+                    self._ended.wait(RETRY_SECONDS)
 
     def _serve(self, connection: socket.socket) -> None:
-        connection.settimeout(IDLE_SECONDS)
-        if not self._free.acquire(blocking=False):
-            with connection, suppress(OSError):
-                _send(connection, _error(StreamsError(f"{CONNECTIONS_MAX} commands are connected already; try again")))
-            return
-        threading.Thread(target=self._converse, args=(connection,), name="penstock-control", daemon=True).start()
+        with ExitStack() as stack:
+            stack.enter_context(connection)
+            connection.settimeout(IDLE_SECONDS)
+            if not self._free.acquire(blocking=False):
+                full = StreamsError(f"{CONNECTIONS_MAX} commands are connected already; try again")
+                with suppress(OSError):
+                    _send(connection, _error(full))
+                return
+            stack.callback(self._free.release)
+            threading.Thread(target=self._converse, args=(connection,), name=THREAD, daemon=True).start()
+            stack.pop_all()  # the thread closes it
 
     def _converse(self, connection: socket.socket) -> None:
         try:
@@ -126,7 +138,7 @@ class ControlSocket:
         try:
             action, arguments = self._parse(question)
             return {"result": action(**arguments)}
-        except (PenstockError, TimeoutError) as error:
+        except (PenstockError, OSError) as error:  # a timeout too
             return _error(error)
         except Exception as error:
             logger.exception("A command of the control socket failed")

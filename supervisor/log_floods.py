@@ -1,4 +1,4 @@
-"""Bounds what librdkafka says again and again: one line, then how often."""
+"""Bounds what is said again and again, by librdkafka or because of those who connect: one line, then how often."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ LIBRDKAFKA = "penstock.librdkafka"
 QUIET_SECONDS = 60.0
 #: How many different lines are remembered.
 LINES_MAX = 256
-#: What differs between lines that say the same: client and thread in brackets, how long it took, how often.
+#: What differs between librdkafka's lines that say the same: client and thread in brackets, duration, how often.
 _VARIES = re.compile(r"\[[^\]]*\]:? ?|\(after .*\)$|\b\d+ ?(ms|s)\b")
+
+_NUMBERS = re.compile(r"\d+")
 
 
 @dataclass(slots=True)
@@ -37,10 +39,8 @@ class FloodGate:
 
     def admits(self, record: logging.LogRecord) -> bool:
         """Return whether to log a record; its message may have got the number of those that were not."""
-        if record.name != LIBRDKAFKA:
-            return True
         now = self._clock()
-        key = record.levelno, _VARIES.sub("", record.getMessage())
+        key = record.levelno, _alike(record)
         said = self._said.get(key)
         if said is not None and now - said.at < QUIET_SECONDS:
             said.more += 1
@@ -53,3 +53,31 @@ class FloodGate:
         if len(self._said) > LINES_MAX:
             self._said.popitem(last=False)
         return True
+
+
+def _alike(record: logging.LogRecord) -> str:
+    """Return what is equal in records that say the same."""
+    if record.name == LIBRDKAFKA:
+        return _VARIES.sub("", record.getMessage())
+    # What anyone can cause may quote what they have sent: the message before its arguments, without addresses.
+    return record.name + _NUMBERS.sub("", str(record.msg).partition("\n")[0])
+
+
+class FloodFilter(logging.Filter):
+    """Bounds what a logger says, of all threads, or of some: the user's program may log through it from others."""
+
+    def __init__(self, *threads: str) -> None:
+        super().__init__()
+        self._threads = threads
+        self._gate = FloodGate()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to log a record."""
+        return bool(self._threads and record.threadName not in self._threads) or self._gate.admits(record)
+
+
+def bounded_logger(name: str) -> logging.Logger:
+    """Return the logger of a module of ours that says what others can cause, as often as they like."""
+    logger = logging.getLogger(name)
+    logger.addFilter(FloodFilter())
+    return logger

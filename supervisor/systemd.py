@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 from collections.abc import Mapping
 
-logger = logging.getLogger(__name__)
+from .descriptors import EXHAUSTED
+from .log_floods import bounded_logger
+
+logger = bounded_logger(__name__)
 
 #: How long systemd may keep the supervisor's loop waiting.
 SEND_SECONDS = 0.2
@@ -64,7 +66,8 @@ class SystemdNotifier:
             logger.warning("systemd does not read what it is told: %r is dropped", message)
         except OSError as error:
             logger.warning("systemd cannot be told %r at %s: %s", message, self._address, error)
-            self._address = ""  # said once; the service goes on without
+            if error.errno not in EXHAUSTED:
+                self._address = ""  # said once; the service goes on without
 
 
 def _watchdog_interval_ms(environment: Mapping[str, str]) -> int | None:

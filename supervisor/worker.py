@@ -30,8 +30,11 @@ from penstock.workers.stream_thread_state import StreamThreadState
 from . import pickling, worker_process
 from .channel import Channel
 from .exit_codes import WorkerExitCode
+from .log_floods import bounded_logger
 from .worker_output import Note, WorkerOutput, ignore
 from .worker_process import ProcessEnds, ProcessStarted, SpareReady, TakeOver, WorkerSpec, WorkerTarget
+
+logger = bounded_logger(__name__)
 
 #: With so many records to be processed or fewer a stream thread is not behind.
 FEW_RECORDS = 1_000
@@ -120,7 +123,7 @@ class Worker:
     ) -> Worker:
         """Start the process. The calling thread must live as long as the process: Linux ends it with its thread.
 
-        note: is called with each log record of the process.
+        note: is called with each log record of the process. Raises OSError if it cannot be started or watched.
         """
         control, log, stdout, stderr = (context.Pipe(duplex=duplex) for duplex in (True, False, False, False))
         ends = ProcessEnds(control[1], log[1], stdout[1], stderr[1])
@@ -131,7 +134,12 @@ class Worker:
         for end in ends:
             end.close()
         output = WorkerOutput(spec.name, log[0], stdout[0], stderr[0], note)
-        return cls(spec, process, Channel(control[0], blocking=False), output, now)
+        try:
+            return cls(spec, process, Channel(control[0], blocking=False), output, now)
+        except OSError:  # no descriptor to watch it with
+            process.kill()
+            process.join()
+            raise
 
     def take_over(self, spec: WorkerSpec, now: int) -> bool:
         """Make a spare process the stream thread's of a spec. False if it does not take the order."""
@@ -218,7 +226,16 @@ class Worker:
 
     def has_ended(self) -> bool:
         """Return True once the process has ended; it is then reaped."""
-        return self._process.exitcode is not None or not psutil.pid_exists(self.pid)
+        if self._process.exitcode is not None:
+            return True
+        try:  # psutil.pid_exists would open a file, and there may be no descriptor for it
+            if self._pidfd is None:
+                os.kill(self.pid, 0)
+            else:
+                signal.pidfd_send_signal(self._pidfd, 0)
+        except ProcessLookupError:  # reaped by something else: see exit_code
+            return True
+        return False
 
     @property
     def exit_code(self) -> int:
@@ -277,7 +294,10 @@ class Worker:
         )
 
     def usage(self, now: int) -> tuple[int, float]:
-        """Return memory (bytes) and CPU (%), measured anew only after a while: the kernel counts CPU in 10 ms."""
+        """Return memory (bytes) and CPU (%), measured anew only after a while: the kernel counts CPU in 10 ms.
+
+        What cannot be measured, because /proc cannot be read at this moment, stays as it was.
+        """
         if self._measured_at is None or now - self._measured_at >= USAGE_MS:
             self._measured_at = now
             try:
@@ -285,6 +305,8 @@ class Worker:
                     self._measured = self._stats.memory_info().rss, self._stats.cpu_percent()
             except psutil.NoSuchProcess:
                 self._measured = 0, 0.0
+            except (psutil.Error, OSError) as error:
+                logger.warning("Memory and CPU of process %d cannot be measured: %s", self.pid, error)
         return self._measured
 
 

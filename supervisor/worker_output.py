@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from .channel import READ_BYTES, Channel
-from .log_floods import FloodGate
+from .log_floods import LIBRDKAFKA, FloodGate
 from .output_stream import OutputStream
 from .text_blocks import TextBlocks
 
@@ -117,7 +117,7 @@ class RecordReader:
         except EOFError:
             return False
         for record in records:
-            if not _FLOODS.admits(record):
+            if record.name == LIBRDKAFKA and not _FLOODS.admits(record):
                 continue
             self._note(record)
             target = logging.getLogger(record.name)

@@ -9,13 +9,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.running_application import RunningApplication
+from penstock.running_application import NotRunningError, RunningApplication
 from penstock.supervisor.control_socket import CONNECTIONS_MAX, SOCKET_NAME, ControlSocket, socket_address
 from penstock.topology.errors import StreamsError
 
@@ -104,6 +104,18 @@ def test_who_is_hung_up_on_before_asking_learns_why(tmp_path: Path) -> None:
                 connection.sendall(b'{"error": {"kind": "StreamsError", "message": "not you"}}\n')
             with pytest.raises(StreamsError, match="not you"):
                 application.ask("status")
+
+
+def test_a_full_queue_is_not_the_end_of_the_application(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener, socket_address(tmp_path) as address, ExitStack() as stack:
+        listener.bind(address)
+        listener.listen(1)
+        with suppress(BlockingIOError):  # the queue is full
+            while True:
+                stack.enter_context(connected(tmp_path))
+        with pytest.raises(StreamsError, match="runs, but accepts no command") as refused:
+            RunningApplication(tmp_path)
+        assert not isinstance(refused.value, NotRunningError)
 
 
 def test_questions_in_pieces_and_many_at_once_are_answered_in_order(directory: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 from stage import Conductor, LogLines, MakeApplication
 
 from penstock.supervisor.exit_codes import ExitCode
-from penstock.supervisor.log_floods import LIBRDKAFKA, QUIET_SECONDS, FloodGate
+from penstock.supervisor.log_floods import LIBRDKAFKA, QUIET_SECONDS, FloodFilter, FloodGate
 from penstock.supervisor.logs import formatter, is_the_journal, syslog_priority
 from penstock.supervisor.text_blocks import BLOCK_LINES_MAX, TextBlocks
 from penstock.supervisor.worker_logging import PipeLogHandler
@@ -234,10 +234,17 @@ def test_the_same_refusal_is_one_line_then_a_number() -> None:
     assert "more like it" not in alone.getMessage()
 
 
-def test_only_librdkafka_is_counted() -> None:
+def test_what_those_who_connect_cause_is_one_line_whatever_they_send() -> None:
     assert CLIENT_LOGGER.name == LIBRDKAFKA
-    gate = FloodGate(lambda: 0.0)
-    assert all(gate.admits(record("the same")) for _ in range(3))
+    ours, foreign = FloodFilter(), FloodFilter("penstock-http")
+    for number in range(3):
+        first = number == 0
+        assert ours.filter(record("GET %s failed", f"/{'x' * number}", name="penstock.http")) is first
+        assert ours.filter(record("another line", name="penstock.http")) is first
+        lost = record(f"Fatal error on transport\nfd={number} raddr=('10.0.0.{number}', {number})", name="asyncio")
+        assert foreign.filter(lost)  # of another server in the user's program
+        lost.threadName = "penstock-http"
+        assert foreign.filter(lost) is first
 
 
 def test_many_different_lines_do_not_fill_the_memory() -> None:
