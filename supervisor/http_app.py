@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import base64
-import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import wraps
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import orjson
+from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -22,14 +21,17 @@ from penstock.topology.errors import StreamsError
 
 from . import prometheus
 from .http_forward import FORWARDED
-from .http_parameters import store_parameters
+from .http_parameters import decoded, decoded_query, store_parameters
 from .http_queries import Found, QueryError
-from .http_security import Gate, HttpAddress
+from .http_security import HEALTH_PATHS, Gate, HttpAddress
 from .http_view import HttpView
+from .log_floods import bounded_logger
 
-logger = logging.getLogger(__name__)
+logger = bounded_logger(__name__)
 
 Endpoint = Callable[[HttpView, Request], Response]
+#: Threads that answer health checks and nothing else: queries may have all of the others.
+HEALTH_THREADS = 4
 PAGES = Path(__file__).parent / "dashboard"
 #: File and content type of what makes the dashboard, by path.
 FILES = {
@@ -41,9 +43,10 @@ FILES = {
 
 def http_app(view: HttpView, address: HttpAddress) -> Starlette:
     """Return the ASGI application. view: the application that is shown."""
+    health = CapacityLimiter(HEALTH_THREADS)
 
     def route(path: str, endpoint: Endpoint, method: str = "GET") -> Route:
-        return Route(path, _endpoint(view, endpoint), methods=[method])
+        return Route(path, _endpoint(view, endpoint, health if path in HEALTH_PATHS else None), methods=[method])
 
     routes = [
         route("/health/live", _live),
@@ -62,11 +65,13 @@ def http_app(view: HttpView, address: HttpAddress) -> Starlette:
         route("/threads/{name}/restart", _restart, "POST"),
         *(route(path, _file(*file)) for path, file in FILES.items()),
     ]
-    return Starlette(
+    app = Starlette(
         routes=routes,
         middleware=[Middleware(Gate, address=address)],
         exception_handlers={HTTPException: _on_http_error},  # type: ignore[dict-item]
     )
+    app.router.redirect_slashes = False  # the address would be the Host header's, which anyone may choose
+    return app
 
 
 def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -79,8 +84,9 @@ def _error(error: QueryError) -> Response:
     return answer(error.body(), error.status, headers)
 
 
-def _endpoint(view: HttpView, endpoint: Endpoint) -> Callable[[Request], Response]:
-    @wraps(endpoint)
+def _endpoint(
+    view: HttpView, endpoint: Endpoint, limiter: CapacityLimiter | None
+) -> Callable[[Request], Awaitable[Response]]:
     def call(request: Request) -> Response:
         try:
             return endpoint(view, request)
@@ -91,15 +97,19 @@ def _endpoint(view: HttpView, endpoint: Endpoint) -> Callable[[Request], Respons
         except TimeoutError:
             return _error(QueryError(503, "TIMEOUT", "The supervisor does not answer; the log may say why.", 5))
         except Exception:
-            logger.exception("%s %s failed", request.method, request.url.path)
+            logger.exception("%s %s failed", request.method, request.scope["path"])
             return _error(QueryError(500, "INTERNAL", "A fault of Penstock; the log has the traceback."))
 
-    return call
+    @wraps(endpoint)
+    async def call_in_thread(request: Request) -> Response:
+        return await to_thread.run_sync(call, request, limiter=limiter)
+
+    return call_in_thread
 
 
 async def _on_http_error(request: Request, error: HTTPException) -> Response:
     codes = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}
-    text = f"There is nothing at {request.url.path}." if error.status_code == 404 else str(error.detail)
+    text = f"There is nothing at {request.scope['path']}." if error.status_code == 404 else str(error.detail)
     return _error(QueryError(error.status_code, codes.get(error.status_code, "HTTP_ERROR"), text))
 
 
@@ -125,26 +135,17 @@ def _topology(view: HttpView, request: Request) -> Response:
 
 
 def _store(view: HttpView, request: Request) -> Response:
-    # From the raw path: a key may have a slash, as %2F, which the decoded path does not tell from a separator.
-    parts = request.scope.get("raw_path", request.url.path.encode()).decode("latin-1").partition("?")[0].split("/", 3)
-    name, key = _text(parts[2]), _text(parts[3]) if len(parts) > 3 else None
-    query = request.query_params
-    parameters = store_parameters(name, key, query, [name for name, _ in query.multi_items()])
+    name, key = decoded(request.path_params["name"]), request.path_params.get("key")
+    parameters = store_parameters(name, None if key is None else decoded(key), decoded_query(request.scope))
     forwarded = FORWARDED in request.headers
     found = view.queries.read(parameters.request, parameters.timeout, parameters.local or forwarded)
     limit = parameters.request.limit
     rows = found.rows[:limit]
     if not rows and key is not None and not forwarded and not _is_windowed(parameters.request):
-        raise QueryError(404, "NO_SUCH_KEY", f"The store {name} has nothing for the key {key!r}.", tasks=found.tasks)
+        raise QueryError(
+            404, "NO_SUCH_KEY", f"The store {name} has nothing for the key {decoded(key)!r}.", tasks=found.tasks
+        )
     return Response(_rows_json(found, limit, forwarded), media_type="application/json")
-
-
-def _text(part: str) -> str:
-    try:
-        return unquote(part, errors="strict")
-    except UnicodeDecodeError:
-        text = f"{part!r} is no UTF-8. Keys that are bytes are written as hexadecimal digits."
-        raise QueryError(400, "BAD_REQUEST", text) from None
 
 
 def _is_windowed(request: Any) -> bool:
@@ -171,7 +172,7 @@ def _base64(data: bytes) -> str:
 
 
 def _restart(view: HttpView, request: Request) -> Response:
-    return answer(view.administration.restart_thread(request.path_params["name"]))
+    return answer(view.administration.restart_thread(decoded(request.path_params["name"])))
 
 
 def _file(name: str, content_type: str) -> Endpoint:

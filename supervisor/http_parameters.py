@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, unquote
 
 from penstock.workers.control import ReadStore
 
@@ -39,9 +41,31 @@ class StoreParameters:
     local: bool
 
 
-def store_parameters(store: str, key: str | None, query: Mapping[str, str], names: Collection[str]) -> StoreParameters:
-    """Return what a URL asks of a store. names: all names of the query, repeated ones too. Raises QueryError."""
-    _check_names(names, key is not None)
+def decoded(part: str) -> str:
+    """Return a part of a path without percent signs; raises QueryError if it is no UTF-8."""
+    try:
+        return unquote(part, errors="strict")
+    except UnicodeDecodeError:
+        raise _not_text(part) from None
+
+
+def decoded_query(scope: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return names and values of a request's query; raises QueryError if they are no UTF-8."""
+    query = scope["query_string"].decode("latin-1")
+    try:
+        return parse_qsl(query, keep_blank_values=True, errors="strict")
+    except UnicodeDecodeError:
+        raise _not_text(query) from None
+
+
+def _not_text(text: str) -> QueryError:
+    return _bad(f"{text!r} is no UTF-8. Keys that are bytes are written as hexadecimal digits.")
+
+
+def store_parameters(store: str, key: str | None, given: Sequence[tuple[str, str]]) -> StoreParameters:
+    """Return what a URL asks of a store. given: names and values of its query. Raises QueryError."""
+    _check_names([name for name, _ in given], key is not None)
+    query = dict(given)
     request = ReadStore(
         0,
         store,

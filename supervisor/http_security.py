@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,8 +23,13 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 URL_BYTES_MAX = 8192
 #: Nothing that is asked needs a body.
 BODY_BYTES_MAX = 4096
+#: Requests that are answered at a time, health checks apart; others are refused with 503.
+REQUESTS_MAX = 96
+HEALTH_PATHS = ("/health/live", "/health/ready")
 #: Answered to everybody: what a probe asks that has no token, and the page that asks for it.
-OPEN_PATHS = ("/health/live", "/health/ready", "/", "/dashboard.css", "/dashboard.js")
+OPEN_PATHS = (*HEALTH_PATHS, "/", "/dashboard.css", "/dashboard.js")
+#: A request's target that names the server, as for a proxy (RFC 9112, absolute-form): it counts, not the Host header.
+_ABSOLUTE = re.compile(rb"https?://([^/?#]*)(.*)", re.IGNORECASE)
 #: Sent with each answer. The page takes everything from this server, and nobody else may frame it.
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -39,7 +45,10 @@ HEADERS = (
 
 @dataclass(frozen=True, slots=True)
 class HttpAddress:
-    """Where is served, and what a request must carry. hosts: names by which a browser may call it without a token."""
+    """Where is served, and what a request must carry.
+
+    hosts: names, in lower case, by which a browser may call it without a token.
+    """
 
     host: str
     port: int
@@ -59,7 +68,8 @@ class HttpAddress:
                 "request must then carry (Authorization: Bearer ...), or serve at 127.0.0.1."
             )
         server = config["application.server"].rpartition(":")[0]
-        return cls(host, port, token, frozenset({"localhost", "127.0.0.1", "[::1]", host, server} - {""}))
+        names = {"localhost", "127.0.0.1", "[::1]", host.lower(), server.lower()}
+        return cls(host, port, token, frozenset(names - {""}))
 
 
 def is_loopback(host: str) -> bool:
@@ -81,13 +91,21 @@ class Gate:
     def __init__(self, app: Application, address: HttpAddress) -> None:
         self._app = app
         self._address = address
+        self._answering = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request: pass it on, or refuse it."""
+        """Handle a request: pass it on, or refuse it.
+
+        It is passed on with its path as it was sent: endpoints decode the parts that they take (http_parameters.py).
+        """
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])
+        path: bytes = scope["raw_path"]
+        if absolute := _ABSOLUTE.fullmatch(path):
+            headers[b"host"], path = absolute[1], absolute[2] or b"/"
+        scope["path"] = path.decode("latin-1")
 
         async def send_guarded(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -95,13 +113,25 @@ class Gate:
             await send(message)
 
         refusal = self._refusal(scope, headers)
-        if refusal is None:
+        if refusal is not None:
+            await _refuse(send_guarded, *refusal)
+        elif scope["path"] in HEALTH_PATHS:
             await self._app(scope, receive, send_guarded)
         else:
-            await _refuse(send_guarded, *refusal)
+            await self._answer(scope, receive, send_guarded)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._answering >= REQUESTS_MAX:
+            await _refuse(send, 503, "TOO_MANY_REQUESTS", f"{REQUESTS_MAX} requests are being answered already.")
+            return
+        self._answering += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._answering -= 1
 
     def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> tuple[int, str, str] | None:
-        url = len(scope.get("raw_path") or scope["path"].encode()) + len(scope["query_string"])
+        url = len(scope["raw_path"]) + len(scope["query_string"])
         if url > URL_BYTES_MAX:
             return 414, "URL_TOO_LONG", f"The URL has {url} bytes; {URL_BYTES_MAX} are allowed."
         if int(headers.get(b"content-length", b"0") or 0) > BODY_BYTES_MAX or b"transfer-encoding" in headers:
@@ -110,9 +140,8 @@ class Gate:
         if self._address.token is not None:
             if scope["path"] in OPEN_PATHS and not changes:
                 return None
-            given = headers.get(b"authorization", b"")
-            wanted = f"Bearer {self._address.token}".encode()
-            if hmac.compare_digest(given, wanted):
+            scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+            if scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._address.token.encode()):
                 return None
             return 401, "UNAUTHORIZED", "Send penstock.http.token as header: Authorization: Bearer <token>."
         if changes:
@@ -124,14 +153,19 @@ class Gate:
 
 
 def _name(host: str) -> str:
-    """Return a Host header without its port."""
-    return host if host.endswith("]") or ":" not in host else host.rpartition(":")[0]
+    """Return a Host header without its port; names are the same in upper and lower case."""
+    return (host if host.endswith("]") or ":" not in host else host.rpartition(":")[0]).lower()
 
 
 async def _refuse(send: Send, status: int, code: str, message: str) -> None:
-    body = orjson.dumps({"error": {"status": status, "code": code, "message": message}})
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    error: dict[str, Any] = {"status": status, "code": code, "message": message}
+    headers = [(b"content-type", b"application/json")]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
+    if status == 503:
+        error["retry_after_seconds"] = 1
+        headers.append((b"retry-after", b"1"))
+    body = orjson.dumps({"error": error})
+    headers.append((b"content-length", str(len(body)).encode()))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -16,18 +16,21 @@ from .administration import Administration
 from .http_forward import HttpHosts
 from .http_security import HttpAddress
 from .http_view import HttpView
+from .log_floods import FloodFilter
 from .supervisor import Supervisor
 
 logger = logging.getLogger(__name__)
 
-#: Connections at a time; more are told to come again (503).
-CONNECTIONS_MAX = 128
-#: How long a connection without a request stays open, in seconds.
-KEEP_ALIVE_SECONDS = 10
+#: Connections that the kernel keeps until there is room; how much there is: http_connections.py.
+BACKLOG = 1024
 #: How long requests that are being answered may hold up the end, in seconds.
 STOP_SECONDS = 2
 #: The most that a request line with its headers may have, in bytes; the URL alone: http_security.py.
 HEADER_BYTES_MAX = 32_768
+#: The name of the server's thread.
+THREAD = "penstock-http"
+#: Bounds what requests have asyncio and uvicorn log.
+_FLOODS = FloodFilter(THREAD)
 
 
 class HttpServer:
@@ -51,8 +54,9 @@ class HttpServer:
         listener = _listen(self._address)
         self.port = listener.getsockname()[1]
         # Imported only where it is used: an application without HTTP does not pay for it.
-        uvicorn, app = import_module("uvicorn"), import_module(f"{__package__}.http_app")
-        self._server = uvicorn.Server(
+        uvicorn = import_module("uvicorn")
+        app, connections = (import_module(name, __package__) for name in (".http_app", ".http_connections"))
+        self._server = connections.Server(
             uvicorn.Config(
                 app.http_app(self._view, self._address),
                 log_config=None,
@@ -64,19 +68,21 @@ class HttpServer:
                 loop="asyncio",
                 server_header=False,
                 proxy_headers=False,
-                limit_concurrency=CONNECTIONS_MAX,
-                timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                timeout_keep_alive=connections.IDLE_SECONDS,
                 timeout_graceful_shutdown=STOP_SECONDS,
                 h11_max_incomplete_event_size=HEADER_BYTES_MAX,
-            )
+            ),
+            listener,
         )
-        self._thread = threading.Thread(target=self._serve, args=(listener,), name="penstock-http", daemon=True)
+        for name in ("asyncio", "uvicorn.error"):
+            logging.getLogger(name).addFilter(_FLOODS)
+        self._thread = threading.Thread(target=self._serve, args=(listener,), name=THREAD, daemon=True)
         self._thread.start()
         logger.info("Serving HTTP at http://%s:%d/", self._address.host, self.port)
 
     def _serve(self, listener: socket.socket) -> None:
         try:
-            self._server.run(sockets=[listener])
+            self._server.run(sockets=[])  # it accepts for itself
         except Exception:
             logger.exception("The HTTP server has failed; the application runs on without it")
         finally:
@@ -99,7 +105,7 @@ def _listen(address: HttpAddress) -> socket.socket:
             listener = stack.enter_context(socket.socket(family))
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((host, address.port))
-            listener.listen(CONNECTIONS_MAX)
+            listener.listen(BACKLOG)
             stack.pop_all()
     except OSError as error:
         raise ConfigError(

@@ -1,0 +1,204 @@
+"""Requests that are malformed, or odd and right: each gets the answer that it deserves, and no traceback."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import worker_targets
+from stage import PATIENCE, Conductor, until
+
+from penstock import KafkaStreams, StreamsBuilder
+from penstock.supervisor.application_state import ApplicationState
+
+TOKEN = "geheim"
+GET = b"GET /status HTTP/1.1\r\n"
+#: What a read of a store comes to here, where puppets know nothing of stores: its parameters are right.
+READ = (503, "TIMEOUT")
+FINE = (200, None)
+BAD = (400, "BAD_REQUEST")
+NOTHING = (404, "NOT_FOUND")
+
+#: Target, Host (None: no such header), and what it is answered without a token: status and code.
+TARGETS: list[tuple[str, str | None, tuple[int, str | None]]] = [
+    ("/status", "localhost", FINE),
+    ("/status", "LOCALHOST", FINE),
+    ("/status", "LocalHost:8080", FINE),
+    ("/status", "[::1]:8080", FINE),
+    ("/status", "localhost.evil.example", (421, "WRONG_HOST")),
+    ("/status", "", (421, "WRONG_HOST")),
+    ("/status", None, BAD),
+    # absolute-form: the target's host counts
+    ("http://localhost:8080/status", "localhost:8080", FINE),
+    ("HTTP://LOCALHOST/status?x=1", "evil.example", FINE),
+    ("http://evil.example/status", "localhost", (421, "WRONG_HOST")),
+    ("http://localhost", "localhost", FINE),
+    ("http://localhost@evil.example/status", "localhost", (421, "WRONG_HOST")),
+    # nothing is redirected
+    ("/status/", "localhost", NOTHING),
+    ("/stores/", "localhost", NOTHING),
+    ("//localhost/status", "localhost", NOTHING),
+    ("*", "localhost", NOTHING),
+    ("status", "localhost", NOTHING),
+    ("[", "localhost", NOTHING),
+    ("/health/../status", "localhost", NOTHING),
+    # parts of a path are separated by a slash that is none of a name
+    ("/stores%2Fcounts", "localhost", NOTHING),
+    ("/health%2Flive", "localhost", NOTHING),
+    ("/stores/counts/a%2Fb?timeout_ms=50", "localhost", READ),
+    ("/stores/counts/a/b?timeout_ms=50", "localhost", READ),
+    ("/stores/counts/a%0Ab?timeout_ms=50", "localhost", READ),
+    ("/stores/counts/%0A?timeout_ms=50", "localhost", READ),
+    ("/stores/counts%0A/a?timeout_ms=50", "localhost", READ),
+    ("/stores/counts/a%0D%0Ab?timeout_ms=50", "localhost", READ),
+    ("/stores/counts/%E2%80%A8?timeout_ms=50", "localhost", READ),
+    ("/stores/counts/?timeout_ms=50", "localhost", READ),
+    ("/stores/counts/100%?timeout_ms=50", "localhost", READ),
+    ("/stores/counts/%ff", "localhost", BAD),
+    ("/stores/%ff/key", "localhost", BAD),
+    # queries are UTF-8 too
+    ("/stores/counts?from=%C3%BC&timeout_ms=50", "localhost", READ),
+    ("/stores/counts?from=%0A&timeout_ms=50", "localhost", READ),
+    ("/stores/counts?from=%ff", "localhost", BAD),
+    ("/stores/counts?%ff=1", "localhost", BAD),
+    ("/stores/counts?limit", "localhost", BAD),
+    ("/stores/counts?limit=1&limit=1", "localhost", BAD),
+]  # fmt: skip
+
+#: Requests as they are sent, and how they are answered without a token; 0: closed without an answer.
+MALFORMED: list[tuple[bytes, int]] = [
+    (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),  # TLS
+    (b"HELLO\r\n\r\n", 400),
+    (b"GET /status HTTP/9.9\r\nHost: localhost\r\n\r\n", 200),
+    (b"GET /sta tus HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+    (b"GET /\xfc HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+    (GET + b"Host: localhost\r\nHost: localhost\r\n\r\n", 400),
+    (GET + b"Host: localhost\r\nno colon\r\n\r\n", 400),
+    (GET + b"Host: localhost\r\nContent-Length: many\r\n\r\n", 400),
+    (GET + b"Host: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
+    (GET + b"Host: localhost\r\nX: " + b"x" * 33_000, 400),
+    (GET + b"Host: localhost\r\nContent-Length: 99999999999999999999\r\n\r\n", 413),
+    (GET + b"Host: localhost\r\nTransfer-Encoding: chunked\r\n\r\n", 413),
+    (GET + b"Host: localhost\r\nTransfer-Encoding: chunked\r\n\r\nno size\r\n", 0),
+    (GET + b"Host: localhost\r\nTransfer-Encoding: gzip\r\n\r\n", 400),
+    (GET + b"Host: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n", 200),
+    (GET + b"Host: localhost\r\n\r\nrubbish\r\n\r\n", 200),
+    (GET + b"Host: localhost\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n", 200),
+    (b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n", 403),
+    (b"GET /status HTTP/1.0\r\nHost: localhost\r\n\r\n", 200),
+]
+
+#: Authorization, and the status with a token.
+AUTHORIZATIONS: list[tuple[str | None, int]] = [
+    (f"Bearer {TOKEN}", 200),
+    (f"bearer {TOKEN}", 200),
+    (f"BEARER   {TOKEN}", 200),
+    (f"Bearer {TOKEN}x", 401),
+    (f"Bearer {TOKEN[:-1]}", 401),
+    (f"Bearer{TOKEN}", 401),
+    (f"Basic {TOKEN}", 401),
+    ("Bearer", 401),
+    ("Bearer \u00fc", 401),
+    (TOKEN, 401),
+    ("", 401),
+    (None, 401),
+]
+
+
+@contextmanager
+def served(tmp_path: Path, conductor: Conductor, **config: Any) -> Iterator[int]:
+    """Yield the port of an application that runs."""
+    builder = StreamsBuilder()
+    builder.stream("in").to("out")
+    values = {
+        "application.id": "app",
+        "bootstrap.servers": "unused:9092",
+        "state.dir": str(tmp_path / "state"),
+        "penstock.http.port": 0,
+        worker_targets.CONDUCTOR: str(conductor.path),
+    }
+    with KafkaStreams(builder.build(), values | config, worker_target=worker_targets.puppet) as streams:
+        streams.start()
+        conductor.running(1)
+        until(lambda: streams.state is ApplicationState.RUNNING)
+        assert streams.http_port is not None
+        yield streams.http_port
+
+
+def answer(port: int, request: bytes) -> bytes:
+    """Return the first answer to some bytes, as much of it as comes."""
+    data = b""
+    with socket.create_connection(("127.0.0.1", port), PATIENCE) as line:
+        line.sendall(request)
+        while not is_complete(data) and (more := line.recv(65536)):
+            data += more
+    return data
+
+
+def is_complete(data: bytes) -> bool:
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = re.search(rb"(?i)content-length: (\d+)", head)
+    return length is not None and len(body) >= int(length[1])
+
+
+def status_of(data: bytes) -> int:
+    return int(data.split(b" ", 2)[1]) if data else 0
+
+
+def code_of(data: bytes) -> str | None:
+    found = json.loads(data.partition(b"\r\n\r\n")[2] or b"{}")
+    return str(found["error"]["code"]) if "error" in found else None
+
+
+def test_odd_targets_and_hosts(tmp_path: Path, conductor: Conductor) -> None:
+    with served(tmp_path, conductor) as port:
+        found = {}
+        for target, host, expected in TARGETS:
+            named = b"" if host is None else f"Host: {host}\r\n".encode()
+            data = answer(port, f"GET {target} HTTP/1.1\r\nConnection: close\r\n".encode() + named + b"\r\n")
+            code = None if status_of(data) == 200 else code_of(data)
+            if (status_of(data), code) != expected:
+                found[target, host] = status_of(data), code, expected
+        assert found == {}
+
+
+def test_malformed_requests(tmp_path: Path, conductor: Conductor, caplog: pytest.LogCaptureFixture) -> None:
+    with served(tmp_path, conductor) as port, caplog.at_level(logging.INFO):
+        found = {}
+        for request, expected in MALFORMED:
+            data = answer(port, request)
+            if status_of(data) != expected:
+                found[request[:80]] = data[:300], expected
+            elif expected >= 400:
+                assert code_of(data), request[:80]
+        assert found == {}
+        assert status_of(answer(port, GET + b"Host: localhost\r\nConnection: close\r\n\r\n")) == 200
+    assert [record for record in caplog.records if record.exc_info or record.levelno > logging.WARNING] == []
+
+
+def test_authorizations(tmp_path: Path, conductor: Conductor) -> None:
+    with served(tmp_path, conductor, **{"penstock.http.token": TOKEN}) as port:
+        for given, expected in AUTHORIZATIONS:
+            header = b"" if given is None else f"Authorization: {given}\r\n".encode()
+            data = answer(port, GET + b"Host: any.example\r\nConnection: close\r\n" + header + b"\r\n")
+            assert status_of(data) == expected, given
+        for path in (b"/status", b"/status/", b"/%73tatus", b"http://localhost/status", b"/stores/counts/a%0Ab", b"*"):
+            data = answer(port, b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert status_of(data) == 401, path
+        for host in (b"[", b"a b", b""):  # with a token the server may be called as you like
+            data = answer(port, GET + b"Host: " + host + b"\r\nAuthorization: bearer geheim\r\n\r\n")
+            assert status_of(data) == 200, host
+            data = answer(
+                port, b"GET /nothing HTTP/1.1\r\nHost: " + host + b"\r\nAuthorization: bearer geheim\r\n\r\n"
+            )
+            assert (status_of(data), code_of(data)) == NOTHING, host
+        for path in (b"/health/live", b"http://any.example/health/live"):
+            data = answer(port, b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert status_of(data) == 200, path
