@@ -62,10 +62,12 @@ class StoreReader:
             raise BadKeyError(
                 f"The store {request.store} is a {builder.kind.value}, which cannot be read from outside."
             )
+        topics = self._topics(request.store)
+        if request.partition is not None and request.partition >= (partitions := self._partitions(topics)):
+            raise BadKeyError(f"The store {builder.name} has {partitions} partitions, from 0 to {partitions - 1}.")
         if request.key is None or request.everywhere:
             return self._read_range(request, topology)
         key = read_key(request.key, builder.key_serde, builder.name)
-        topics = self._topics(request.store)
         partition = self._partition(key, builder, topics) if request.partition is None else request.partition
         task = self._task(TaskId(topology.subtopology, partition))
         if task is None:
@@ -84,12 +86,15 @@ class StoreReader:
     def _topics(self, store: str) -> tuple[str, ...]:
         return tuple(sorted(store_topics(self._parts.topologies, self._parts.topics).get(store, ())))
 
+    def _partitions(self, topics: tuple[str, ...]) -> int:
+        return max(map(self._parts.producer.partition_count, topics), default=1)
+
     def _partition(self, key: Any, builder: StoreBuilder, topics: tuple[str, ...]) -> int:
         serde = as_serde(builder.key_serde)
         data = None if serde is None or not topics else serde.serialize(topics[0], key)
         if data is None:
             raise BadKeyError(f"Which partition of {builder.name} has this key is not known; say it with partition=.")
-        return partition_for_key(data, max(map(self._parts.producer.partition_count, topics)))
+        return partition_for_key(data, self._partitions(topics))
 
     def _task(self, task_id: TaskId) -> Task | None:
         manager = self._parts.task_manager
@@ -108,7 +113,7 @@ class StoreReader:
         if failed is not None:
             return failed
         topics = self._topics(request.store)
-        partitions = max(map(self._parts.producer.partition_count, topics), default=1)
+        partitions = self._partitions(topics)
         if not answers:
             return StoreRead(Reply.ELSEWHERE, partition=request.partition, topics=topics, partitions=partitions)
         return StoreRead(

@@ -48,6 +48,9 @@ _Found = Iterator[tuple[Any, Any]]
 
 def _key_value_rows(request: ReadStore, store: Any, builder: StoreBuilder) -> _Found:
     versioned = builder.kind is StoreKind.VERSIONED_KEY_VALUE
+    if request.time_from is not None or (request.time_to is not None and not versioned):
+        names = "time_from= is" if versioned else "time_from= and time_to= are"
+        raise BadKeyError(f"{names} for window and session stores, and {builder.name} is a {builder.kind.value} store.")
     if request.key is not None and versioned and request.time_to is not None:
         key = _key(request.key, builder)
         value = store.get(key, request.time_to)

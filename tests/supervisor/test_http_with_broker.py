@@ -121,6 +121,10 @@ def a_key_is_found_wherever_its_task_is(http: HttpClient) -> None:
     assert answers[0]["rows"][0]["timestamp"] > 0
     assert http.ask("/stores/counts/nobody").error["code"] == "NO_SUCH_KEY"
     assert http.ask("/stores/none/key").error["code"] == "UNKNOWN_STORE"
+    for query in (f"partition={PARTITIONS}", "partition=2147483647", "time_from=1", "time_to=1"):
+        for path in ("/stores/counts", "/stores/counts/key-0", "/stores/counts/nobody"):
+            answer = http.ask(f"{path}?{query}")
+            assert (answer.status, answer.error["code"]) == (400, "BAD_REQUEST"), (path, query)
 
 
 def a_key_that_another_partitioner_has_placed(http: HttpClient, counting: Counting) -> None:
@@ -205,14 +209,15 @@ def test_windows_sessions_and_other_keys(counting: Counting, windows: Any) -> No
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": counting.bootstrap_servers, "partitioner": "murmur2_random"})
+    odd = "a/b\nü"
     for time_ms in (5_000, 5_300, 7_900):
-        producer.produce(counting.source, "x", "a/b ü", timestamp=time_ms)
+        producer.produce(counting.source, "x", odd, timestamp=time_ms)
     producer.produce(counting.sink, '{"n": [1, null]}', (7).to_bytes(8, "big"), timestamp=1)
     assert producer.flush(30) == 0
     with KafkaStreams(windows, counting.config) as streams:
         streams.start()
         http = HttpClient.of(streams, TOKEN)
-        key = quote("a/b ü", safe="")
+        key = quote(odd, safe="")
         eventually(lambda: len(http.ask(f"/stores/sessions/{key}").body.split("window")) == 3, "all is counted")
         found = http.get(f"/stores/windows/{key}")["rows"]
         assert [(row["window"]["start"], row["window"]["end"], row["value"]) for row in found] == [
