@@ -66,9 +66,10 @@ class Topics:
 
     def _on_error(self, error: KafkaError) -> None:
         """Say on stderr that a connection failed, once for each reason; librdkafka goes on trying."""
-        if error.code() != KafkaError._ALL_BROKERS_DOWN and error.str() != self._failure:
-            self._failure = error.str()
-            click.echo(f"Warning: {error.str()}", err=True)
+        reason = error.str().partition(" (after ")[0]  # behind it: after how long, each time another number
+        if error.code() != KafkaError._ALL_BROKERS_DOWN and reason != self._failure:
+            self._failure = reason
+            click.echo(f"Warning: {reason}", err=True)
 
     # -- create, list
 
