@@ -26,7 +26,7 @@ def is_corruption(error: BaseException | None) -> bool:
 def failed_call(path: Path, what: str, error: Exception, advice: str = "") -> StreamsError:
     """Return what an error of an open database means: TaskCorruptedError for damaged files, else ProcessorStateError.
 
-    what: was tried, e.g. "write to"; advice: what the reader can look at, unless somebody has removed the files.
+    what: was tried, e.g. "write to"; advice: what the reader can look at, unless the files were removed.
     """
     if str(error).startswith("Corruption:"):
         return damaged(path, error)
