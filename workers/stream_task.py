@@ -231,6 +231,10 @@ class StreamTask(Task):
         """See Task.look; the queues have counted too."""
         self.metrics.look(self._group, restored, self.environment.time.now_ms)
 
+    def load(self) -> int | None:
+        """Return how much of the thread's time this task takes, in thousandths; None if it has processed nothing."""
+        return self.metrics.load(self.environment.time.now_ms)
+
     def num_buffered(self, partition: TopicPartition | None = None) -> int:
         """Return how many records wait to be processed, of one partition or of all."""
         if self._group is None or (partition is not None and partition not in self._group.partitions):

@@ -169,6 +169,7 @@ class StreamsGroup:
             self._task_manager.standby_task_ids(),
             self._task_manager.task_offset_sums(),
             self._error,
+            self._task_manager.task_loads(),
         )
         self._membership.join(self._assignor.source_topics, user_data, reason)
 

@@ -438,6 +438,11 @@ class TaskManager:
         tasks: dict[TaskId, Task] = {**self.standby.all_tasks(), **self.active.all_tasks()}
         return task_offset_sums(tasks, self._state_directory, self._log)
 
+    def task_loads(self) -> dict[TaskId, int]:
+        """Return how much of this thread's time its active tasks take, in thousandths; none for what is not known."""
+        loads = {task_id: task.load() for task_id, task in self.active.all_tasks().items()}
+        return {task_id: load for task_id, load in loads.items() if load is not None}
+
     def describe(self, indent: str = "") -> str:
         """Return a description of several lines (Kafka Streams: toString)."""
         inner = f"{indent}\t\t"

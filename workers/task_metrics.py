@@ -113,6 +113,10 @@ class TaskMetrics:
         if group is not None:
             self._look_at_queues(group, now_ms)
 
+    def load(self, now_ms: int) -> int | None:
+        """Return the active-process-ratio in thousandths, None if no record was processed."""
+        return round(self.active_process_ratio.average(now_ms) * 1000) if self.process.total else None
+
     def _look_at_queues(self, group: PartitionGroup, now_ms: int) -> None:
         for source in self._sources:
             mine = [partition for partition in group.partitions if partition.topic in source.topics]

@@ -40,6 +40,7 @@ subscriptions = st.builds(
     st.text(max_size=8),
     st.text(max_size=16),
     st.binary(max_size=40),
+    st.dictionaries(task_ids, st.integers(0, 2**31 - 1), max_size=5),
 )
 assignments = st.builds(
     AssignmentInfo,
@@ -174,6 +175,14 @@ def test_the_bytes_of_version_3_are_fixed() -> None:
     info = SubscriptionInfo(3, 3, UUID(int=1), unique_field=5, rack="r1", topology="t", facts=b"\x78\x00")
     before = replace(info, version=2, latest_supported_version=2).encode()
     assert info.encode() == before.replace(b"PNSK\x02\x02", b"PNSK\x03\x03") + b"\x02\x78\x00"
+
+
+def test_the_bytes_of_version_4_are_fixed() -> None:
+    info = SubscriptionInfo(
+        4, 4, UUID(int=1), unique_field=5, facts=b"\x78", loads={TaskId(0, 1): 300, TaskId(0, 0): 7}
+    )
+    before = replace(info, version=3, latest_supported_version=3).encode()
+    assert info.encode() == before.replace(b"PNSK\x03\x03", b"PNSK\x04\x04") + b"\x01\x00\x02\x00\x01" + b"\x07\xac\x02"
 
 
 def test_what_version_1_does_not_know_is_not_told_in_it() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import pytest
 from hypothesis import given, settings
@@ -34,11 +34,13 @@ def assert_spread(shares: Collection[Collection[TaskId]], partitions: Collection
         assert max(counts) - min(counts) <= slack, f"sub-topology {number} of {partitions}: {counts}"
 
 
-def join_one_by_one(partitions: Collection[int], threads: int) -> list[list[TaskId]]:
+def join_one_by_one(
+    partitions: Collection[int], threads: int, loads: Mapping[TaskId, int] | None = None
+) -> list[list[TaskId]]:
     """Return the tasks of the threads of one host, of which one joined after the other."""
     dealt: dict[str, list[TaskId]] = {}
     for count in range(1, threads + 1):
-        host = client(1, count, lags=dict.fromkeys(all_tasks(partitions), LATEST_OFFSET))
+        host = client(1, count, lags=dict.fromkeys(all_tasks(partitions), LATEST_OFFSET), loads=loads or {})
         host.previous_tasks.update({consumer: set(tasks) for consumer, tasks in dealt.items()})
         before = {task: consumer for consumer, tasks in dealt.items() for task in tasks}
         dealt = assign_tasks_to_threads(all_tasks(partitions), host, {})
@@ -77,10 +79,60 @@ def test_a_host_that_joins_gets_its_share_of_each_subtopology(
 
 @given(st.sets(st.builds(TaskId, st.integers(0, 4), st.integers(0, 20)), min_size=1))
 def test_the_beginning_of_interleaved_tasks_has_its_share_of_each_subtopology(tasks: set[TaskId]) -> None:
-    ordered = interleaved(tasks)
+    ordered = interleaved(tasks, {})
     assert sorted(ordered) == sorted(tasks)
     totals = spread(tasks)
     for length in range(len(ordered) + 1):
         found = spread(ordered[:length])
         for number, total in totals.items():
             assert abs(found[number] - total * length / len(tasks)) <= len(totals) / 2 + 0.5
+
+
+def work(tasks: Collection[TaskId], loads: Mapping[TaskId, int]) -> int:
+    return sum(loads[task] for task in tasks)
+
+
+def test_the_second_thread_of_a_host_gets_half_of_the_work() -> None:
+    """One sub-topology whose first partitions are hot: by numbers alone one thread would keep all of them."""
+    loads = {TaskId(0, partition): 300 if partition < 2 else 20 for partition in range(8)}
+    first, second = join_one_by_one([8], 2, loads)
+    assert (len(first), len(second)) == (4, 4)
+    assert work(first, loads) == work(second, loads) == 360
+
+
+@given(
+    loads=st.lists(st.integers(0, 1000), min_size=8, max_size=40),
+    partitions=st.integers(1, 4),
+    threads=st.integers(2, 4),
+)
+@settings(max_examples=300, deadline=None)
+def test_threads_that_join_get_about_as_much_work_as_the_others(
+    loads: list[int], partitions: int, threads: int
+) -> None:
+    """Counts stay even, as in Kafka Streams; so shares may differ by the heaviest tasks, not by more."""
+    tasks = [TaskId(number % partitions, number // partitions) for number in range(len(loads))]
+    measured = dict(zip(tasks, loads, strict=True))
+    counts = Counter(task.subtopology for task in tasks)
+    shares = join_one_by_one([counts[number] for number in range(partitions)], threads, measured)
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    worked = [work(share, measured) for share in shares]
+    assert max(worked) - min(worked) <= 2 * max(loads)
+
+
+@pytest.mark.parametrize("assignor", [HighAvailabilityTaskAssignor(), StickyTaskAssignor()], ids=["balanced", "sticky"])
+def test_a_host_that_joins_gets_its_share_of_stateless_work(assignor: TaskAssignor) -> None:
+    tasks = all_tasks([8])
+    loads = {task: 300 if task.partition < 2 else 20 for task in tasks}
+    hosts = [client(1, previous_active_tasks=set(tasks), loads=loads), client(2, loads=loads)]
+    placed, _ = run(hosts, (), tasks, assignor)
+    assert [work(each.active_tasks, loads) for each in placed.values()] == [360, 360]
+
+
+def test_what_nobody_has_measured_counts_as_much_as_the_others() -> None:
+    loads = {TaskId(0, 0): 400, TaskId(0, 1): 200}
+    assert interleaved([TaskId(0, n) for n in range(4)], loads) == [
+        TaskId(0, 0),
+        TaskId(0, 1),
+        TaskId(0, 2),
+        TaskId(0, 3),
+    ]

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from penstock.topology.records import TaskId
 
+from .spread import Loads
 from .subscription_info import LATEST_OFFSET, UNKNOWN_OFFSET_SUM
 
 log = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ class ClientState:
     threads. previous_tasks: of each consumer, the tasks that it had, active and standby.
     lags: for each stateful task how many offsets its copy here is behind, LATEST_OFFSET where it runs here. A copy of
     unknown extent counts as none; Kafka Streams would rank it before all others.
+    loads: of all clients' tasks, see spread.py.
     """
 
     process_id: UUID
@@ -72,6 +74,7 @@ class ClientState:
     lags: dict[TaskId, int] = field(default_factory=dict)
     active_tasks: set[TaskId] = field(default_factory=set)
     standby_tasks: set[TaskId] = field(default_factory=set)
+    loads: Loads = field(default_factory=dict)
 
     @property
     def capacity(self) -> int:

@@ -70,8 +70,10 @@ def _clients(infos: Mapping[str, SubscriptionInfo]) -> Clients:
         for task, offset in info.offset_sums.items():
             known = client.offset_sums.get(task, offset)
             client.offset_sums[task] = LATEST_OFFSET if LATEST_OFFSET in (known, offset) else max(known, offset)
+    loads = {task: load for info in infos.values() for task, load in info.loads.items()}
     for client in clients.values():
         client.previous_standby_tasks -= client.previous_active_tasks
+        client.loads = loads
     return sorted_clients(clients.values())
 
 

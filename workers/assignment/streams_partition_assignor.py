@@ -22,6 +22,7 @@ from .changelog_offsets import ChangelogOffsets
 from .client_state import AssignmentConfigs, Clients
 from .group_assignment import GroupAssignment, GroupSubscriptions
 from .rack_aware import RackAwareOptimizer, rack_aware_optimizer
+from .spread import Loads
 from .subscription_info import LATEST_SUPPORTED_VERSION, AssignmentInfo, AssignorError, Partitions, SubscriptionInfo
 from .task_assignors import (
     FallbackPriorTaskAssignor,
@@ -124,11 +125,12 @@ class StreamsPartitionAssignor:
         standby: Collection[TaskId],
         offset_sums: Mapping[TaskId, int],
         error: AssignorError = AssignorError.NONE,
+        loads: Loads | None = None,
     ) -> bytes:
         """Return the user data to join with; no two are the same.
 
         active, standby: tasks that this thread owns. offset_sums: see SubscriptionInfo. error: SHUTDOWN_REQUESTED ends
-        the whole application.
+        the whole application. loads: how much work the active tasks are, where that was measured.
         """
         self._unique_field += 1
         return SubscriptionInfo(
@@ -145,6 +147,7 @@ class StreamsPartitionAssignor:
             self._rack,
             topology_digest(self._topics[0]),
             self._facts,
+            loads or {},
         ).encode()
 
     def assign(self, members: Mapping[str, MemberSubscription]) -> dict[str, MemberAssignment]:

@@ -8,11 +8,11 @@ SubscriptionInfo, version 1::
     "PNSK"  used version  latest supported version  process id (16 bytes)  active tasks     <- never changes
     standby tasks  [(task, offset sum)]  user endpoint  [(tag, value)]  unique field  error code
 
-Version 2 adds ``rack  topology`` at the end, version 3 ``facts`` behind that. The first line stays as it is in all
-versions to come, so that an old leader in a rolling upgrade knows which tasks a newer member still owns (version
-probing, KIP-268).
+Version 2 adds ``rack  topology`` at the end, version 3 ``facts`` behind that, version 4 ``[(task, load)]``. The first
+line stays as it is in all versions to come, so that an old leader in a rolling upgrade knows which tasks a newer member
+still owns (version probing, KIP-268).
 
-AssignmentInfo, versions 1 to 3::
+AssignmentInfo, versions 1 to 4::
 
     "PNSK"  used version  commonly supported version  error code                            <- never changes
     [topic]  [(active task, partitions)]  [(standby task, partitions)]
@@ -30,13 +30,15 @@ from penstock.topology.records import TaskId, TopicPartition
 
 from .wire import MalformedInfoError, Reader, Writer
 
-LATEST_SUPPORTED_VERSION = 3
+LATEST_SUPPORTED_VERSION = 4
 EARLIEST_SUPPORTED_VERSION = 1
 
 #: From this version on a member tells its rack and its topology's digest.
 _RACK_VERSION = 2
 #: From this version on a member tells what its topology is.
 _FACTS_VERSION = 3
+#: From this version on a member tells how much work its tasks are.
+_LOADS_VERSION = 4
 
 _MAGIC = b"PNSK"
 
@@ -86,6 +88,7 @@ class SubscriptionInfo:
     number at each join, because the broker takes a join with unchanged bytes for none. rack: client.rack, empty without
     one. topology: see topics_info.topology_digest; empty from a member that does not tell. facts: its topology as
     topology_facts.pack_facts gives it, for `penstock plan`; the leader does not read it.
+    loads: of active tasks that have run for a while, how much of the thread's time each takes, in thousandths.
     """
 
     version: int
@@ -101,6 +104,7 @@ class SubscriptionInfo:
     rack: str = ""
     topology: str = ""
     facts: bytes = b""
+    loads: Mapping[TaskId, int] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         """Return the bytes, in this version's encoding."""
@@ -123,6 +127,10 @@ class SubscriptionInfo:
             writer.text(self.topology)
         if self.version >= _FACTS_VERSION:
             writer.data(self.facts)
+        if self.version >= _LOADS_VERSION:
+            writer.tasks(self.loads)
+            for task in sorted(self.loads):
+                writer.number(self.loads[task])
         return writer.to_bytes()
 
     @classmethod
@@ -150,6 +158,7 @@ class SubscriptionInfo:
             rack=reader.text() if version >= _RACK_VERSION else "",
             topology=reader.text() if version >= _RACK_VERSION else "",
             facts=reader.data() if version >= _FACTS_VERSION else b"",
+            loads={task: reader.small() for task in sorted(reader.tasks())} if version >= _LOADS_VERSION else {},
         )
         reader.end()
         return info

@@ -98,11 +98,12 @@ def _assign_stateless(clients: Clients, tasks: set[TaskId]) -> None:
 
 
 def _previous_active_tasks(clients: Clients, tasks: Set[TaskId]) -> list[TaskId]:
-    """Return the clients' previous tasks, in an order that lets each client keep some of each sub-topology."""
+    """Return the clients' previous tasks, in an order that lets each client keep some of each sub-topology
+    and its share of the work."""
     return [
         task
         for number, client in enumerate(clients.values())
-        for task in interleaved(client.previous_active_tasks & tasks, number)
+        for task in interleaved(client.previous_active_tasks & tasks, client.loads, number)
     ]
 
 

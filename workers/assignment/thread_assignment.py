@@ -17,7 +17,8 @@ def assign_tasks_to_threads(
 ) -> dict[str, list[TaskId]]:
     """Deal tasks out to the client's consumers, evenly; each to the consumer that had it if that can be.
 
-    Kafka Streams does the latter for stateful ones only. Each consumer keeps, or gets, its share of each sub-topology.
+    Kafka Streams does the latter for stateful ones only. Each consumer keeps, or gets, its share of each sub-topology,
+    and of the work where that was measured.
     thread_load: how many tasks each consumer has from earlier calls; changed here. Returns tasks by consumer, for all
     consumers.
     """
@@ -40,7 +41,7 @@ def assign_tasks_to_threads(
                 give(task, consumer)
                 count -= 1
     to_fill = deque(consumer for consumer in consumers if load[consumer] < minimum)
-    remaining = Remaining(unassigned, tasks)
+    remaining = Remaining(unassigned, tasks, client.loads)
     while to_fill:
         consumer = to_fill.popleft()
         give(remaining.take(assignment[consumer]), consumer)
@@ -56,4 +57,4 @@ def _previous_tasks(client: ClientState, consumer: str, number: int, tasks: Set[
     """Return which of the tasks the consumer had. Running ones come first: moving them would cost the most."""
     previous = client.previous_tasks.get(consumer, set()) & tasks
     running = {task for task in previous if client.lags.get(task, LATEST_OFFSET) == LATEST_OFFSET}
-    return [*interleaved(running, number), *interleaved(previous - running, number)]
+    return [*interleaved(running, client.loads, number), *interleaved(previous - running, client.loads, number)]
