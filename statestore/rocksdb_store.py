@@ -352,7 +352,7 @@ class RocksDBStore(BytesStore):
         """
         try:
             before = self._db.property_int_value(BACKGROUND_ERRORS)
-            # Where the last commit has filled a memtable, RocksDB flushes by itself at the same moment, and may then not
+            # Where the last commit has filled a memtable, RocksDB flushes by itself at the same moment. It may then not
             # wait for the memtable behind that one.
             for _ in range(FLUSH_ATTEMPTS):
                 left = self._flush()
