@@ -53,12 +53,13 @@ class Backfill(Handover):
             self._mark(side)
             side.keep(begun)
         assert side.owner is not None
+        assert self._lease is not None
         self._group.move(marked(_starts(side.owner), side.owner.mark))
         queries = SparkStreams(
             self._topology,
             self._config,
             self._spark,
-            side.checkpoint,
+            self._lease,
             lambda built: make_topics_ready(self._config, built, changelogs=True),
             backfill=True,
         )

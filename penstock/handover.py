@@ -16,7 +16,14 @@ from penstock.pipeline.capabilities import report_capabilities
 from penstock.pipeline.checkpoint import CheckpointError
 from penstock.pipeline.ownership import LOCAL, SPARK, require_engine
 from penstock.pipeline.store_changelogs import check_portable
-from penstock.spark import load_topology, make_topics_ready, require_pyspark, spark_session
+from penstock.spark import (
+    checkpoint_lease,
+    load_topology,
+    make_topics_ready,
+    require_pyspark,
+    spark_session,
+    stop_session,
+)
 from penstock.statestore.checkpoint import write_atomically
 from penstock.statestore.state_directory import StateDirectory
 from penstock.supervisor.topology_gate import FACTS_FILE_NAME, HANDED_OVER_FILE_NAME, plain_facts, read_facts
@@ -30,6 +37,7 @@ from penstock.workers.topic_partition_metadata import UNKNOWN, TopicPartitionMet
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from penstock.pipeline.checkpoint_lease import CheckpointLease
     from penstock.pipeline.handover import Moved, SparkSide
 
 #: Called as work is done: what was done last, how many parts are done, of how many.
@@ -92,12 +100,15 @@ class Handover:
         self._marker = self._directory.path / HANDED_OVER_FILE_NAME
         self._group = ApplicationReset(config)
         self._own_session: SparkSession | None = None
+        self._lease: CheckpointLease | None = None
         try:
             self._directory.lock_application()
             self._group.wait_until_empty(wait_seconds)
             if spark is None:
                 spark = self._own_session = spark_session(self._application_id, master, packages)
             self._spark = spark
+            self._lease = checkpoint_lease(spark, self._checkpoint)
+            self._lease.acquire(str(self._directory.initialize_process_id()))
         except BaseException:
             self.close()
             raise
@@ -105,9 +116,11 @@ class Handover:
     def close(self) -> None:
         """Close the clients, the lock and the session that was made."""
         self._group.close()
+        if self._lease is not None:
+            self._lease.release()
         self._directory.close()
         if self._own_session is not None:
-            self._own_session.stop()
+            stop_session(self._own_session)
             self._own_session = None
 
     def __enter__(self) -> Self:

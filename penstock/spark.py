@@ -8,18 +8,20 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.jar_lock import fetch_jars, read_lock
 from penstock.java_runtime import JavaNotFoundError, find_java
-from penstock.spark_java import start_java
+from penstock.spark_java import JavaStartError, start_java
 from penstock.statestore.state_directory import StateDirectory
 from penstock.supervisor.topology_source import TopologySource, build
-from penstock.topology.errors import PenstockError
+from penstock.topology.errors import ConfigError, PenstockError
 from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.streams_config import StreamsConfig
 from penstock.topology.topology import Topology
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
+    from penstock.pipeline.checkpoint_lease import CheckpointLease
     from penstock.pipeline.ownership import Ownership
     from penstock.pipeline.query_progress import QueryProgress
     from penstock.pipeline.spark_streams import ForeachBatch
@@ -77,14 +80,15 @@ def spark_session(application_id: str, master: str | None = None, packages: str 
     """Return a new SparkSession with Kafka's connector, whose executors find Penstock.
 
     packages: Maven coordinates for Spark to resolve itself, instead of the connector's locked jars. Raises JarError,
-    SparkUnavailableError.
+    SparkUnavailableError, and ConfigError for a master that Spark does not start with.
     """
     require_pyspark()
     java = require_jdk()
-    os.environ["JAVA_HOME"] = str(java.resolve().parent.parent)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.sql import SparkSession
 
+    os.environ["JAVA_HOME"] = str(java.resolve().parent.parent)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     master = master or DEFAULT_MASTER
     connector = (
         ("spark.jars.packages", packages)
@@ -99,12 +103,40 @@ def spark_session(application_id: str, master: str | None = None, packages: str 
         "spark.ui.showConsoleProgress": "false",  # it would write over our own
         "spark.sql.session.timeZone": "UTC",
     }
-    start_java(settings)
-    session: SparkSession = SparkSession.builder.config(map=settings).getOrCreate()
+    try:
+        start_java(settings)
+        with _own_interrupts():
+            session: SparkSession = SparkSession.builder.config(map=settings).getOrCreate()
+    except (JavaStartError, Py4JJavaError) as error:
+        raise ConfigError(f"Spark does not start with --master {master}: {_why(error)}.") from error
     session.sparkContext.setLogLevel("ERROR")
     if not master.startswith("local["):
         session.sparkContext.addPyFile(str(package_zip(Path(tempfile.mkdtemp(prefix="penstock-")))))
     return session
+
+
+def stop_session(session: SparkSession) -> None:
+    """Stop a session that was made here; that its Java has ended already, by a signal of its own, is no error."""
+    from penstock.pipeline.failures import unless_java_has_ended
+
+    with unless_java_has_ended("The Spark session"):
+        session.stop()
+
+
+@contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Leave the handler of SIGINT as it is: a SparkContext takes the signal for itself."""
+    handler = signal.getsignal(signal.SIGINT)
+    yield
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, handler)
+
+
+def _why(error: Any) -> str:
+    """Return the reason of a failed start in one line."""
+    java = getattr(error, "java_exception", None)
+    text = str(error) if java is None else str(java.getMessage())
+    return text.strip().splitlines()[0].rstrip(".")
 
 
 def package_zip(directory: Path) -> Path:
@@ -156,19 +188,24 @@ class SparkStreams:
         assert session is not None
         self._built: Sequence[ProcessorTopology] = ()
         self._counts: Mapping[str, int] = {}
+        self._lease = checkpoint_lease(session, self.checkpoint)
         self._queries: Queries = Queries(
-            loaded, self.config, session, self.checkpoint, self._make_ready, foreach_batch, admit=self._admit
+            loaded, self.config, session, self._lease, self._make_ready, foreach_batch, admit=self._admit
         )
 
     def start(self) -> None:
-        """Start a query for each sub-topology and return. Raises LockError if the application runs on this host."""
+        """Start a query for each sub-topology and return.
+
+        Raises LockError if the application runs on this host, or another driver has the checkpoint.
+        """
         self._lock()
         self._queries.start()
 
     def process_available(self) -> int:
         """Process what the topics have now, and return how many records were read, internal topics included.
 
-        Raises LockError if the application runs on this host, on either engine, or is being handed over.
+        Raises LockError if the application runs on this host, on either engine, or is being handed over; or if another
+        driver has the checkpoint.
         """
         self._lock()
         try:
@@ -181,11 +218,13 @@ class SparkStreams:
             self._directory = StateDirectory(self.config["state.dir"], self.config["application.id"])
         try:
             self._directory.lock_application()
+            self._lease.acquire(str(self._directory.initialize_process_id()))
         except BaseException:
             self._unlock()
             raise
 
     def _unlock(self) -> None:
+        self._lease.release()
         if self._directory is not None:
             self._directory.close()
             self._directory = None
@@ -225,7 +264,7 @@ class SparkStreams:
         self._queries.stop()
         self._unlock()
         if self._own_session is not None:
-            self._own_session.stop()
+            stop_session(self._own_session)
             self._own_session = None
 
     def __enter__(self) -> SparkStreams:
@@ -244,6 +283,14 @@ class SparkStreams:
         from penstock.engine_mark import require_spark, source_partitions
 
         require_spark(self.config, source_partitions(self._built, self.config, self._counts), owner)
+
+
+def checkpoint_lease(session: SparkSession, checkpoint: str) -> CheckpointLease:
+    """Return the lease of a checkpoint, not acquired."""
+    from penstock.pipeline.checkpoint_lease import CheckpointLease
+    from penstock.pipeline.hadoop_files import HadoopFiles
+
+    return CheckpointLease(HadoopFiles(session), checkpoint)
 
 
 def load_topology(topology: Any, config: StreamsConfig) -> Topology:
@@ -281,9 +328,27 @@ def run_on_spark(
     from penstock.spark_administration import administered
     from penstock.spark_status import ShownProgress
 
-    with SparkStreams(topology, config, master=master, checkpoint=checkpoint, packages=packages) as streams:
-        for number in (signal.SIGINT, signal.SIGTERM):  # after pyspark, which takes SIGINT for itself
-            signal.signal(number, lambda *_: streams.request_stop())
+    stop = threading.Event()
+    streams: SparkStreams | None = None
+
+    def request_stop(*_: object) -> None:
+        stop.set()
+        if streams is not None:
+            streams.request_stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, request_stop)
+    try:
+        streams = SparkStreams(topology, config, master=master, checkpoint=checkpoint, packages=packages)
+    except ConfigError:
+        if stop.is_set():  # the signal has ended the Java that was starting
+            return
+        raise
+    with streams:
+        if stop.is_set():
+            return
         streams.start()
+        if stop.is_set():  # while start() was under way
+            streams.request_stop()
         with administered(streams) as looking, ShownProgress(looking.progress, json_output):
             streams.await_termination()

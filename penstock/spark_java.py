@@ -1,4 +1,4 @@
-"""Starts Spark's Java, and passes on what it writes to its standard error but for one worker's chatter."""
+"""Starts Spark's Java, ends it, and passes on what it writes to its standard error but for its noise."""
 
 from __future__ import annotations
 
@@ -6,10 +6,18 @@ import atexit
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
 from typing import IO
+
+import psutil
+
+from penstock.topology.errors import StreamsError
 
 #: Spark 4.2 has a Python look at each stateful query's state when it starts, and that prints every step it takes, each
 #: with an empty line after it (pyspark.sql.streaming.transform_with_state_driver_worker). No log level stops it.
@@ -17,11 +25,24 @@ CHATTER = re.compile(rb"(Starting )?Streaming TransformWithStateInPandas Python 
 STDERR = 2
 #: How long Java may take to end with this process, in seconds.
 END_SECONDS = 10.0
+#: So many of Java's last lines are looked through for the reason of a failed start.
+LAST_LINES = 50
+#: Where Java, Spark's launcher or log4j says why it ends, without the exception's class.
+_REASON = re.compile(r"^(?:Exception in thread \"main\" |Error: |Caused by: )?(?:[\w.$]+(?:Exception|Error): )?(.+)$")
+_EXCEPTION = re.compile(r"^(?:Exception in thread \"main\" |Error: |Caused by: |[\w.$]+(?:Exception|Error): )")
+
+
+class JavaStartError(StreamsError):
+    """Spark's Java has ended while it started; the message is the reason that it gave."""
 
 
 def start_java(settings: Mapping[str, object]) -> None:
-    """Start Java for the sessions of this process, unless it runs or spark-submit has started it."""
+    """Start Java for the sessions of this process, unless it runs or spark-submit has started it.
+
+    Raises JavaStartError if it ends at once, as it does for settings that Spark refuses.
+    """
     from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
 
     if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
@@ -29,11 +50,61 @@ def start_java(settings: Mapping[str, object]) -> None:
     conf = SparkConf()
     for key, value in settings.items():
         conf.set(key, str(value))
-    gateway = launch_gateway(conf, {"stderr": subprocess.PIPE})  # type: ignore[no-untyped-call]
-    thread = threading.Thread(target=pass_on, args=(gateway.proc.stderr,), name="spark-stderr", daemon=True)
+    reading, writing = os.pipe()
+    last: deque[bytes] = deque(maxlen=LAST_LINES)
+    thread = threading.Thread(target=pass_on, args=(os.fdopen(reading, "rb"),), kwargs={"last": last}, daemon=True)
     thread.start()
-    atexit.register(_end, gateway.proc, thread)
+    try:
+        with _ended_by_signals():
+            # In a session of its own: a signal to this process's group is for Python, which then stops Spark.
+            gateway = launch_gateway(conf, {"stderr": writing, "start_new_session": True})  # type: ignore[no-untyped-call]
+            atexit.register(_end, gateway.proc, thread)
+    except PySparkRuntimeError as error:
+        os.close(writing)
+        writing = -1
+        thread.join(END_SECONDS)
+        raise JavaStartError(reason(last)) from error
+    finally:
+        if writing >= 0:
+            os.close(writing)
     SparkContext._ensure_initialized(gateway=gateway)
+
+
+def reason(last: Iterable[bytes]) -> str:
+    """Return why Java has ended, of its last lines: the last exception's message, else the last line."""
+    lines = [line.decode(errors="replace").strip() for line in last]
+    found = [line for line in lines if _EXCEPTION.match(line)] or [line for line in lines if line]
+    match = _REASON.match(found[-1]) if found else None
+    return "Spark's Java has ended" if match is None else match[1]
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Have SIGINT and SIGTERM end a Java that is starting, and only then do what they do otherwise.
+
+    An exception out of a signal handler would leave launch_gateway without a word of the process it has started.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    parent, received = psutil.Process(), list[int]()
+    before = set(parent.children())
+
+    def end_java(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+        for child in set(parent.children()) - before:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)  # the shell scripts that start it, too
+
+    numbers = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
+    handlers = {number: signal.signal(number, end_java) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for received_number in received:
+            signal.raise_signal(received_number)
 
 
 def _end(java: subprocess.Popen[bytes], thread: threading.Thread) -> None:
@@ -44,9 +115,11 @@ def _end(java: subprocess.Popen[bytes], thread: threading.Thread) -> None:
     thread.join(END_SECONDS)
 
 
-def pass_on(source: IO[bytes], target: int = STDERR) -> None:
-    """Write the lines of a pipe to a file descriptor, until the pipe's other end is closed."""
+def pass_on(source: IO[bytes], target: int = STDERR, last: deque[bytes] | None = None) -> None:
+    """Write the lines of a pipe to a file descriptor, until the pipe's other end is closed; last: gets them too."""
     for line in without_chatter(source):
+        if last is not None:
+            last.append(line)
         with contextlib.suppress(OSError):  # nobody reads it: Java must not wait for that
             os.write(target, line)
 

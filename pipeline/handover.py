@@ -17,9 +17,10 @@ from .capabilities import is_stateless
 from .changelog_reader import SEED_DDL, SeedPlan, make_seeds
 from .changelog_writer import MOVED_DDL, WritePlan, write_changelogs
 from .checkpoint import IDENTITY_FILE, CheckpointError, check, full_source_topics, identity
+from .hadoop_files import HadoopFiles
 from .ownership import LOCAL, OWNERSHIP_FILE, SPARK, Offsets, Ownership, unpack_ownership
 from .paged_rows import DIRECTORY
-from .spark_streams import ROCKSDB_PROVIDER, HadoopFiles
+from .spark_streams import ROCKSDB_PROVIDER
 from .spark_task import OWN_STORE
 from .state_reader import blobs
 from .store_changelogs import changelogs_of

@@ -1,0 +1,143 @@
+"""Keeps a second driver out of a checkpoint, on whatever host it runs.
+
+The lock in state.dir guards one host only. Spark itself notices two drivers when both write the log of one query: the
+second has processed a micro-batch by then, and written its stale results.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from typing import Any, Protocol
+
+import orjson
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+from penstock.topology.errors import LockError
+
+from .checkpoint import CheckpointError
+
+log = logging.getLogger(__name__)
+
+LEASE_FILE = "penstock-lease.json"
+RENEW_SECONDS = 3.0
+#: A lease that is not renewed for so long is over: its driver was killed. Several renewals may fail before.
+LEASE_SECONDS = 15.0
+LOOK_SECONDS = 0.5
+
+
+class Files(Protocol):
+    """The part of HadoopFiles that a lease needs."""
+
+    def read(self, path: str) -> bytes | None:
+        """Return a file's content, None if it does not exist."""
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Write a file atomically."""
+
+    def delete(self, path: str) -> None:
+        """Delete a file."""
+
+
+class CheckpointLease:
+    """The right of one driver to a checkpoint: a file in it that the driver renews every RENEW_SECONDS.
+
+    directory: the checkpoint. A starting driver that finds another driver's lease watches the file: a renewal means
+    that the owner runs, none for LEASE_SECONDS that it was killed. Clocks of different hosts are never compared.
+    """
+
+    def __init__(self, files: Files, directory: str) -> None:
+        self.directory = directory.rstrip("/")
+        self._files = files
+        self._path = f"{self.directory}/{LEASE_FILE}"
+        self._owner = ""
+        self._lost = ""
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def acquire(self, owner: str) -> None:
+        """Take the lease, or wait until that of a killed driver is over. Having it already is fine.
+
+        owner: the id of a state directory whose lock the caller has. An earlier lease of the same id is over, because
+        its driver had that lock. Raises LockError if another driver renews its lease.
+        """
+        if self._thread is not None:
+            return
+        self._owner, self._lost = owner, ""
+        found = self._files.read(self._path)
+        if found is not None and _content(found).get("owner") != owner:
+            self._outlast(found)
+        self._renew()
+        self._ended.clear()
+        self._thread = threading.Thread(target=self._keep, name="checkpoint-lease", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise LockError if the lease is not this driver's any more."""
+        if self._lost:
+            raise LockError(f"The checkpoint {self.directory} {self._lost}; this driver stops.")
+
+    def release(self) -> None:
+        """Give the lease back, so that the next driver need not wait."""
+        if self._thread is None:
+            return
+        self._ended.set()
+        self._thread.join()
+        self._thread = None
+        try:
+            if not self._lost and self._is_ours():
+                self._files.delete(self._path)
+        except (CheckpointError, Py4JError, OSError) as error:  # Spark's Java may have ended before
+            log.info("The lease of %s was not given back, and ends in %.0f s: %s", self._path, LEASE_SECONDS, error)
+
+    def _outlast(self, found: bytes) -> None:
+        holder = _content(found)
+        who = f"the driver with process id {holder.get('pid')} on host {holder.get('host')}"
+        log.warning("The checkpoint %s has a lease of %s. Waiting for its end", self.directory, who)
+        deadline = time.monotonic() + LEASE_SECONDS
+        while time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
+            now = self._files.read(self._path)
+            if now is None:
+                return
+            if now != found:
+                raise LockError(
+                    f"The checkpoint {self.directory} is in use by {who}. Stop the application there, or use another "
+                    "--checkpoint."
+                )
+        log.warning("The lease of %s is over: it was not renewed for %.0f s", who, LEASE_SECONDS)
+
+    def _keep(self) -> None:
+        renewed = time.monotonic()
+        while not self._lost and not self._ended.wait(RENEW_SECONDS):
+            try:
+                if not self._is_ours():
+                    self._lost = "was taken over by another driver"
+                    return
+                self._renew()
+                renewed = time.monotonic()
+            except (CheckpointError, Py4JError, OSError) as error:
+                log.warning("The lease of the checkpoint %s was not renewed: %s", self.directory, error)
+                if time.monotonic() - renewed > LEASE_SECONDS:
+                    self._lost = f"could not be written for {LEASE_SECONDS:.0f} s, and its lease is over"
+
+    def _is_ours(self) -> bool:
+        found = self._files.read(self._path)
+        return found is None or _content(found).get("owner") == self._owner
+
+    def _renew(self) -> None:
+        """Write the file; its time only makes each renewal another content."""
+        content = {"owner": self._owner, "host": socket.gethostname(), "pid": os.getpid(), "renewed_ns": time.time_ns()}
+        self._files.replace(self._path, orjson.dumps(content))
+
+
+def _content(data: bytes) -> dict[str, Any]:
+    """Return what a lease says; a file that cannot be read is nobody's, but may still be renewed."""
+    try:
+        content: Any = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return {}
+    return content if isinstance(content, dict) else {}
