@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.application_reset import ApplicationReset, Move
@@ -17,6 +16,7 @@ from penstock.pipeline.checkpoint import CheckpointError
 from penstock.pipeline.ownership import LOCAL, SPARK, require_engine
 from penstock.pipeline.store_changelogs import check_portable
 from penstock.spark import (
+    checkpoint_directory,
     checkpoint_lease,
     load_topology,
     make_topics_ready,
@@ -45,6 +45,7 @@ Progress = Callable[[str, int, int], None]
 
 
 BROKEN_OFF = "an earlier handover was broken off near its end; the state is the local engine's"
+KEPT = "Spark goes on with the checkpoint's state; what the local engine has committed since is given up."
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class Handover:
         self._topology = loaded
         self._built: Sequence[ProcessorTopology] = loaded.internal_builder.build_subtopologies(config, frozenset())
         check_portable(self._built, config)
-        self._checkpoint = checkpoint or str(Path(config["state.dir"], self._application_id, "spark").absolute())
+        self._checkpoint = checkpoint_directory(config, checkpoint)
         self._wait_seconds = wait_seconds
         self._progress = progress
         self._directory = StateDirectory(config["state.dir"], self._application_id)
@@ -150,19 +151,43 @@ class Handover:
         self._mark(side)
         return HandedOver(SPARK, moved, offsets, (), time.monotonic() - started)
 
+    def keep_checkpoint(self) -> HandedOver:
+        """Have Spark go on with the checkpoint's state, though the local engine has committed offsets since.
+
+        For an application of Spark's that was started locally by mistake: what that run has committed is given up.
+        """
+        started = time.monotonic()
+        side = self._side()
+        if side.owner is None:
+            raise CheckpointError(f"The checkpoint {side.checkpoint} has no state that Spark could go on with.")
+        require_engine(side.owner, SPARK, side.checkpoint)
+        side.check_identity(self._topology)
+        committed = self._group.committed(source_partitions(self._built, self._config, self._counts))
+        if not is_spark(side.owner, committed):
+            self._refuse_other_checkpoint(side, committed)
+        mark, offsets = new_mark(), side.offsets()
+        side.keep(replace(side.owner, mark=mark))
+        self._group.move(marked(self._moves(side, offsets, side.own()), mark))  # from here on it is Spark's
+        self._mark(side)
+        return HandedOver(SPARK, {}, offsets, (), time.monotonic() - started, KEPT)
+
+    def _refuse_other_checkpoint(self, side: SparkSide, committed: Committed) -> None:
+        if marks_of(committed):
+            raise CheckpointError(
+                f"The application was handed over to Spark with another checkpoint than {side.checkpoint}, says the "
+                f"group {self._application_id}: give that one as --checkpoint."
+            )
+
     def _check_local(self, side: SparkSide, committed: Committed) -> None:
         """Raise unless the application is the local engine's, with something to hand over."""
         owner = side.owner
         if owner is not None and owner.engine != LOCAL and (not owner.mark or is_spark(owner, committed)):
             raise CheckpointError(
                 f"The checkpoint {side.checkpoint} has a state already that is Spark's. If that is this application's, "
-                "Spark has it: run it there; else use another --checkpoint."
+                "Spark has it: run it there, after a local run by mistake with --keep-checkpoint here first; else use "
+                "another --checkpoint."
             )
-        if marks_of(committed):
-            raise CheckpointError(
-                f"The application was handed over to Spark with another checkpoint, says the group "
-                f"{self._application_id}: give that one as --checkpoint."
-            )
+        self._refuse_other_checkpoint(side, committed)
         if not any(committed.values()):
             raise StreamsError(
                 f"The group {self._application_id} has committed nothing: there is nothing to hand over. "
@@ -206,7 +231,7 @@ class Handover:
 
     def _mark(self, side: SparkSide) -> None:
         """Keep the local engine of this host from going on."""
-        write_atomically(self._marker, json.dumps({"engine": SPARK, "checkpoint": side.checkpoint}) + "\n")
+        write_atomically(self._marker, json.dumps({"engine": self._engine, "checkpoint": side.checkpoint}) + "\n")
 
     # -- to the local engine
 
@@ -248,11 +273,7 @@ class Handover:
 
     def _end_earlier(self, side: SparkSide, committed: Committed) -> HandedOver:
         """End an earlier try whose last steps are missing."""
-        if marks_of(committed):
-            raise CheckpointError(
-                f"The application was handed over to Spark with another checkpoint than {side.checkpoint}, says the "
-                f"group {self._application_id}: give that one as --checkpoint."
-            )
+        self._refuse_other_checkpoint(side, committed)
         return HandedOver(LOCAL, deleted_tasks=self._end(side), note=BROKEN_OFF)
 
     def _still_local(self, side: SparkSide) -> HandedOver:
@@ -287,9 +308,9 @@ class Handover:
     def _side(self) -> SparkSide:
         from penstock.pipeline.handover import SparkSide
 
-        counts = make_topics_ready(self._config, self._built, changelogs=True)
-        self._counts = counts
-        return SparkSide(self._built, self._config, self._spark, self._checkpoint, counts)
+        topics = make_topics_ready(self._config, self._built, changelogs=True)
+        self._counts = topics.counts
+        return SparkSide(self._built, self._config, self._spark, self._checkpoint, topics)
 
     @contextmanager
     def _counting(self, total: int, what: str) -> Iterator[Callable[[int], None]]:

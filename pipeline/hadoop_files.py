@@ -13,7 +13,10 @@ from .checkpoint import CheckpointError
 
 
 class HadoopFiles:
-    """Small files wherever Spark keeps a checkpoint: on a disk, HDFS, S3 … Raises CheckpointError with Java's reason."""
+    """Small files wherever Spark keeps a checkpoint: on a disk, HDFS, S3 … Raises CheckpointError, with Java's reason.
+
+    spark: whose file systems and settings are used.
+    """
 
     def __init__(self, spark: SparkSession) -> None:
         self._jvm: Any = spark.sparkContext._jvm

@@ -21,7 +21,7 @@ from penstock.topology.topology import Topology
 
 from .capabilities import buckets_of, is_stateless, may_punctuate, report_capabilities
 from .changelog_reader import SEED_DDL
-from .checkpoint import IDENTITY_FILE, CheckpointError, check, full_source_topics, identity
+from .checkpoint import IDENTITY_FILE, CheckpointError, Topics, added_partitions, check, full_source_topics, identity
 from .checkpoint_lease import CheckpointLease
 from .connector import require_connector
 from .failures import JAVA_ENDED, JAVA_ERRORS, PYTHON_WAS_LATE, python_was_late, query_failure, unless_java_has_ended
@@ -40,16 +40,16 @@ log = logging.getLogger(__name__)
 ROCKSDB_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 #: How often await_termination looks whether another query has failed, in seconds.
 POLL_SECONDS = 1
-ADMIT_SECONDS = 3600.0
+ADMIT_SECONDS = 600.0
 #: So often in a row a query is started again whose Python was late.
 LATE_STARTS_MAX = 10
 #: How often Spark looks at its timers where the user's processors may punctuate by the wall clock: each look is a
 #: micro-batch, with or without records.
 ALARM_INTERVAL = "1 second"
 
-#: Makes the internal topics of sub-topologies; returns the partition counts of all their topics.
-MakeReady = Callable[[Sequence[ProcessorTopology]], Mapping[str, int]]
-#: Raises if the group says that this state is not Spark's to go on with. Called at each start and then each hour.
+#: Makes the internal topics of sub-topologies; returns all their topics.
+MakeReady = Callable[[Sequence[ProcessorTopology]], Topics]
+#: Raises if the group says that this state is not Spark's to go on with. Called at each start and every ADMIT_SECONDS.
 Admit = Callable[[Ownership], None]
 #: foreach_batch(frame of records as RECORD_DDL has them, id of the micro-batch, number of the sub-topology).
 ForeachBatch = Callable[[DataFrame, int, int], None]
@@ -90,6 +90,7 @@ class SparkStreams:
         self._admit = admit
         self._application_id: str = config["application.id"]
         self._built = topology.internal_builder.build_subtopologies(config, frozenset())
+        self._topics = Topics({}, {})
         self._counts: Mapping[str, int] = {}
         self._owner = Ownership()
         self._queries: list[StreamingQuery] = []
@@ -143,11 +144,25 @@ class SparkStreams:
     def _admit_again(self) -> None:
         try:
             self._admit(self._owner)
+            self._look_at_topics()
         except CheckpointError:
             self.stop()
             raise
         except PenstockError as error:  # the brokers' trouble is the queries' own, too
-            log.warning("The group could not be asked whether the application is still Spark's: %s", error)
+            log.warning("The brokers could not be asked whether the application is still Spark's: %s", error)
+
+    def _look_at_topics(self) -> None:
+        """Raise CheckpointError if a topic was recreated, which Spark does not notice; warn of added partitions."""
+        before, self._topics = self._topics, self._make_ready(self._built)
+        added = added_partitions(before.counts, self._topics.counts)
+        if added:
+            log.warning(
+                "Partitions were added: %s. Spark reads them, with tasks that begin without state. The next start is "
+                "refused without --accept-changes",
+                "; ".join(added),
+            )
+        wanted, found = (identity(self._topology, self._built, self._config, one) for one in (self._topics, before))
+        check(orjson.dumps(found), wanted, self._checkpoint, accept=True)
 
     def request_stop(self) -> None:
         """Have await_termination and process_available return soon; may be called by a signal handler."""
@@ -201,13 +216,14 @@ class SparkStreams:
         self._stopping.clear()
         self._queries.clear()
         require_connector(self._spark)
-        self._counts = self._make_ready(self._built)
+        self._topics = self._make_ready(self._built)
+        self._counts = self._topics.counts
         for key, value in (("stateStore.providerClass", ROCKSDB_PROVIDER), ("metricsEnabled", "true")):
             self._spark.conf.set(f"spark.sql.streaming.{key}", value)
         self._check_checkpoint()
 
     def _check_checkpoint(self) -> None:
-        wanted = identity(self._topology, self._built, self._config, self._counts)
+        wanted = identity(self._topology, self._built, self._config, self._topics)
         files = HadoopFiles(self._spark)
         self._owner = unpack_ownership(files.read(f"{self._checkpoint}/{OWNERSHIP_FILE}"), self._checkpoint)
         require_engine(self._owner, BACKFILL if self._backfill else SPARK, self._checkpoint)
@@ -216,8 +232,10 @@ class SparkStreams:
         found = files.read(path)
         if found is None:
             files.write(path, orjson.dumps(wanted, option=orjson.OPT_INDENT_2))
-        else:
-            check(found, wanted, self._checkpoint)
+            return
+        check(found, wanted, self._checkpoint, self._config["penstock.topology.changes"] == "accept")
+        if orjson.loads(found) != wanted:
+            files.replace(path, orjson.dumps(wanted, option=orjson.OPT_INDENT_2))
 
     def _run_available(self, topology: ProcessorTopology) -> int:
         """Return how many records were read; those of a micro-batch that was repeated count once."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -17,15 +16,15 @@ from typing import Any
 import psutil
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 #: Starting Java and Spark takes 10 s on a quiet machine.
 DEADLINE_SECONDS = 240.0
 PARTITIONS = 2
 KEYS = [b"a", b"b", b"c", b"d", b"e"]
 RECORDS = 2_000  # between two kills
-#: The commands that start Spark.
-ON_SPARK = ("run", "handover", "backfill")
+#: The commands that start Spark whatever their options.
+ON_SPARK = ("handover", "backfill")
 EXECUTOR = "CoarseGrainedExecutorBackend"
 TOPOLOGY = """
 import penstock
@@ -79,12 +78,15 @@ class Application:
                 deleted.result()
 
     @contextmanager
-    def running(self, host: str = "host") -> Iterator[subprocess.Popen[str]]:
+    def running(self, *options: str, host: str = "host") -> Iterator[subprocess.Popen[str]]:
         """Run it in a process group of its own; whatever is left of it at the end is killed.
 
         host: each has a state directory of its own.
         """
-        with self.log.open("a") as log, self.command("run", "--engine", "spark", host=host, output=log) as process:
+        with (
+            self.log.open("a") as log,
+            self.command("run", "--engine", "spark", *options, host=host, output=log) as process,
+        ):
             self._process = process
             try:
                 yield process
@@ -103,7 +105,11 @@ class Application:
             "statestore.cache.max.bytes=0",  # each record's count is written, so that the first can be waited for
         )
         config = [word for each in given for word in ("-c", each)]
-        spark = ["--master", master or self._master, "--checkpoint", str(self.checkpoint)] if name in ON_SPARK else []
+        spark = (
+            ["--master", master or self._master, "--checkpoint", str(self.checkpoint)]
+            if name in ON_SPARK or "--engine" in options
+            else []
+        )
         process = subprocess.Popen(
             [sys.executable, "-m", "penstock.cli", name, "counting_app:topology", *options, *spark, *config],
             cwd=self._directory,
@@ -126,13 +132,22 @@ class Application:
             printed, _ = process.communicate(timeout=DEADLINE_SECONDS)
             return process.returncode, printed
 
-    def start_over(self) -> None:
-        """Delete the state, the checkpoint and the group's offsets: an application that has not run."""
+    def recreate_source(self) -> None:
+        """Delete the source topic and create it again."""
         admin = AdminClient({"bootstrap.servers": self._servers})
-        for deleted in admin.delete_consumer_groups([self.id]).values():
-            deleted.result()
-        for directory in (self.checkpoint, self._directory / "host"):
-            shutil.rmtree(directory)
+        admin.delete_topics([self._source])[self._source].result()
+        self._until(lambda: self._source not in admin.list_topics(timeout=DEADLINE_SECONDS).topics)
+        admin.create_topics([NewTopic(self._source, PARTITIONS, 1)])[self._source].result()
+
+    @property
+    def handed_over(self) -> Path:
+        """The file in the state directory that keeps the local engine out."""
+        return self._directory / "host" / self.id / "handed-over.json"
+
+    def add_partition(self) -> None:
+        """Add a partition to the source topic."""
+        admin = AdminClient({"bootstrap.servers": self._servers})
+        admin.create_partitions([NewPartitions(self._source, PARTITIONS + 1)])[self._source].result()
 
     def produce(self, count: int = RECORDS) -> None:
         """Produce records, the keys in turn."""

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from penstock.supervisor.exit_codes import ExitCode
+from tests.waiting import eventually
 
 from .application import DEADLINE_SECONDS, Application, kill_all
 from .kills import count_more, finish
@@ -23,9 +24,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
 
 @pytest.fixture
 def application(bootstrap_servers: str, tmp_path: Path) -> Iterator[Application]:
-    """One whose checkpoint has a name that URIs would write otherwise."""
     found = Application(bootstrap_servers, tmp_path)
-    found.checkpoint = tmp_path / "check point%20#1 é"
     with found.topics():
         yield found
 
@@ -46,16 +45,15 @@ def test_a_checkpoint_has_one_driver_on_all_hosts(application: Application) -> N
     assert application.log.read_text().count("was not renewed for") == 1, "a lease that was given back needs no wait"
 
 
-def test_a_handover_and_a_backfill_whatever_the_checkpoint_is_called(application: Application) -> None:
-    with application.running() as process:
-        finish(application, process)
-    status, printed = application.run("handover", "--to", "local")
-    assert (status, "offsets of 2 partitions" in printed) == (ExitCode.OK, True), printed
-    status, printed = application.run("handover", "--to", "spark")
-    assert (status, "Moved 1 store, 5 keys" in printed) == (ExitCode.OK, True), printed
-    application.start_over()
-    status, printed = application.run("backfill")
-    assert (status, "Spark has read 2,000 records" in printed) == (ExitCode.OK, True), printed
+@pytest.mark.parametrize("name", ["check point", "50%", "a#b", "é", "{a,b}"])
+@pytest.mark.parametrize("command", [("run", "--engine", "spark"), ("handover", "--to", "local"), ("backfill",)])
+def test_a_checkpoint_whose_state_could_not_be_handed_over_is_refused_at_once(
+    application: Application, command: tuple[str, ...], name: str
+) -> None:
+    application.checkpoint = application.checkpoint.with_name(name)
+    status, printed = application.run(*command)
+    assert (status, f"{name} cannot have the characters" in printed) == (ExitCode.USAGE, True), printed
+    assert not application.checkpoint.exists()
 
 
 @pytest.mark.parametrize(("command", "options"), [("run", ("--engine", "spark")), ("handover", ("--to", "local"))])
@@ -84,7 +82,8 @@ def child(process: subprocess.Popen[str], program: str) -> psutil.Process:
     raise TimeoutError(f"no {program}")
 
 
-@pytest.mark.parametrize("to_java", [False, True])  # a shell's `kill %1` and `timeout`; systemd's KillMode=control-group
+# A shell's `kill %1` and `timeout` signal the process group; systemd's KillMode=control-group all processes.
+@pytest.mark.parametrize("to_java", [False, True])
 def test_sigterm_to_all_processes_is_a_clean_stop(application: Application, to_java: bool) -> None:
     with application.running() as process:
         count_more(application)
@@ -94,6 +93,7 @@ def test_sigterm_to_all_processes_is_a_clean_stop(application: Application, to_j
             each.terminate()
         assert process.wait(DEADLINE_SECONDS) == ExitCode.OK, application.log.read_text()
     assert "Traceback" not in application.log.read_text()
+    assert to_java or "ERROR" not in application.log.read_text()
     assert not [each for each in java if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
 
 
@@ -104,3 +104,50 @@ def test_a_master_that_spark_does_not_start_with_is_named_in_the_last_line(
     status, printed = application.run("run", "--engine", "spark", master=master)
     last = printed.splitlines()[-1]
     assert (status, last.startswith(f"Error: Spark does not start with --master {master}: ")) == (2, True), printed
+
+
+def test_a_source_topic_that_was_recreated_or_has_another_partition_is_refused(application: Application) -> None:
+    with application.running() as process:
+        finish(application, process)
+    application.add_partition()
+    status, printed = application.run("run", "--engine", "spark")
+    assert (status, "-in had 2, and has 3" in printed) == (ExitCode.FAILED, True), printed
+    with application.running("--accept-changes") as process:
+        ends = application.ends()
+        application.produce()
+        application.await_growth(ends)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_SECONDS) == ExitCode.OK, application.log.read_text()
+    application.recreate_source()
+    application.add_partition()
+    application.produce(3 * application.produced)
+    status, printed = application.run("run", "--engine", "spark")
+    assert (status, "-in was deleted and created again" in printed) == (ExitCode.FAILED, True), printed
+
+
+def test_a_backfill_that_was_broken_off_is_continued_and_the_local_engine_says_how(application: Application) -> None:
+    application.produce()
+    with application.command("backfill") as process:
+        eventually(application.handed_over.exists, lambda: str(process.poll()), DEADLINE_SECONDS)
+        kill_all(process)
+    status, printed = application.run("run")
+    assert (status, "run `penstock backfill` again" in printed) == (ExitCode.TOPOLOGY, True), printed
+    assert "handover" not in printed
+    status, printed = application.run("backfill")
+    assert (status, "The application is the local engine's now" in printed) == (ExitCode.OK, True), printed
+
+
+def test_after_a_local_run_by_mistake_spark_goes_on_with_its_checkpoint(application: Application) -> None:
+    with application.running() as process:
+        finish(application, process)
+    ends = application.ends()
+    with application.command("run", output=subprocess.DEVNULL) as process:
+        application.await_growth(ends)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_SECONDS) == ExitCode.OK
+    status, printed = application.run("run", "--engine", "spark")
+    assert (status, "handover --to spark --keep-checkpoint" in printed) == (ExitCode.FAILED, True), printed
+    status, printed = application.run("handover", "--to", "spark", "--keep-checkpoint", "--wait", "120")
+    assert (status, "is given up" in printed) == (ExitCode.OK, True), printed
+    with application.running() as process:
+        finish(application, process)

@@ -11,6 +11,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from penstock import StreamsBuilder, StreamsConfig, StreamsError
+from penstock.pipeline.checkpoint import Topics
 from penstock.pipeline.checkpoint_lease import CheckpointLease
 from penstock.pipeline.connector import ConnectorError, check_version
 from penstock.pipeline.failures import query_failure
@@ -113,7 +114,7 @@ def processed(*queries: Query) -> int:
     config = StreamsConfig({"application.id": "app", "bootstrap.servers": "broker:9092"})
     session: Any = None
     lease = CheckpointLease(session, "/checkpoint")  # no file is read before it is acquired
-    streams: Any = SparkStreams(builder.build(), config, session, lease, lambda built: {})
+    streams: Any = SparkStreams(builder.build(), config, session, lease, lambda built: Topics({}, {}))
     following = iter(queries)
     streams._start = lambda topology, available_now: next(following)
     read: int = streams._run_available(streams._built[0])
