@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from penstock.application_reset import TIMEOUT_SECONDS
@@ -121,7 +121,8 @@ def spark_session(application_id: str, master: str | None = None, packages: str 
         with _own_interrupts():
             session: SparkSession = SparkSession.builder.config(map=settings).getOrCreate()
     except (JavaStartError, Py4JJavaError) as error:
-        raise ConfigError(f"Spark does not start with --master {master}: {_why(error)}.") from error
+        given = f"--master {master}{f' --packages {packages}' if packages else ''}"
+        raise ConfigError(f"Spark does not start with {given}: {_why(error)}.") from error
     session.sparkContext.setLogLevel("ERROR")
     server: Any = session.sparkContext._accumulatorServer
     server.handle_error = _log_lost_connection
@@ -159,7 +160,7 @@ def _own_interrupts() -> Iterator[None]:
 def _why(error: Any) -> str:
     """Return the reason of a failed start in one line."""
     java = getattr(error, "java_exception", None)
-    text = str(error) if java is None else str(java.getMessage())
+    text = str(error if java is None else java.getMessage() or java.toString())
     return text.strip().splitlines()[0].rstrip(".")
 
 
@@ -362,12 +363,17 @@ def make_topics_ready(config: StreamsConfig, built: Sequence[ProcessorTopology],
 
 
 def topic_ids(admin: AdminClient, topics: Collection[str]) -> dict[str, str]:
-    """Return the ids of topics by name; brokers before 2.8 have none. Raises BrokerUnavailableError."""
-    try:
-        described = admin.describe_topics(TopicCollection(sorted(topics)))
-        ids = {name: str(answer.result(TIMEOUT_SECONDS).topic_id) for name, answer in described.items()}
-    except KafkaException as error:
-        raise BrokerUnavailableError(f"The brokers did not describe {', '.join(sorted(topics))}: {error}") from error
+    """Return the ids of topics by name, as far as the brokers have them. Raises BrokerUnavailableError.
+
+    Brokers before 2.8 have none, and one may not know yet of a topic that was just made: a later start finds its id.
+    """
+    ids = {}
+    for name, answer in admin.describe_topics(TopicCollection(sorted(topics))).items():
+        try:
+            ids[name] = str(answer.result(TIMEOUT_SECONDS).topic_id)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise BrokerUnavailableError(f"The brokers did not describe {name}: {error.args[0].str()}") from error
     return {name: found for name, found in ids.items() if found not in NO_ID}
 
 

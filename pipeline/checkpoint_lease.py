@@ -35,8 +35,8 @@ class Files(Protocol):
     def read(self, path: str) -> bytes | None:
         """Return a file's content, None if it does not exist."""
 
-    def replace(self, path: str, data: bytes) -> None:
-        """Write a file atomically."""
+    def write(self, path: str, data: bytes) -> None:
+        """Write a file."""
 
     def delete(self, path: str) -> None:
         """Delete a file."""
@@ -67,7 +67,7 @@ class CheckpointLease:
         if self._thread is not None:
             return
         self._owner, self._lost = owner, ""
-        found = self._files.read(self._path)
+        found = self._read()
         if found is not None and _content(found).get("owner") != owner:
             self._outlast(found)
         self._renew()
@@ -100,7 +100,7 @@ class CheckpointLease:
         deadline = time.monotonic() + LEASE_SECONDS
         while time.monotonic() < deadline:
             time.sleep(LOOK_SECONDS)
-            now = self._files.read(self._path)
+            now = self._read()
             if now is None:
                 return
             if now != found:
@@ -125,13 +125,24 @@ class CheckpointLease:
                     self._lost = f"could not be written for {LEASE_SECONDS:.0f} s, and its lease is over"
 
     def _is_ours(self) -> bool:
-        found = self._files.read(self._path)
-        return found is None or _content(found).get("owner") == self._owner
+        found = self._read()
+        return not found or _content(found).get("owner") == self._owner
+
+    def _read(self) -> bytes | None:
+        """Return the lease, None if there is none, b"" if its writer is at it, or was killed then."""
+        try:
+            return self._files.read(self._path)
+        except CheckpointError as error:
+            log.info("%s", error)
+            return b""
 
     def _renew(self) -> None:
-        """Write the file; its time only makes each renewal another content."""
+        """Write the file; its time only makes each renewal another content.
+
+        In place: Hadoop replaces a file on a local disk by deleting it first, and a missing lease is one given back.
+        """
         content = {"owner": self._owner, "host": socket.gethostname(), "pid": os.getpid(), "renewed_ns": time.time_ns()}
-        self._files.replace(self._path, orjson.dumps(content))
+        self._files.write(self._path, orjson.dumps(content))
 
 
 def _content(data: bytes) -> dict[str, Any]:

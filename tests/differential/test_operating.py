@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from penstock.pipeline.checkpoint_lease import LEASE_FILE
 from penstock.supervisor.exit_codes import ExitCode
 from tests.waiting import eventually
 
@@ -43,6 +44,24 @@ def test_a_checkpoint_has_one_driver_on_all_hosts(application: Application) -> N
     with application.running() as process:
         finish(application, process)
     assert application.log.read_text().count("was not renewed for") == 1, "a lease that was given back needs no wait"
+
+
+def test_a_driver_that_was_suspended_until_its_lease_was_over_stops(application: Application) -> None:
+    with application.running() as process:
+        count_more(application)
+        first = psutil.Process(process.pid)
+        suspended = [first, *first.children(recursive=True)]
+        for each in suspended:
+            each.suspend()
+        with application.command("run", "--engine", "spark", host="other", output=subprocess.DEVNULL) as other:
+            lease = application.checkpoint / LEASE_FILE
+            eventually(lambda: f'"pid":{other.pid}' in lease.read_text(), lease.read_text, DEADLINE_SECONDS)
+            for each in suspended:
+                each.resume()
+            assert process.wait(DEADLINE_SECONDS) == ExitCode.LOCKED, application.log.read_text()
+            other.send_signal(signal.SIGTERM)
+            assert other.wait(DEADLINE_SECONDS) == ExitCode.OK
+    assert "was taken over by another driver" in application.log.read_text()
 
 
 @pytest.mark.parametrize("name", ["check point", "50%", "a#b", "é", "{a,b}"])
