@@ -9,7 +9,7 @@ from penstock.application_reset import Move, Target
 from penstock.engine_mark import is_spark, marked, new_mark, source_partitions
 from penstock.handover import HandedOver, Handover
 from penstock.pipeline.ownership import BACKFILL, Ownership, require_engine
-from penstock.spark import make_topics_ready
+from penstock.spark_topics import make_topics_ready
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
 

@@ -15,15 +15,9 @@ from penstock.pipeline.capabilities import report_capabilities
 from penstock.pipeline.checkpoint import CheckpointError
 from penstock.pipeline.ownership import LOCAL, SPARK, require_engine
 from penstock.pipeline.store_changelogs import check_portable
-from penstock.spark import (
-    checkpoint_directory,
-    checkpoint_lease,
-    load_topology,
-    make_topics_ready,
-    require_pyspark,
-    spark_session,
-    stop_session,
-)
+from penstock.spark import checkpoint_directory, checkpoint_lease, load_topology
+from penstock.spark_session import require_pyspark, spark_session, stop_session
+from penstock.spark_topics import make_topics_ready
 from penstock.statestore.checkpoint import write_atomically
 from penstock.statestore.state_directory import StateDirectory
 from penstock.supervisor.topology_gate import FACTS_FILE_NAME, HANDED_OVER_FILE_NAME, plain_facts, read_facts
@@ -45,7 +39,8 @@ Progress = Callable[[str, int, int], None]
 
 
 BROKEN_OFF = "an earlier handover was broken off near its end; the state is the local engine's"
-KEPT = "Spark goes on with the checkpoint's state; what the local engine has committed since is given up."
+KEPT = "Spark continues from the checkpoint; the offsets and state of the local run are dropped."
+KEPT_BEFORE = "the application was Spark's with this checkpoint already."
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,19 +147,22 @@ class Handover:
         return HandedOver(SPARK, moved, offsets, (), time.monotonic() - started)
 
     def keep_checkpoint(self) -> HandedOver:
-        """Have Spark go on with the checkpoint's state, though the local engine has committed offsets since.
+        """Return an application that was started locally by mistake to Spark's checkpoint.
 
-        For an application of Spark's that was started locally by mistake: what that run has committed is given up.
+        Offsets and state of the local run are dropped. If it is broken off, repeat it. Raises CheckpointError for a
+        checkpoint without a state of Spark's, or of another topology.
         """
         started = time.monotonic()
         side = self._side()
         if side.owner is None:
-            raise CheckpointError(f"The checkpoint {side.checkpoint} has no state that Spark could go on with.")
+            raise CheckpointError(f"The checkpoint {side.checkpoint} has no state for Spark to continue from.")
         require_engine(side.owner, SPARK, side.checkpoint)
         side.check_identity(self._topology)
         committed = self._group.committed(source_partitions(self._built, self._config, self._counts))
-        if not is_spark(side.owner, committed):
-            self._refuse_other_checkpoint(side, committed)
+        if is_spark(side.owner, committed):
+            self._mark(side)
+            return HandedOver(SPARK, note=KEPT_BEFORE)
+        self._refuse_other_checkpoint(side, committed)
         mark, offsets = new_mark(), side.offsets()
         side.keep(replace(side.owner, mark=mark))
         self._group.move(marked(self._moves(side, offsets, side.own()), mark))  # from here on it is Spark's
@@ -184,7 +182,7 @@ class Handover:
         if owner is not None and owner.engine != LOCAL and (not owner.mark or is_spark(owner, committed)):
             raise CheckpointError(
                 f"The checkpoint {side.checkpoint} has a state already that is Spark's. If that is this application's, "
-                "Spark has it: run it there, after a local run by mistake with --keep-checkpoint here first; else use "
+                "run it there; after a local run by mistake repeat this command with --keep-checkpoint. Else use "
                 "another --checkpoint."
             )
         self._refuse_other_checkpoint(side, committed)
@@ -230,7 +228,7 @@ class Handover:
         return found
 
     def _mark(self, side: SparkSide) -> None:
-        """Keep the local engine of this host from going on."""
+        """Have the local engine refuse to start on this host."""
         write_atomically(self._marker, json.dumps({"engine": self._engine, "checkpoint": side.checkpoint}) + "\n")
 
     # -- to the local engine

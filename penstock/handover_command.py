@@ -32,7 +32,7 @@ from penstock.supervisor.config_loader import load_config
 @click.option(
     "--keep-checkpoint",
     is_flag=True,
-    help="With --to spark: go on with the checkpoint's state, after a local run by mistake, which is given up.",
+    help="With --to spark: return to the checkpoint's state after a local run by mistake, whose state is dropped.",
 )
 @click.option("--wait", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Wait for members to go.")
 def handover(

@@ -56,7 +56,7 @@ class SparkSupervisor:
         self._started = time.monotonic()
         #: By query, before the micro-batch of the first look: the sum of its offsets, and the micro-batch before it.
         self._first: dict[int, tuple[int, int]] = {}
-        #: What the last look has found.
+        #: The progress of all queries at the last look.
         self._last: list[tuple[QueryProgress, list[PartitionProgress]]] = []
 
     @property
@@ -141,7 +141,7 @@ class SparkSupervisor:
         try:
             newest = {progress_of(query).subtopology: query for query in self._queries()}
             self._last = [(progress_of(query), partitions_of(query)) for _, query in sorted(newest.items())]
-        except JAVA_ERRORS:  # whoever waits for the queries says so
+        except JAVA_ERRORS:  # await_termination() raises it
             self._last = [(replace(progress, running=False), partitions) for progress, partitions in self._last]
         return self._last
 

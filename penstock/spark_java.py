@@ -1,4 +1,4 @@
-"""Starts Spark's Java, ends it, and passes on what it writes to its standard error but for its noise."""
+"""Starts Spark's Java, ends it, and passes its standard error on, without the noise."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import IO
 
 import psutil
 
+from penstock.supervisor.signals import STOP_SIGNALS, handled
 from penstock.topology.errors import StreamsError
 
 #: Spark 4.2 has a Python look at each stateful query's state when it starts, and that prints every step it takes, each
 #: with an empty line after it (pyspark.sql.streaming.transform_with_state_driver_worker). No log level stops it.
 CHATTER = re.compile(rb"(Starting )?Streaming TransformWithStateInPandas Python worker\b")
-#: What Java, Spark and Hadoop say at every start, before setLogLevel, and what says nothing about the application.
+#: Lines of Java, Spark and Hadoop at every start, before setLogLevel, that say nothing about the application.
 GREETINGS = re.compile(
     rb"WARNING: Using incubator modules: |Using Spark's default log4j profile: |Setting default log level to "
     rb"|To adjust logging level use sc\.setLogLevel|\S+ \S+ WARN NativeCodeLoader: "
@@ -33,21 +33,21 @@ GREETINGS = re.compile(
 STDERR = 2
 #: How long Java may take to end with this process, in seconds.
 END_SECONDS = 10.0
-#: So many of Java's last lines are looked through for the reason of a failed start.
+#: How many of Java's last lines are searched for the reason of a failed start.
 LAST_LINES = 50
-#: Where Java, Spark's launcher or log4j says why it ends, without the exception's class.
+#: A line in which Java, Spark's launcher or log4j gives its reason, without the exception's class.
 _REASON = re.compile(r"^(?:Exception in thread \"main\" |Error: |Caused by: )?(?:[\w.$]+(?:Exception|Error): )?(.+)$")
 _EXCEPTION = re.compile(r"^(?:Exception in thread \"main\" |Error: |Caused by: |[\w.$]+(?:Exception|Error): )")
 
 
 class JavaStartError(StreamsError):
-    """Spark's Java has ended while it started; the message is the reason that it gave."""
+    """Spark's Java has ended during its start; the message is its reason."""
 
 
 def start_java(settings: Mapping[str, object]) -> None:
     """Start Java for the sessions of this process, unless it runs or spark-submit has started it.
 
-    Raises JavaStartError if it ends at once, as it does for settings that Spark refuses.
+    Raises JavaStartError if it ends at once, as for settings that Spark refuses.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
@@ -81,12 +81,12 @@ def start_java(settings: Mapping[str, object]) -> None:
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
-    """Return False for what py4j logs as the root logger, which is what it raises as well."""
+    """Return False for records that py4j writes as the root logger: it raises the same."""
     return Path(record.pathname).parent.name != "py4j"
 
 
 def reason(last: Iterable[bytes]) -> str:
-    """Return why Java has ended, of its last lines: the last exception's message, else the last line."""
+    """Return why Java has ended, by its last lines: the last exception's message, else the last line."""
     lines = [line.decode(errors="replace").strip() for line in last]
     found = [line for line in lines if _EXCEPTION.match(line)] or [line for line in lines if line]
     match = _REASON.match(found[-1]) if found else None
@@ -95,9 +95,9 @@ def reason(last: Iterable[bytes]) -> str:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Have SIGINT and SIGTERM end a Java that is starting, and only then do what they do otherwise.
+    """Have STOP_SIGNALS end a Java that is starting, before the handlers of the caller run.
 
-    An exception out of a signal handler would leave launch_gateway without a word of the process it has started.
+    An exception out of a signal handler would end launch_gateway, and the process that it has started would be unknown.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -105,19 +105,16 @@ def _ended_by_signals() -> Iterator[None]:
     parent, received = psutil.Process(), list[int]()
     before = set(parent.children())
 
-    def end_java(number: int, _frame: FrameType | None) -> None:
+    def end_java(number: int) -> None:
         received.append(number)
         for child in set(parent.children()) - before:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)  # the shell scripts that start it, too
 
-    numbers = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
-    handlers = {number: signal.signal(number, end_java) for number in numbers}
     try:
-        yield
+        with handled(end_java, STOP_SIGNALS):
+            yield
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
         for received_number in received:
             signal.raise_signal(received_number)
 
@@ -131,12 +128,16 @@ def _end(java: subprocess.Popen[bytes], thread: threading.Thread) -> None:
 
 
 def pass_on(source: IO[bytes], target: int = STDERR, last: deque[bytes] | None = None) -> None:
-    """Write the lines of a pipe to a file descriptor, until the pipe's other end is closed; last: gets them too."""
-    for line in without_chatter(source):
-        if last is not None:
-            last.append(line)
-        with contextlib.suppress(OSError):  # nobody reads it: Java must not wait for that
-            os.write(target, line)
+    """Write the lines of a pipe to a file descriptor until its other end is closed, then close it.
+
+    last: gets the lines too.
+    """
+    with source:
+        for line in without_chatter(source):
+            if last is not None:
+                last.append(line)
+            with contextlib.suppress(OSError):  # nobody reads it: Java must not wait for that
+                os.write(target, line)
 
 
 def without_chatter(lines: Iterable[bytes]) -> Iterator[bytes]:

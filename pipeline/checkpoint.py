@@ -109,7 +109,7 @@ def check(found: bytes, wanted: Mapping[str, Any], directory: str, accept: bool 
     if added and not accept and not differences:
         raise CheckpointError(
             f"Partitions were added: {'; '.join(added)}. The tasks of the new partitions begin without state, and keys "
-            "move to other partitions, but not their state. `penstock run --accept-changes` goes on so; another "
+            "move to other partitions, but not their state. `penstock run --accept-changes` accepts that; another "
             "--checkpoint starts from the beginning."
         )
     if differences:
@@ -117,6 +117,11 @@ def check(found: bytes, wanted: Mapping[str, Any], directory: str, accept: bool 
             f"The checkpoint {directory} belongs to another topology: {'; '.join(differences)}. Use another "
             "--checkpoint directory for this one, or run the topology that the checkpoint was made by."
         )
+
+
+def with_known_ids(wanted: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an identity with the ids that an earlier one has of topics that the brokers have not described now."""
+    return {**wanted, TOPIC_IDS: {**earlier.get(TOPIC_IDS, {}), **wanted[TOPIC_IDS]}}
 
 
 def added_partitions(old: Mapping[str, int], new: Mapping[str, int]) -> list[str]:

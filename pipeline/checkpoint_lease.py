@@ -1,7 +1,7 @@
-"""Keeps a second driver out of a checkpoint, on whatever host it runs.
+"""Keeps a second driver out of a checkpoint, on all hosts.
 
-The lock in state.dir guards one host only. Spark itself notices two drivers when both write the log of one query: the
-second has processed a micro-batch by then, and written its stale results.
+The lock in state.dir guards one host only. Spark itself notices two drivers when both write the log of one query: by
+then the second has processed a micro-batch and written stale results.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import time
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -19,27 +19,15 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from penstock.topology.errors import LockError
 
 from .checkpoint import CheckpointError
+from .hadoop_files import HadoopFiles
 
 log = logging.getLogger(__name__)
 
 LEASE_FILE = "penstock-lease.json"
 RENEW_SECONDS = 3.0
-#: A lease that is not renewed for so long is over: its driver was killed. Several renewals may fail before.
+#: A lease that is not renewed for so long has expired: its driver was killed. Several renewals may fail before.
 LEASE_SECONDS = 15.0
 LOOK_SECONDS = 0.5
-
-
-class Files(Protocol):
-    """The part of HadoopFiles that a lease needs."""
-
-    def read(self, path: str) -> bytes | None:
-        """Return a file's content, None if it does not exist."""
-
-    def write(self, path: str, data: bytes) -> None:
-        """Write a file."""
-
-    def delete(self, path: str) -> None:
-        """Delete a file."""
 
 
 class CheckpointLease:
@@ -47,9 +35,11 @@ class CheckpointLease:
 
     directory: the checkpoint. A starting driver that finds another driver's lease watches the file: a renewal means
     that the owner runs, none for LEASE_SECONDS that it was killed. Clocks of different hosts are never compared.
+    Of drivers that start at the same moment, the last one to write the file has the lease; the others stop at their
+    next renewal, before Spark has finished a micro-batch.
     """
 
-    def __init__(self, files: Files, directory: str) -> None:
+    def __init__(self, files: HadoopFiles, directory: str) -> None:
         self.directory = directory.rstrip("/")
         self._files = files
         self._path = f"{self.directory}/{LEASE_FILE}"
@@ -59,10 +49,10 @@ class CheckpointLease:
         self._thread: threading.Thread | None = None
 
     def acquire(self, owner: str) -> None:
-        """Take the lease, or wait until that of a killed driver is over. Having it already is fine.
+        """Take the lease, or wait until that of a killed driver expires. No effect if this driver has it.
 
-        owner: the id of a state directory whose lock the caller has. An earlier lease of the same id is over, because
-        its driver had that lock. Raises LockError if another driver renews its lease.
+        owner: the id of a state directory whose lock the caller has. An earlier lease of the same id has expired,
+        because its driver had that lock. Raises LockError if another driver renews its lease.
         """
         if self._thread is not None:
             return
@@ -76,12 +66,12 @@ class CheckpointLease:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise LockError if the lease is not this driver's any more."""
+        """Raise LockError if this driver has lost the lease."""
         if self._lost:
             raise LockError(f"The checkpoint {self.directory} {self._lost}; this driver stops.")
 
     def release(self) -> None:
-        """Give the lease back, so that the next driver need not wait."""
+        """Delete the lease: the next driver starts without waiting."""
         if self._thread is None:
             return
         self._ended.set()
@@ -91,12 +81,10 @@ class CheckpointLease:
             if not self._lost and self._is_ours():
                 self._files.delete(self._path)
         except (CheckpointError, Py4JError, OSError) as error:  # Spark's Java may have ended before
-            log.info("The lease of %s was not given back, and ends in %.0f s: %s", self._path, LEASE_SECONDS, error)
+            log.info("The lease %s was not deleted, and expires in %.0f s: %s", self._path, LEASE_SECONDS, error)
 
     def _outlast(self, found: bytes) -> None:
-        holder = _content(found)
-        who = f"the driver with process id {holder.get('pid')} on host {holder.get('host')}"
-        log.warning("The checkpoint %s has a lease of %s. Waiting for its end", self.directory, who)
+        log.warning("The checkpoint %s has a lease of %s. Waiting until it expires", self.directory, _holder(found))
         deadline = time.monotonic() + LEASE_SECONDS
         while time.monotonic() < deadline:
             time.sleep(LOOK_SECONDS)
@@ -105,10 +93,10 @@ class CheckpointLease:
                 return
             if now != found:
                 raise LockError(
-                    f"The checkpoint {self.directory} is in use by {who}. Stop the application there, or use another "
-                    "--checkpoint."
+                    f"The checkpoint {self.directory} is in use by {_holder(now or found)}. Stop the application "
+                    "there, or use another --checkpoint."
                 )
-        log.warning("The lease of %s is over: it was not renewed for %.0f s", who, LEASE_SECONDS)
+        log.warning("The lease of %s has expired: it was not renewed for %.0f s", _holder(found), LEASE_SECONDS)
 
     def _keep(self) -> None:
         renewed = time.monotonic()
@@ -122,14 +110,15 @@ class CheckpointLease:
             except (CheckpointError, Py4JError, OSError) as error:
                 log.warning("The lease of the checkpoint %s was not renewed: %s", self.directory, error)
                 if time.monotonic() - renewed > LEASE_SECONDS:
-                    self._lost = f"could not be written for {LEASE_SECONDS:.0f} s, and its lease is over"
+                    self._lost = f"could not be written for {LEASE_SECONDS:.0f} s, and its lease has expired"
 
     def _is_ours(self) -> bool:
+        """Return False if another driver has the lease, or had it and has deleted it."""
         found = self._read()
-        return not found or _content(found).get("owner") == self._owner
+        return found == b"" or (found is not None and _content(found).get("owner") == self._owner)
 
     def _read(self) -> bytes | None:
-        """Return the lease, None if there is none, b"" if its writer is at it, or was killed then."""
+        """Return the lease, None if there is none, b"" while it is written, or if its writer was killed then."""
         try:
             return self._files.read(self._path)
         except CheckpointError as error:
@@ -137,18 +126,24 @@ class CheckpointLease:
             return b""
 
     def _renew(self) -> None:
-        """Write the file; its time only makes each renewal another content.
+        """Write the file; its time only makes the content of each renewal differ.
 
-        In place: Hadoop replaces a file on a local disk by deleting it first, and a missing lease is one given back.
+        In place: Hadoop replaces a file on a local disk by deleting it first, and without a file the lease is free.
         """
         content = {"owner": self._owner, "host": socket.gethostname(), "pid": os.getpid(), "renewed_ns": time.time_ns()}
         self._files.write(self._path, orjson.dumps(content))
 
 
 def _content(data: bytes) -> dict[str, Any]:
-    """Return what a lease says; a file that cannot be read is nobody's, but may still be renewed."""
+    """Return the content of a lease; a file that cannot be read has no owner, but may still be renewed."""
     try:
         content: Any = orjson.loads(data)
     except orjson.JSONDecodeError:
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def _holder(data: bytes) -> str:
+    """Return who has a lease, in words."""
+    content = _content(data)
+    return f"the driver with process id {content.get('pid')} on host {content.get('host')}"

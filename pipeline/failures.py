@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 #: What calls into Java raise when it has ended, or is ending.
 JAVA_ERRORS: tuple[type[Exception], ...] = (Py4JError, ConnectionError)
-JAVA_ENDED = "Spark's Java has ended, or does not answer; the next start goes on from the checkpoint"
+JAVA_ENDED = "Spark's Java has ended, or does not answer; the next start continues from the checkpoint"
 #: The line in which Penstock says what happened.
 _OUR_ERROR = re.compile(r"^penstock\.(?:\w+\.)*\w+Error: (.*)$", re.MULTILINE)
 #: The last line of a Python traceback.
@@ -51,7 +51,7 @@ def python_was_late(error: StreamingQueryException) -> bool:
 
 @contextmanager
 def unless_java_has_ended(what: str) -> Iterator[None]:
-    """Stop something of Spark's: if its Java has ended before, by the same signal perhaps, it is stopped already."""
+    """Stop a part of Spark; no effect if its Java has ended already, perhaps by the same signal."""
     try:
         yield
     except JAVA_ERRORS as error:

@@ -47,7 +47,7 @@ class HadoopFiles:
             system.delete(hadoop, True)
 
     def replace(self, path: str, data: bytes) -> None:
-        """Write a file that is there as a whole or not at all, in place of one that may be there."""
+        """Write a file as a whole or not at all, replacing an existing one."""
         fresh = f"{path}.new"
         self.write(fresh, data)
         fs = self._jvm.org.apache.hadoop.fs
@@ -58,7 +58,7 @@ class HadoopFiles:
             context.rename(fs.Path(fresh), hadoop, options)
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a file, and the folders it is in."""
+        """Write a file, and create its folders; overwrites an existing one."""
         with self._at(path) as (system, hadoop):
             stream = system.create(hadoop, True)
             try:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from pickle import PicklingError
+from typing import Any
 
 import orjson
 from pyspark.errors import StreamingQueryException
@@ -21,7 +22,17 @@ from penstock.topology.topology import Topology
 
 from .capabilities import buckets_of, is_stateless, may_punctuate, report_capabilities
 from .changelog_reader import SEED_DDL
-from .checkpoint import IDENTITY_FILE, CheckpointError, Topics, added_partitions, check, full_source_topics, identity
+from .checkpoint import (
+    IDENTITY_FILE,
+    PARTITIONS,
+    CheckpointError,
+    Topics,
+    added_partitions,
+    check,
+    full_source_topics,
+    identity,
+    with_known_ids,
+)
 from .checkpoint_lease import CheckpointLease
 from .connector import require_connector
 from .failures import JAVA_ENDED, JAVA_ERRORS, PYTHON_WAS_LATE, python_was_late, query_failure, unless_java_has_ended
@@ -49,7 +60,7 @@ ALARM_INTERVAL = "1 second"
 
 #: Makes the internal topics of sub-topologies; returns all their topics.
 MakeReady = Callable[[Sequence[ProcessorTopology]], Topics]
-#: Raises if the group says that this state is not Spark's to go on with. Called at each start and every ADMIT_SECONDS.
+#: Raises CheckpointError if the group's mark is not this state's. Called at each start and every ADMIT_SECONDS.
 Admit = Callable[[Ownership], None]
 #: foreach_batch(frame of records as RECORD_DDL has them, id of the micro-batch, number of the sub-topology).
 ForeachBatch = Callable[[DataFrame, int, int], None]
@@ -91,7 +102,7 @@ class SparkStreams:
         self._application_id: str = config["application.id"]
         self._built = topology.internal_builder.build_subtopologies(config, frozenset())
         self._topics = Topics({}, {})
-        self._counts: Mapping[str, int] = {}
+        self._identity: Mapping[str, Any] = {}
         self._owner = Ownership()
         self._queries: list[StreamingQuery] = []
         self._late_starts = 0
@@ -144,25 +155,26 @@ class SparkStreams:
     def _admit_again(self) -> None:
         try:
             self._admit(self._owner)
-            self._look_at_topics()
+            self._check_topics()
         except CheckpointError:
             self.stop()
             raise
         except PenstockError as error:  # the brokers' trouble is the queries' own, too
-            log.warning("The brokers could not be asked whether the application is still Spark's: %s", error)
+            log.warning("The application's group and topics were not checked, Spark continues: %s", error)
 
-    def _look_at_topics(self) -> None:
+    def _check_topics(self) -> None:
         """Raise CheckpointError if a topic was recreated, which Spark does not notice; warn of added partitions."""
-        before, self._topics = self._topics, self._make_ready(self._built)
-        added = added_partitions(before.counts, self._topics.counts)
+        self._topics = self._make_ready(self._built)
+        found = identity(self._topology, self._built, self._config, self._topics)
+        check(orjson.dumps(self._identity), found, self._checkpoint, accept=True)
+        added = added_partitions(self._identity[PARTITIONS], found[PARTITIONS])
         if added:
             log.warning(
                 "Partitions were added: %s. Spark reads them, with tasks that begin without state. The next start is "
                 "refused without --accept-changes",
                 "; ".join(added),
             )
-        wanted, found = (identity(self._topology, self._built, self._config, one) for one in (self._topics, before))
-        check(orjson.dumps(found), wanted, self._checkpoint, accept=True)
+        self._identity = with_known_ids(found, self._identity)
 
     def request_stop(self) -> None:
         """Have await_termination and process_available return soon; may be called by a signal handler."""
@@ -217,7 +229,6 @@ class SparkStreams:
         self._queries.clear()
         require_connector(self._spark)
         self._topics = self._make_ready(self._built)
-        self._counts = self._topics.counts
         for key, value in (("stateStore.providerClass", ROCKSDB_PROVIDER), ("metricsEnabled", "true")):
             self._spark.conf.set(f"spark.sql.streaming.{key}", value)
         self._check_checkpoint()
@@ -232,10 +243,13 @@ class SparkStreams:
         found = files.read(path)
         if found is None:
             files.write(path, orjson.dumps(wanted, option=orjson.OPT_INDENT_2))
+            self._identity = wanted
             return
         check(found, wanted, self._checkpoint, self._config["penstock.topology.changes"] == "accept")
-        if orjson.loads(found) != wanted:
-            files.replace(path, orjson.dumps(wanted, option=orjson.OPT_INDENT_2))
+        earlier = orjson.loads(found)
+        self._identity = with_known_ids(wanted, earlier)
+        if self._identity != earlier:
+            files.replace(path, orjson.dumps(self._identity, option=orjson.OPT_INDENT_2))
 
     def _run_available(self, topology: ProcessorTopology) -> int:
         """Return how many records were read; those of a micro-batch that was repeated count once."""
@@ -263,12 +277,12 @@ class SparkStreams:
         config, number = self._config, topology.subtopology
         topics = full_source_topics(topology, self._application_id)
         buckets = buckets_of(topology, config)
-        tasks = max(self._counts[topic] for topic in topics) * buckets
+        tasks = max(self._topics.counts[topic] for topic in topics) * buckets
         self._spark.conf.set("spark.sql.shuffle.partitions", str(tasks))  # fixed by the checkpoint's first start
         directory = self._owner.query_directory(self._checkpoint, number)
         from_files = self._owner.from_files(topics)
         records = self._records(topology, topics, from_files)
-        plan = TaskPlan(topology, config, dict(self._counts))
+        plan = TaskPlan(topology, config, dict(self._topics.counts))
         # Of files, only whoever has all records of a partition can bring them into their order.
         stateless, has_alarm = is_stateless(topology, config) and not from_files, may_punctuate(topology)
         # Where a look at the timers alone makes a micro-batch, what is available would never be all processed.
@@ -308,7 +322,7 @@ class SparkStreams:
             frames.append(stream_of(self._spark, self._owner.files, from_files))
         from_kafka = [topic for topic in topics if topic not in from_files]
         if from_kafka:
-            options = source_options(topology, self._config, self._counts, from_kafka)
+            options = source_options(topology, self._config, self._topics.counts, from_kafka)
             options["startingOffsets"] = self._owner.starting_offsets(options["startingOffsets"])
             found = self._spark.readStream.format("kafka").options(**options).load()
             frames.append(

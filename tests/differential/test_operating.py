@@ -167,6 +167,8 @@ def test_after_a_local_run_by_mistake_spark_goes_on_with_its_checkpoint(applicat
     status, printed = application.run("run", "--engine", "spark")
     assert (status, "handover --to spark --keep-checkpoint" in printed) == (ExitCode.FAILED, True), printed
     status, printed = application.run("handover", "--to", "spark", "--keep-checkpoint", "--wait", "120")
-    assert (status, "is given up" in printed) == (ExitCode.OK, True), printed
+    assert (status, "of the local run are dropped" in printed) == (ExitCode.OK, True), printed
+    status, printed = application.run("handover", "--to", "spark", "--keep-checkpoint", "--wait", "120")
+    assert (status, "was Spark's with this checkpoint already" in printed) == (ExitCode.OK, True), printed
     with application.running() as process:
         finish(application, process)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import ConfigError, Serdes, StreamsBuilder, StreamsConfig, StreamsError
-from penstock.pipeline.checkpoint import CheckpointError, Topics, check, identity
+from penstock.pipeline.checkpoint import CheckpointError, Topics, check, identity, with_known_ids
 from penstock.pipeline.kafka_settings import EARLIEST, LATEST, java_settings, producer_settings, source_options
 from penstock.pipeline.kafka_sink import KafkaSink
 from penstock.pipeline.record_batches import (
@@ -20,7 +20,7 @@ from penstock.pipeline.record_batches import (
     sent_batch,
     unpack,
 )
-from penstock.spark import SparkUnavailableError, package_zip, require_jdk
+from penstock.spark_session import SparkUnavailableError, package_zip, require_jdk
 from penstock.topology.streams_config import StreamsConfig as Config
 
 BASE = {"application.id": "app", "bootstrap.servers": "broker:9092"}
@@ -158,6 +158,14 @@ def test_a_topic_that_was_recreated_is_refused_and_checkpoints_without_ids_are_t
     check(written(earlier), wanted, "/ck")
     with pytest.raises(CheckpointError, match="the topic in was deleted and created again"):
         check(written(identity_of(counting(Serdes.string()), 1, "old")), wanted, "/ck")
+
+
+def test_the_id_of_a_topic_is_kept_while_the_brokers_do_not_describe_it() -> None:
+    earlier, silent = identity_of(counting(Serdes.string()), 1, "old"), identity_of(counting(Serdes.string()))
+    kept = with_known_ids(silent, earlier)
+    assert kept == earlier
+    with pytest.raises(CheckpointError, match="the topic in was deleted and created again"):
+        check(written(kept), identity_of(counting(Serdes.string()), 1, "new"), "/ck")
 
 
 def test_a_damaged_file_is_refused() -> None:
