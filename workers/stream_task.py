@@ -141,7 +141,7 @@ class StreamTask(Task):
                 raise HandedOverError(
                     f"The application was handed over to Spark, says the group {self.application_id}: offsets and "
                     "changelogs are old. Run it with --engine spark, or bring it back with `penstock handover --to "
-                    "local`"
+                    "local`; if it is a backfill that was broken off, run `penstock backfill` again"
                 )
             for key, value in metadata.processor_metadata.items():
                 self.processor_metadata[key] = max(value, self.processor_metadata.get(key, value))
