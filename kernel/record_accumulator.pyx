@@ -1,7 +1,7 @@
 """Grows the record batches that Produce requests carry: what is done for each record that is written.
 
 The bytes are those of Kafka's record batches (message format v2; Kafka: DefaultRecordBatch, DefaultRecord). What happens
-with a batch once it is closed is Python's: workers/producing/sender.py.
+with a batch once it is closed is Python's: clients/writing/sender.py.
 """
 
 cimport cython

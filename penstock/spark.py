@@ -14,6 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.clients.clock import SystemClock
+from penstock.clients.log_context import PrefixedLogger
 from penstock.jar_lock import fetch_jars, read_lock
 from penstock.java_runtime import JavaNotFoundError, find_java
 from penstock.spark_java import start_java
@@ -25,9 +27,7 @@ from penstock.topology.streams_config import StreamsConfig
 from penstock.topology.topology import Topology
 from penstock.workers.assignment.topics_info import topics_infos
 from penstock.workers.client_supplier import KafkaClientSupplier
-from penstock.workers.clock import SystemClock
 from penstock.workers.internal_topic_manager import InternalTopicManager
-from penstock.workers.log_context import PrefixedLogger
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

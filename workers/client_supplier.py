@@ -15,15 +15,18 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
+from penstock.clients.clock import Clock, SystemClock
+from penstock.clients.kafka_connections import connection_settings
+from penstock.clients.reading import fetch_settings as fetching
+from penstock.clients.reading.fetch_settings import FetchSettings
+from penstock.clients.security_config import check_security_keys
+from penstock.clients.writing import produce_settings as producing
+from penstock.clients.writing.produce_settings import ProduceSettings
 from penstock.statestore.state_directory import PROCESS_FILE_NAME
 from penstock.topology.config_keys import KEYS
 from penstock.topology.errors import ConfigError
 from penstock.topology.streams_config import StreamsConfig
 
-from .clock import Clock, SystemClock
-from .fetching import fetch_settings as fetching
-from .fetching.fetch_settings import FetchSettings
-from .kafka_connections import connection_settings
 from .membership.group_member import GroupMember
 from .membership.group_metadata import verify_layout
 from .membership.membership import Assign
@@ -31,9 +34,6 @@ from .membership.offsets_reader import GroupOffsetsReader
 from .membership.requests import GroupMemberConfig
 from .membership.streams_group_member import StreamsGroupMember
 from .membership.streams_topology import StreamsTopology
-from .producing import produce_settings as producing
-from .producing.produce_settings import ProduceSettings
-from .security_config import check_security_keys
 from .transactional_producer import TransactionalProducer
 
 Client = TypeVar("Client")

@@ -11,10 +11,9 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import KafkaException
 
+from penstock.clients.reading.record_source import Records
 from penstock.kernel import fetch as compiled
 from penstock.topology.records import TopicPartition
-
-from .record_source import Records
 
 
 class LibrdkafkaSource:

@@ -13,13 +13,13 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
+from penstock.clients.log_context import PrefixedLogger, listed
+from penstock.clients.reading.fetcher import Fetcher
+from penstock.clients.reading.record_source import NotFetchableError, Records, RecordSource
 from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError
 from penstock.topology.records import TopicPartition
 
-from .fetching.fetcher import Fetcher
 from .librdkafka_source import LibrdkafkaSource, ask_for_leaders
-from .log_context import PrefixedLogger, listed
-from .record_source import NotFetchableError, Records, RecordSource
 
 #: Offsets that stand for "the first" and "behind the last" record (librdkafka's OFFSET_BEGINNING, OFFSET_END).
 OFFSET_BEGINNING = -2

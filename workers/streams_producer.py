@@ -19,14 +19,15 @@ from typing import Any, NamedTuple
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
+from penstock.clients.clock import Clock, SystemClock
+from penstock.clients.log_context import PrefixedLogger, listed
+from penstock.clients.writing.kafka_producer import KafkaProducer, NotProducibleError, kafka_producer_for
 from penstock.kernel import produce as compiled
 from penstock.topology.errors import BrokerUnavailableError, ConfigError, StreamsError, TaskMigratedError
 from penstock.topology.exception_handlers import FailedProcessingError, ProducerRecord
 from penstock.topology.records import RawRecord, TaskId, TopicPartition
 
 from .changelog_bounds import CHANGELOG_DELETED
-from .clock import Clock, SystemClock
-from .log_context import PrefixedLogger, listed
 from .membership.membership import OffsetAndMetadata
 from .producer_errors import (
     FENCED,
@@ -39,7 +40,6 @@ from .producer_errors import (
     checked,
     transaction_log_hint,
 )
-from .producing.kafka_producer import KafkaProducer, NotProducibleError, kafka_producer_for
 
 #: How the names of changelogs end.
 CHANGELOG_SUFFIX = "-changelog"

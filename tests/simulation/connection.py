@@ -1,6 +1,6 @@
 """A group member's connection to the simulated coordinator: the coroutines of the real membership run over it.
 
-Takes the place of workers/kafka_connections.KafkaConnections. What runs there on an IO thread runs here as
+Takes the place of clients/kafka_connections.KafkaConnections. What runs there on an IO thread runs here as
 events of the world, so a heartbeat goes out while the stream thread is busy, but not while its process is stopped.
 """
 
@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Protocol, TypeVar
 
-from penstock.workers.kafka_connections import UnreachableError
+from penstock.clients.kafka_connections import UnreachableError
 
 from .faults import Points
 from .world import World

@@ -9,11 +9,11 @@ from kafka.protocol.consumer import FetchRequest
 from memory_kafka import ManualClock
 from played_brokers import PlayedBrokers
 
+from penstock.clients.cluster.brokers import Leader
+from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.reading.fetch_settings import FetchSettings
+from penstock.clients.reading.fetcher import Fetcher
 from penstock.topology.records import TopicPartition
-from penstock.workers.fetching.fetch_settings import FetchSettings
-from penstock.workers.fetching.fetcher import Fetcher
-from penstock.workers.log_context import PrefixedLogger
-from penstock.workers.network.brokers import Leader
 from tests.record_bytes import Given, GivenAnswer, GivenBatch, GivenResponse, encoded_log, encoded_response
 
 IN_0, IN_1 = TopicPartition("in", 0), TopicPartition("in", 1)

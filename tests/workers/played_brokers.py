@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+from penstock.clients.cluster.brokers import Leader, Leaders, ProducerId
 from penstock.topology.records import TopicPartition
-from penstock.workers.network.brokers import Leader, Leaders, ProducerId
 
 RECEIVE_SECONDS = 5.0
 _LENGTH_BYTES = 4

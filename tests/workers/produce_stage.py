@@ -13,12 +13,12 @@ from kafka.record.default_records import DefaultRecordBatch
 from memory_kafka import ManualClock
 from played_brokers import PlayedBrokers
 
+from penstock.clients.cluster.brokers import Leader
+from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.protocol.produce_messages import API_VERSION
+from penstock.clients.writing.kafka_producer import KafkaProducer
+from penstock.clients.writing.produce_settings import ProduceSettings
 from penstock.topology.records import TopicPartition
-from penstock.workers.log_context import PrefixedLogger
-from penstock.workers.network.brokers import Leader
-from penstock.workers.producing.kafka_producer import KafkaProducer
-from penstock.workers.producing.produce_messages import API_VERSION
-from penstock.workers.producing.produce_settings import ProduceSettings
 
 OUT_0, OUT_1 = TopicPartition("out", 0), TopicPartition("out", 1)
 #: Of a ProduceStage unless told.

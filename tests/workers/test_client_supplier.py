@@ -15,13 +15,13 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as RdTopicPartition
 
+from penstock.clients.security_config import check_security_keys, kafka_python_security, ssl_context
 from penstock.topology.errors import ConfigError
 from penstock.topology.partitioners import murmur2
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers import client_supplier
 from penstock.workers.client_supplier import KafkaClientSupplier, process_id_file, static_instance_id
 from penstock.workers.membership.requests import GroupMemberConfig
-from penstock.workers.security_config import check_security_keys, kafka_python_security, ssl_context
 
 MakeTopic = Callable[..., str]
 SECONDS = 20.0

@@ -25,13 +25,13 @@ from counting import counting_topics
 from test_stream_thread_broker import Runner
 from thread_stage import Spec
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.dev_broker import DevBroker
 from penstock.topology.errors import BrokerUnavailableError, ConfigError, StreamsError, TaskMigratedError
 from penstock.topology.exception_handlers import FailedProcessingError
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers import streams_producer
-from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.membership.membership import OffsetAndMetadata
 from penstock.workers.production_errors import production_error_handler
 from penstock.workers.record_collector import make_send

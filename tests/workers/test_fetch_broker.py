@@ -10,15 +10,15 @@ import pytest
 from confluent_kafka import Producer
 
 from penstock import kernel
+from penstock.clients.clock import SystemClock
+from penstock.clients.cluster.brokers import TooOldError
+from penstock.clients.kafka_connections import KafkaConnections, UnreachableError
+from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.protocol.fetch_request import API_KEY, API_VERSION
+from penstock.clients.reading.fetcher import Fetcher, fetcher_for
 from penstock.topology.records import TopicPartition
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.client_supplier import KafkaClientSupplier
-from penstock.workers.clock import SystemClock
-from penstock.workers.fetching.fetch_request import API_KEY, API_VERSION
-from penstock.workers.fetching.fetcher import Fetcher, fetcher_for
-from penstock.workers.kafka_connections import KafkaConnections, UnreachableError
-from penstock.workers.log_context import PrefixedLogger
-from penstock.workers.network.brokers import TooOldError
 from penstock.workers.partition_consumer import PartitionConsumer
 
 pytestmark = [

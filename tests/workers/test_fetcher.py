@@ -14,13 +14,13 @@ from confluent_kafka import KafkaError
 from fetch_stage import IN_0, IN_1, LOG, FetchedBrokers, FetchStage, log_of, two_partitions
 
 from penstock import kernel
+from penstock.clients.clock import SystemClock
+from penstock.clients.cluster.brokers import Leader, Leaders
+from penstock.clients.reading.fetch_settings import FetchSettings
+from penstock.clients.reading.fetcher import Fetcher
+from penstock.clients.reading.record_source import NotFetchableError
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
-from penstock.workers.clock import SystemClock
-from penstock.workers.fetching.fetch_settings import FetchSettings
-from penstock.workers.fetching.fetcher import Fetcher
-from penstock.workers.network.brokers import Leader, Leaders
-from penstock.workers.record_source import NotFetchableError
 from tests.record_bytes import Given, GivenAnswer, GivenBatch, control_batch, encoded_log
 
 pytestmark = pytest.mark.skipif(kernel.record_batches is None, reason="the compiled kernel is not built here")

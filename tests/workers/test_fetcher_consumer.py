@@ -11,9 +11,9 @@ from fetch_stage import IN_0, IN_1, LOG, FetchStage, log_of, two_partitions
 from memory_kafka import Cluster, ManualClock, MemoryConsumer
 
 from penstock import kernel
+from penstock.clients.cluster.brokers import Leaders
 from penstock.topology.errors import MissingSourceTopicError, StreamsError
 from penstock.topology.records import TopicPartition
-from penstock.workers.network.brokers import Leaders
 from penstock.workers.partition_consumer import InvalidOffsetError, PartitionConsumer
 from tests.record_bytes import SNAPPY, Given, GivenAnswer, GivenBatch, encoded_log
 

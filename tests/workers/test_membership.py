@@ -11,10 +11,10 @@ from itertools import count
 import pytest
 from confluent_kafka import Consumer
 
+from penstock.clients.clock import SystemClock
+from penstock.clients.kafka_connections import KafkaConnections
 from penstock.topology.errors import StreamsError, TaskAssignmentError
 from penstock.topology.records import TopicPartition
-from penstock.workers.clock import SystemClock
-from penstock.workers.kafka_connections import KafkaConnections
 from penstock.workers.membership import requests
 from penstock.workers.membership.classic_protocol import ClassicProtocol
 from penstock.workers.membership.group_member import GroupMember

@@ -19,12 +19,12 @@ from kafka import errors as kafka_errors
 from kafka.net.manager import KafkaConnectionManager
 from memory_kafka import ManualClock
 
+from penstock.clients.clock import SystemClock
+from penstock.clients.kafka_connections import KafkaConnections, UnreachableError
+from penstock.clients.log_context import PrefixedLogger
 from penstock.dev_broker import DevBroker
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TopicPartition
-from penstock.workers.clock import SystemClock
-from penstock.workers.kafka_connections import KafkaConnections, UnreachableError
-from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.membership import group_coordinator, group_metadata, requests
 from penstock.workers.membership.group_member import GroupMember
 from penstock.workers.membership.member_state import MEMBER_TRANSITIONS, MemberState, member_states

@@ -13,10 +13,10 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as RdTopicPartition
 
+from penstock.clients.clock import SystemClock
+from penstock.clients.kafka_connections import KafkaConnections
 from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskMigratedError
 from penstock.topology.records import TopicPartition
-from penstock.workers.clock import SystemClock
-from penstock.workers.kafka_connections import KafkaConnections
 from penstock.workers.membership import requests
 from penstock.workers.membership.group_member import GroupMember
 from penstock.workers.membership.membership import (

@@ -8,8 +8,8 @@ from typing import Any
 import kafka.errors as kafka_errors
 import pytest
 
+from penstock.clients.kafka_connections import UnreachableError
 from penstock.topology.records import TopicPartition
-from penstock.workers.kafka_connections import UnreachableError
 from penstock.workers.membership.offsets import GroupOffsets
 from penstock.workers.membership.requests import GroupMemberConfig
 from tests.workers.memory_kafka import ManualClock

@@ -13,15 +13,15 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from penstock import kernel
+from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.writing import sender
+from penstock.clients.writing.kafka_producer import KafkaProducer
 from penstock.dev_broker import DevBroker
 from penstock.topology.errors import StreamsError, TaskMigratedError
 from penstock.topology.exception_handlers import FailedProcessingError, ProducerRecord, Response
 from penstock.topology.records import TaskId
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.client_supplier import KafkaClientSupplier
-from penstock.workers.log_context import PrefixedLogger
-from penstock.workers.producing import sender
-from penstock.workers.producing.kafka_producer import KafkaProducer
 from penstock.workers.production_errors import production_error_handler
 from penstock.workers.record_collector import make_log_change, make_send
 from penstock.workers.streams_producer import StreamsProducer

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.workers.producing.produce_settings import produce_settings, unknown_settings
+from penstock.clients.writing.produce_settings import produce_settings, unknown_settings
 
 BASE = {"acks": "all", "enable.idempotence": True, "partitioner": "murmur2_random", "linger.ms": 5}
 

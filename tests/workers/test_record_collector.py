@@ -10,11 +10,11 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from memory_kafka import ManualClock
 
 from penstock import kernel
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology import records
 from penstock.topology.errors import StreamsError, TaskMigratedError
 from penstock.topology.exception_handlers import ProducerRecord, Response
 from penstock.workers import streams_producer
-from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.measurement import dead_letters
 from penstock.workers.production_errors import production_error_handler
 from penstock.workers.record_collector import make_log_change, make_send

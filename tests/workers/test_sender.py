@@ -12,12 +12,12 @@ from confluent_kafka import KafkaError, KafkaException
 from produce_stage import LINGER_MS, OUT_0, OUT_1, ProduceStage, Request, Said, Sent, sent, two_partitions
 
 from penstock import kernel
+from penstock.clients.cluster.brokers import Leader, Leaders
+from penstock.clients.writing.kafka_producer import NotProducibleError
+from penstock.clients.writing.produce_settings import produce_settings
+from penstock.clients.writing.sender import REQUESTS_IN_FLIGHT
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
-from penstock.workers.network.brokers import Leader, Leaders
-from penstock.workers.producing.kafka_producer import NotProducibleError
-from penstock.workers.producing.produce_settings import produce_settings
-from penstock.workers.producing.sender import REQUESTS_IN_FLIGHT
 
 pytestmark = pytest.mark.skipif(kernel.record_accumulator is None, reason="the compiled kernel is not built here")
 stage = pytest.fixture(two_partitions)

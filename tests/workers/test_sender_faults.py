@@ -9,8 +9,8 @@ from confluent_kafka import KafkaError
 from produce_stage import PartitionLog, ProduceStage, Request, Said, Sent
 
 from penstock import kernel
+from penstock.clients.cluster.brokers import Leader, Leaders, ProducerId
 from penstock.topology.records import TopicPartition
-from penstock.workers.network.brokers import Leader, Leaders, ProducerId
 
 pytestmark = pytest.mark.skipif(kernel.record_accumulator is None, reason="the compiled kernel is not built here")
 PARTITIONS = [TopicPartition("out", index) for index in range(4)]

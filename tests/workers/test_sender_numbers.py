@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError
 from produce_stage import LINGER_MS, OUT_0, OUT_1, ProduceStage, Said, Sent, sent, two_partitions
 
 from penstock import kernel
-from penstock.workers.network.brokers import Leader, ProducerId
+from penstock.clients.cluster.brokers import Leader, ProducerId
 
 pytestmark = pytest.mark.skipif(kernel.record_accumulator is None, reason="the compiled kernel is not built here")
 stage = pytest.fixture(two_partitions)

@@ -9,8 +9,8 @@ from counting import IN, OUT, counting, counts, feed
 from memory_kafka import Cluster, ManualClock, MemoryProducer
 from thread_stage import Application
 
-from penstock.workers.clock import SystemClock
-from penstock.workers.log_context import PrefixedLogger
+from penstock.clients.clock import SystemClock
+from penstock.clients.log_context import PrefixedLogger
 from penstock.workers.membership.group_member import GroupMember
 from penstock.workers.membership.membership import Assigned, Event, Lost, MemberAssignment
 from penstock.workers.membership.requests import GroupMemberConfig

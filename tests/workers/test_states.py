@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import StreamsError
 from penstock.workers.changelog import CHANGELOG_TRANSITIONS, ChangelogState
-from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.stream_thread_state import STREAM_THREAD_TRANSITIONS, StreamThreadState, stream_thread_states
 from penstock.workers.task_state import TASK_TRANSITIONS, TaskState
 

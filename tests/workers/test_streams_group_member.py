@@ -19,11 +19,11 @@ from streams_group_stage import (
     quick_groups,
 )
 
+from penstock.clients.kafka_connections import UnreachableError
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.topology.store_interfaces import StoreBuilder, StoreKind
 from penstock.workers.assignment.subscription_info import LATEST_OFFSET, UNKNOWN_OFFSET_SUM, AssignorError
 from penstock.workers.assignment.topics_info import TopicsInfo
-from penstock.workers.kafka_connections import UnreachableError
 from penstock.workers.membership import streams_messages, streams_protocol
 from penstock.workers.membership.membership import Assigned, Fatal, FencedInstanceIdError, Lost, Rebalance
 from penstock.workers.membership.streams_refusals import Refusal

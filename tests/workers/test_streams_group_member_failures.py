@@ -21,11 +21,11 @@ from streams_group_stage import (
     quick_groups,
 )
 
+from penstock.clients.clock import SystemClock
 from penstock.dev_broker import DevBroker
 from penstock.topology.errors import MissingSourceTopicError, StreamsError, TaskMigratedError
 from penstock.topology.records import TopicPartition
 from penstock.workers.assignment.topics_info import TopicsInfo
-from penstock.workers.clock import SystemClock
 from penstock.workers.membership import streams_messages
 from penstock.workers.membership.group_member import GroupMember
 from penstock.workers.membership.membership import (

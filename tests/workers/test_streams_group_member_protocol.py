@@ -12,6 +12,7 @@ from uuid import UUID
 import kafka.errors as kafka_errors
 import pytest
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import MissingSourceTopicError, StreamsError
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.assignment.subscription_info import (
@@ -20,7 +21,6 @@ from penstock.workers.assignment.subscription_info import (
     AssignorError,
     SubscriptionInfo,
 )
-from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.membership.member_state import MemberState
 from penstock.workers.membership.membership import Fatal, FencedInstanceIdError, Lost, Rebalance
 from penstock.workers.membership.requests import GroupMemberConfig, Identity

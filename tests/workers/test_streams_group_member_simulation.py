@@ -13,9 +13,9 @@ import kafka.errors as kafka_errors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.records import TaskId
 from penstock.workers.assignment.subscription_info import SubscriptionInfo
-from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.membership.member_state import MemberState
 from penstock.workers.membership.membership import Lost
 from penstock.workers.membership.requests import GroupMemberConfig

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from penstock.clients.clock import Clock
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import MissingSourceTopicError, StreamsError, TaskAssignmentError
 from penstock.topology.records import TaskId, TopicPartition
 
-from ..clock import Clock
-from ..log_context import PrefixedLogger
 from ..membership.membership import MemberAssignment, MemberSubscription
 from .changelog_offsets import ChangelogOffsets
 from .client_state import AssignmentConfigs, Clients

@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 import kafka.errors as kafka_errors
 
+from penstock.clients.clock import Clock
+from penstock.clients.kafka_connections import KafkaConnections, UnreachableError, raise_for_code
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError
 
-from ..clock import Clock
-from ..kafka_connections import KafkaConnections, UnreachableError, raise_for_code
-from ..log_context import PrefixedLogger
 from .requests import GroupMemberConfig
 
 #: Between two warnings about a coordinator that cannot be reached.

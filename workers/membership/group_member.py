@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..clock import Clock
-from ..kafka_connections import KafkaConnections
+from penstock.clients.clock import Clock
+from penstock.clients.kafka_connections import KafkaConnections
+
 from .classic_protocol import ClassicProtocol
 from .membership import Assign
 from .protocol_member import ProtocolMember

@@ -12,12 +12,12 @@ from typing import ClassVar
 
 import kafka.errors as kafka_errors
 
+from penstock.clients.clock import Clock
+from penstock.clients.kafka_connections import KafkaConnections
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskMigratedError
 from penstock.topology.records import TopicPartition
 
-from ..clock import Clock
-from ..kafka_connections import KafkaConnections
-from ..log_context import PrefixedLogger
 from .group_coordinator import RETRIABLE, GroupCoordinator
 from .membership import CommitTimeoutError, Event, OffsetAndMetadata, RetriableCommitError
 from .offsets import GroupOffsets

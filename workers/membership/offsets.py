@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 import kafka.errors as kafka_errors
 
+from penstock.clients.clock import Clock
+from penstock.clients.kafka_connections import UnreachableError
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
 
-from ..clock import Clock
-from ..kafka_connections import UnreachableError
 from .group_coordinator import RETRIABLE, GroupCoordinator
 from .membership import OffsetAndMetadata
 from .requests import (

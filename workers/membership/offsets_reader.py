@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 
 import kafka.errors as kafka_errors
 
+from penstock.clients.clock import Clock, SystemClock
+from penstock.clients.kafka_connections import KafkaConnections
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TopicPartition
 
-from ..clock import Clock, SystemClock
-from ..kafka_connections import KafkaConnections
-from ..log_context import PrefixedLogger
 from .group_coordinator import RETRIABLE, GroupCoordinator
 from .group_description import GroupDescription, describe_group
 from .membership import OffsetAndMetadata

@@ -8,12 +8,12 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from penstock.clients.clock import Clock
+from penstock.clients.kafka_connections import KafkaConnections
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskMigratedError
 from penstock.topology.records import TopicPartition
 
-from ..clock import Clock
-from ..kafka_connections import KafkaConnections
-from ..log_context import PrefixedLogger
 from .group_coordinator import GroupCoordinator
 from .group_metadata import encode_group_metadata
 from .group_protocol import LEAVE_TIMEOUT_MS, GroupProtocol, ProtocolParts

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
+from penstock.clients.clock import Clock
 from penstock.topology.records import TaskId
 
-from ..clock import Clock
 from .group_protocol import ProtocolParts
 from .protocol_member import ProtocolMember
 from .requests import GroupMemberConfig

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import StreamsError
 
 from ..assignment.subscription_info import AssignorError, SubscriptionInfo
-from ..log_context import PrefixedLogger
 from .member_state import MemberState, member_states
 from .membership import Event, Fatal, Lost, Rebalance
 from .requests import GroupMemberConfig, Identity

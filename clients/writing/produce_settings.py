@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..kafka_connections import CONNECTION_SETTINGS, connection_settings
-from ..network.network_settings import NETWORK_FIELDS, NetworkSettings, limit_ms
+from ..network_settings import NETWORK_FIELDS, NetworkSettings, limit_ms
 from ..security_config import is_security_key
 
 #: What is compressed here. Of the others (snappy, zstd) librdkafka knows.

@@ -6,8 +6,8 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..network.compact import NO_TAGS, compact_length, compact_string, request_header
-from .fetch_settings import FetchSettings
+from ..reading.fetch_settings import FetchSettings
+from .compact import NO_TAGS, compact_length, compact_string, request_header
 
 API_KEY = 1
 API_VERSION = 12

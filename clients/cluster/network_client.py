@@ -12,11 +12,11 @@ from typing import Any, Generic, TypeVar
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
 
+from ..connection.broker_link import Answer, Api, BrokerLink, LinkState
 from ..log_context import PrefixedLogger
-from .broker_link import Answer, Api, BrokerLink, LinkState
+from ..network_settings import NetworkSettings
 from .brokers import Brokers
 from .leader_table import LeaderTable
-from .network_settings import NetworkSettings
 
 A = TypeVar("A", bound=Answer)
 

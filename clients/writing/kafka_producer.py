@@ -17,9 +17,9 @@ from penstock.kernel import record_accumulator
 from penstock.topology.records import RawRecord, TopicPartition
 
 from ..clock import Clock
+from ..cluster.brokers import Brokers, KafkaBrokers
+from ..connection.broker_link import OldBrokerError
 from ..log_context import PrefixedLogger
-from ..network.broker_link import OldBrokerError
-from ..network.brokers import Brokers, KafkaBrokers
 from .partition_queue import PartitionQueue
 from .produce_settings import ProduceSettings
 from .sender import Sender

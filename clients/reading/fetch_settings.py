@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..kafka_connections import CONNECTION_SETTINGS, connection_settings
-from ..network.network_settings import NETWORK_FIELDS, NetworkSettings
+from ..network_settings import NETWORK_FIELDS, NetworkSettings
 from ..security_config import is_security_key
 
 #: Fields of FetchSettings by librdkafka's names (of aliases, the last one that is given wins, as there).

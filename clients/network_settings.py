@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..kafka_connections import RECEIVE_MAX_BYTES
+from .kafka_connections import RECEIVE_MAX_BYTES
 
 #: Longer than anything runs.
 _FOREVER_MS = 1 << 62

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError
 from penstock.kernel import record_batches
 from penstock.topology.records import TopicPartition
 
-from ..record_source import NotFetchableError, Records
+from .record_source import NotFetchableError, Records
 
 
 class PartitionEvent:

@@ -17,13 +17,13 @@ from penstock.kernel import record_accumulator, record_batches
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
 
+from ..cluster.brokers import Brokers, ProducerId
+from ..cluster.leader_table import MOVED
+from ..cluster.network_client import Answered, NetworkClient
+from ..connection.broker_link import Api
 from ..log_context import PrefixedLogger
-from ..network.broker_link import Api
-from ..network.brokers import Brokers, ProducerId
-from ..network.leader_table import MOVED
-from ..network.network_client import Answered, NetworkClient
+from ..protocol.produce_messages import API_KEY, API_VERSION, PartitionResponse, ProduceAnswer, produce_request
 from .partition_queue import PartitionQueue
-from .produce_messages import API_KEY, API_VERSION, PartitionResponse, ProduceAnswer, produce_request
 from .produce_settings import ProduceSettings
 from .producer_identity import ProducerIdentity
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from penstock.topology.records import TopicPartition
 
-from ..network.brokers import ProducerId
+from ..cluster.brokers import ProducerId
 
 #: Sequence numbers are positive int32s; the first follows the last.
 _SEQUENCES = 1 << 31

@@ -19,15 +19,15 @@ from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
 
 from ..clock import Clock
+from ..cluster.brokers import Brokers, KafkaBrokers, Leader
+from ..cluster.leader_table import MOVED
+from ..cluster.network_client import NetworkClient
+from ..connection.broker_link import Api, BrokerLink, LinkState, OldBrokerError
 from ..log_context import PrefixedLogger
-from ..network.broker_link import Api, BrokerLink, LinkState, OldBrokerError
-from ..network.brokers import Brokers, KafkaBrokers, Leader
-from ..network.leader_table import MOVED
-from ..network.network_client import NetworkClient
-from ..record_source import NotFetchableError, Records
-from .fetch_request import API_KEY, API_VERSION, PartitionRequest, fetch_request
+from ..protocol.fetch_request import API_KEY, API_VERSION, PartitionRequest, fetch_request
 from .fetch_settings import FetchSettings
 from .partition_fetch import Buffered, FetchBuffer, PartitionEvent, PartitionFetch
+from .record_source import NotFetchableError, Records
 
 #: A partition with so many answers in the buffer is not asked for more: one is processed, the next is there.
 ANSWERS_AHEAD = 2

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, Generic, Protocol, TypeVar
 
+from ..cluster.brokers import Brokers, TooOldError
 from ..log_context import TRACE, PrefixedLogger
+from ..network_settings import NetworkSettings
 from ..state_machine import StateMachine
 from .broker_socket import BrokerSocket
-from .brokers import Brokers, TooOldError
-from .network_settings import NetworkSettings
 
 
 class Answer(Protocol):

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from penstock.topology.records import TopicPartition
 
-from ..network.compact import NO_TAGS, NULL, CompactReader, compact_length, compact_string, request_header
-from .produce_settings import ProduceSettings
+from ..writing.produce_settings import ProduceSettings
+from .compact import NO_TAGS, NULL, CompactReader, compact_length, compact_string, request_header
 
 API_KEY = 0
 API_VERSION = 9

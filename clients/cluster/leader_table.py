@@ -10,8 +10,8 @@ from confluent_kafka import KafkaError
 
 from penstock.topology.records import TopicPartition
 
+from ..network_settings import NetworkSettings
 from .brokers import Brokers, Leader, Leaders
-from .network_settings import NetworkSettings
 
 #: What brokers say of topics that may still come to be, or be known there soon.
 _NOT_YET = frozenset((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN))

@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaError
 from kafka.errors import BrokerResponseError
 
-from ..network.brokers import Brokers, ProducerId
+from ..cluster.brokers import Brokers, ProducerId
 
 _LAST_EPOCH = 32_767
 
