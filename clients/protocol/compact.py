@@ -43,6 +43,15 @@ class CompactReader:
         self._data = data
         self._at = 0
 
+    @property
+    def left(self) -> int:
+        """How many bytes are left."""
+        return len(self._data) - self._at
+
+    def take(self, size: int) -> bytes:
+        """Return so many bytes."""
+        return bytes(self._taken(size))
+
     def number(self, size: int) -> int:
         """Return a signed number of so many bytes."""
         return int.from_bytes(self._taken(size), "big", signed=True)
