@@ -41,6 +41,13 @@ class LibrdkafkaSource:
         ask_for_leaders(self._consumer, set(topics) - self._topics)
         self._topics.update(topics)
 
+    def set_epochs(self, epochs: Mapping[TopicPartition, int]) -> None:
+        """See RecordSource; librdkafka is not told."""
+
+    def epoch_before(self, partition: TopicPartition, offset: int) -> int:
+        """See RecordSource; records of librdkafka do not say."""
+        return -1
+
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         """See RecordSource."""
         # librdkafka remembers that a partition is paused, and would not fetch it when it is assigned again.

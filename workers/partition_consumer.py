@@ -83,6 +83,16 @@ class PartitionConsumer:
             self._source.assign(known)
             self._positions |= known
 
+    def set_epochs(self, epochs: Mapping[TopicPartition, int]) -> None:
+        """Say which leader epochs the records before the positions have, where they are known; see RecordSource."""
+        known = {p: epoch for p, epoch in epochs.items() if epoch >= 0 and p in self._positions}
+        if known:
+            self._source.set_epochs(known)
+
+    def epoch_before(self, partition: TopicPartition, offset: int) -> int:
+        """Return the leader epoch of the record before an offset up to the position, -1 if it is not known."""
+        return self._source.epoch_before(partition, offset) if partition in self._positions else -1
+
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         """Read these partitions no longer; those that are not assigned are ignored."""
         mine = [partition for partition in partitions if partition in self._positions]

@@ -1,23 +1,21 @@
-"""Questions to the brokers that are asked seldom, and new connections to them: on kafka-python's IO thread."""
+"""Questions to the brokers that are asked seldom, and new connections to them: the stream thread's way to a Cluster."""
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-import kafka.errors as kafka_errors
-
 from penstock.topology.records import TopicPartition
 
-from ..kafka_connections import KafkaConnections
+from ..connection.opening import Opened
+from ..network_settings import NetworkSettings
+from ..protocol.schema import Request
+from .cluster import Cluster
+from .coordinators import CoordinatorKind, Coordinators
 
 T = TypeVar("T")
-
-#: The broker does not know Fetch requests of our version.
-TooOldError = kafka_errors.UnsupportedVersionError
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +36,18 @@ class ProducerId:
 
 @dataclass(frozen=True, slots=True)
 class Leaders:
-    """An answer about some topics. errors: code by topic, of those that the broker says nothing else about."""
+    """An answer about some topics.
+
+    errors: code by topic, of those that the broker says nothing else about. ids: 16 bytes by topic, of brokers since
+    Kafka 2.8 (KIP-516): a topic that is deleted and created again has another.
+    """
 
     by_partition: Mapping[TopicPartition, Leader]
     errors: Mapping[str, int] = field(default_factory=dict)
+    ids: Mapping[str, bytes] = field(default_factory=dict)
 
 
-class Brokers(Protocol):
+class Brokers(Coordinators, Protocol):
     """What readers and writers ask of the cluster. on_done is called when a future is done, on another thread."""
 
     @property
@@ -55,31 +58,34 @@ class Brokers(Protocol):
         """Ask who leads the partitions of these topics."""
 
     def producer_id(self, on_done: Callable[[], None]) -> Future[ProducerId]:
-        """Ask for a new producer id; kafka-python's errors say why there is none."""
+        """Ask for a new producer id. Errors are UnreachableError and BrokerError."""
 
-    def open(self, node: int, api_key: int, version: int, on_done: Callable[[], None]) -> Future[socket.socket]:
-        """Connect to a broker, for such requests: the future has a socket, authenticated; errors as above."""
+    def open(self, node: int, on_done: Callable[[], None]) -> Future[Opened]:
+        """Connect to a broker; errors as above. Whoever asks owns the socket."""
+
+    def authenticate(self, opened: Opened, on_done: Callable[[], None]) -> Future[Opened]:
+        """Authenticate a connection again on which nothing is on its way; errors as above."""
 
     def close(self) -> None:
         """Ask nothing any more; futures that are not done are cancelled."""
 
 
 class KafkaBrokers:
-    """The brokers of a real cluster. config: keyword arguments of kafka-python's client.
+    """The brokers of a real cluster.
 
-    creates_topics: let the brokers make a topic that is asked for, if they are configured so. There is an IO thread as
-    soon as something is asked: many an application never restores.
+    creates_topics: let the brokers make a topic that is asked for, if they are configured so. The cluster is not known
+    before something is asked: many an application never restores.
     """
 
-    def __init__(self, config: Mapping[str, Any], creates_topics: bool = False) -> None:
-        self._config = config
+    def __init__(self, settings: NetworkSettings, creates_topics: bool = False) -> None:
+        self._settings = settings
         self._creates_topics = creates_topics
-        self._opened: KafkaConnections | None = None
+        self._opened: Cluster | None = None
 
     @property
-    def _connections(self) -> KafkaConnections:
+    def _cluster(self) -> Cluster:
         if self._opened is None:
-            self._opened = KafkaConnections(self._config)
+            self._opened = Cluster(self._settings)
         return self._opened
 
     @property
@@ -89,27 +95,41 @@ class KafkaBrokers:
 
     def leaders(self, topics: Collection[str], on_done: Callable[[], None]) -> Future[Leaders]:
         """See Brokers."""
-        return _told(self._connections.submit(self._leaders, topics), on_done)
+        return _told(self._cluster.submit(self._leaders, topics), on_done)
 
     async def _leaders(self, topics: Collection[str]) -> Leaders:
-        response = await self._connections.metadata(topics, self._creates_topics)
+        response = await self._cluster.metadata(topics, self._creates_topics)
         by_partition = {
             TopicPartition(topic.name, partition.partition_index): Leader(partition.leader_id, partition.leader_epoch)
             for topic in response.topics
             for partition in topic.partitions
         }
-        return Leaders(by_partition, {t.name: t.error_code for t in response.topics if t.error_code})
+        return Leaders(
+            by_partition,
+            {t.name: t.error_code for t in response.topics if t.error_code},
+            {t.name: t.topic_id for t in response.topics if any(t.topic_id)},
+        )
 
     def producer_id(self, on_done: Callable[[], None]) -> Future[ProducerId]:
         """See Brokers."""
-        return _told(self._connections.submit(self._producer_id), on_done)
+        return _told(self._cluster.submit(self._producer_id), on_done)
 
     async def _producer_id(self) -> ProducerId:
-        return ProducerId(*await self._connections.producer_id())
+        return ProducerId(*await self._cluster.producer_id())
 
-    def open(self, node: int, api_key: int, version: int, on_done: Callable[[], None]) -> Future[socket.socket]:
+    def ask_coordinator(
+        self, kind: CoordinatorKind, key: str, request: Request, on_done: Callable[[], None]
+    ) -> Future[Any]:
+        """See Coordinators."""
+        return _told(self._cluster.submit(self._cluster.ask_coordinator, kind, key, request), on_done)
+
+    def open(self, node: int, on_done: Callable[[], None]) -> Future[Opened]:
         """See Brokers."""
-        return _told(self._connections.submit(self._connections.take_socket, node, api_key, version), on_done)
+        return _told(self._cluster.submit(self._cluster.open, node), on_done)
+
+    def authenticate(self, opened: Opened, on_done: Callable[[], None]) -> Future[Opened]:
+        """See Brokers."""
+        return _told(self._cluster.submit(self._cluster.authenticate, opened), on_done)
 
     def close(self) -> None:
         """See Brokers."""

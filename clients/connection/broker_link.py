@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import random
 import selectors
-import socket
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -11,11 +12,12 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, Generic, Protocol, TypeVar
 
-from ..cluster.brokers import Brokers, TooOldError
+from ..cluster.brokers import Brokers
 from ..log_context import TRACE, PrefixedLogger
 from ..network_settings import NetworkSettings
 from ..state_machine import StateMachine
 from .broker_socket import BrokerSocket
+from .opening import RENEWAL, Opened
 
 
 class Answer(Protocol):
@@ -63,20 +65,25 @@ class OldBrokerError(Exception):
 
 
 class LinkState(Enum):
-    """CLOSED: not connected, perhaps until a moment. WAITING: for an answer at least."""
+    """CLOSED: not connected, perhaps until a moment. WAITING: for an answer at least.
+
+    RENEWING: the session is about to end, and the idle connection is being authenticated again (KIP-368).
+    """
 
     CLOSED = auto()
     CONNECTING = auto()
     IDLE = auto()
     WAITING = auto()
+    RENEWING = auto()
 
 
 _S = LinkState
 LINK_TRANSITIONS = {
     _S.CLOSED: (_S.CONNECTING,),
     _S.CONNECTING: (_S.IDLE, _S.CLOSED),
-    _S.IDLE: (_S.WAITING, _S.CLOSED),
+    _S.IDLE: (_S.WAITING, _S.RENEWING, _S.CLOSED),
     _S.WAITING: (_S.IDLE, _S.CLOSED),
+    _S.RENEWING: (_S.IDLE, _S.CLOSED),
 }
 
 
@@ -103,8 +110,10 @@ class BrokerLink(Generic[A]):
         self._selector = selector
         self._on_done = on_done
         self._states = StateMachine(_S.CLOSED, LINK_TRANSITIONS, log, level=TRACE)
-        self._opening: Future[socket.socket] | None = None
+        self._opening: Future[Opened] | None = None
+        self._opened: Opened | None = None
         self._socket: BrokerSocket | None = None
+        self._renew_at: float = math.inf  # in ms
         self._events = 0
         self._correlation_id = 0
         self._pending: deque[Pending] = deque()
@@ -128,8 +137,20 @@ class BrokerLink(Generic[A]):
             self._let_go()  # who is between us and the broker may have forgotten the connection, and tell nobody
         if self.state is _S.CLOSED:
             self._states.transition_to(_S.CONNECTING)
-            self._opening = self._brokers.open(self.node, self._api.key, self._api.version, self._on_done)
+            self._opening = self._brokers.open(self.node, self._on_done)
+        if now_ms >= self._renew_at:  # behind the answers that are on their way
+            if self.state is _S.IDLE:
+                self._renew()
+            return False
         return self.state is _S.IDLE or (self.state is _S.WAITING and len(self._pending) < self._api.in_flight)
+
+    def _renew(self) -> None:
+        """Lend the connection until it is authenticated again."""
+        assert self._opened is not None
+        assert self._socket is not None
+        self._states.transition_to(_S.RENEWING)
+        self._selector.unregister(self._socket)
+        self._opening = self._brokers.authenticate(self._opened, self._on_done)
 
     def next_at(self, now_ms: int) -> int | None:
         """Return when something is to be done though no answer comes, in ms, None if nothing is."""
@@ -160,8 +181,8 @@ class BrokerLink(Generic[A]):
 
         Raises OldBrokerError.
         """
-        if self.state is _S.CONNECTING:
-            self._take_socket(now_ms)
+        if self._opening is not None:
+            self._take_opened(self._opening, now_ms)
         elif self.state is _S.WAITING:
             return self._receive(now_ms)
         elif self.state is _S.IDLE:
@@ -181,24 +202,37 @@ class BrokerLink(Generic[A]):
         self._close_socket()
         self._states.transition_to(_S.CLOSED)
 
-    def _take_socket(self, now_ms: int) -> None:
-        assert self._opening is not None
-        if not self._opening.done():
+    def _take_opened(self, opening: Future[Opened], now_ms: int) -> None:
+        if not opening.done():
             return
-        error, opening = self._opening.exception(), self._opening
         self._opening = None
-        if isinstance(error, TooOldError):
-            self._states.transition_to(_S.CLOSED)
-            raise OldBrokerError(f"broker {self.node} is older than Kafka {self._api.since}: {error}") from error
+        error = opening.exception()
         if error is not None:
             self._lose(error, now_ms)
             return
-        self._socket = BrokerSocket(opening.result(), self._settings.max_answer_bytes)
+        self._opened = opened = opening.result()
+        self._agree(opened)
+        self._socket = BrokerSocket(opened.socket, self._settings.max_answer_bytes)
         self._events = selectors.EVENT_READ
         self._selector.register(self._socket, self._events)
+        self._renew_at = math.inf
+        if opened.session_ms is not None:
+            self._renew_at = now_ms + opened.session_ms * random.uniform(*RENEWAL)
         self._not_before_ms, self.failure = 0, None
         self._idle_since_ms = now_ms
         self._states.transition_to(_S.IDLE)
+
+    def _agree(self, opened: Opened) -> None:
+        """Raise OldBrokerError if the broker does not know our requests."""
+        least, most = opened.versions.get(self._api.key, (0, -1))
+        if not least <= self._api.version <= most:
+            opened.socket.close()
+            self._opened = None
+            self._states.transition_to(_S.CLOSED)
+            raise OldBrokerError(
+                f"broker {self.node} is older than Kafka {self._api.since}: it cannot be {self._api.verb} by requests "
+                f"of version {self._api.version}, only by versions {least} to {most}"
+            )
 
     def _watch(self) -> None:
         """Have the selector wake up for room in the socket too while a request is not sent as a whole."""
@@ -242,18 +276,24 @@ class BrokerLink(Generic[A]):
 
     def _close_socket(self) -> None:
         if self._socket is not None:
-            self._selector.unregister(self._socket)
+            if self.state is not _S.RENEWING:
+                self._selector.unregister(self._socket)
             self._socket.close()
-        self._socket = None
+        self._socket = self._opened = None
+        self._renew_at = math.inf
 
     def close(self) -> None:
-        """Close the connection, or the one that is being made."""
-        self._close_socket()
+        """Close the connection, or the one that is being made or authenticated."""
         if self._opening is not None:
             self._opening.add_done_callback(_close_opened)
-            self._opening = None
+        if self.state is not _S.RENEWING:  # else the event loop has it, until the future is done or cancelled
+            self._close_socket()
+        elif self._opening is not None and self._socket is not None:
+            lent = self._socket
+            self._opening.add_done_callback(lambda _: lent.close())
+        self._opening = None
 
 
-def _close_opened(opening: Future[socket.socket]) -> None:
+def _close_opened(opening: Future[Opened]) -> None:
     if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()
+        opening.result().socket.close()

@@ -1,4 +1,4 @@
-"""TLS and SASL for both clients: the keys are librdkafka's, here they are translated for kafka-python's connections.
+"""TLS and SASL for both clients: the keys are librdkafka's, here they are translated for connections of our own.
 
 One table says what each ``ssl.*`` and ``sasl.*`` key becomes. A key that is not in it is refused: to drop one silently
 could open a connection that is less safe than its user believes.
@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import ssl
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
-from kafka.net.sasl.oauth import AbstractTokenProvider
-
 from penstock.topology.errors import ConfigError
+
+from . import sasl
+from .oidc import OidcTokens
 
 #: Keys that only one of the two clients needs to know, or that are read below by their names.
 _KNOWN = frozenset(
@@ -25,13 +27,20 @@ _KNOWN = frozenset(
         "sasl.username",
         "sasl.password",
         "sasl.kerberos.service.name",
-        # librdkafka runs kinit with these, and kafka-python takes the ticket from the cache that kinit fills.
+        # librdkafka runs kinit with these, and ours take the ticket from the cache that kinit fills.
         "sasl.kerberos.principal",
         "sasl.kerberos.keytab",
         "sasl.kerberos.kinit.cmd",
         "sasl.kerberos.min.time.before.relogin",
         "sasl.oauthbearer.config",
         "oauth_cb",
+        "sasl.oauthbearer.method",
+        "sasl.oauthbearer.token.endpoint.url",
+        "sasl.oauthbearer.client.id",
+        "sasl.oauthbearer.client.secret",
+        "sasl.oauthbearer.scope",
+        "sasl.oauthbearer.extensions",
+        "https.ca.location",
         "ssl.ca.location",
         "ssl.ca.pem",
         "ssl.certificate.location",
@@ -56,11 +65,16 @@ _REFUSED: Mapping[str, str] = {
     "ssl.sigalgs.list": "use the default signature algorithms",
     "ssl.ca.certificate.stores": "use a PEM file: ssl.ca.location",
     "sasl.jaas.config": "use sasl.username and sasl.password",
-    "sasl.oauthbearer.": "give a function that fetches the token as oauth_cb (consumer.oauth_cb, producer.oauth_cb …)",
+    "sasl.oauthbearer.": (
+        "sasl.oauthbearer.method=oidc takes a client's id and secret; for other ways to get a token give a function as "
+        "oauth_cb (consumer.oauth_cb, producer.oauth_cb …)"
+    ),
     "sasl.login.": "use oauth_cb for OAUTHBEARER, sasl.username and sasl.password for PLAIN and SCRAM",
     "sasl.client.callback.handler.class": "use oauth_cb for OAUTHBEARER",
 }
 
+#: What the method oidc needs.
+_OIDC = ("sasl.oauthbearer.token.endpoint.url", "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret")
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER")
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
@@ -78,54 +92,56 @@ def check_security_keys(settings: Mapping[str, Any]) -> None:
             raise ConfigError(f"{name} is not supported: {advice or 'it is not a key of librdkafka'}.")
 
 
-def kafka_python_security(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return kafka-python's keyword arguments for librdkafka's security settings; raises ConfigError."""
+@dataclass(frozen=True)
+class Security:
+    """How connections are secured. mechanism: makes a SASL exchange with a host, None without SASL."""
+
+    ssl_context: ssl.SSLContext | None = None
+    mechanism_name: str = ""
+    mechanism: sasl.Mechanism | None = None
+
+
+PLAINTEXT = Security()
+
+
+def security(settings: Mapping[str, Any]) -> Security:
+    """Return what librdkafka's security settings mean; raises ConfigError."""
     check_security_keys(settings)
     protocol = str(settings.get("security.protocol") or "PLAINTEXT").upper()
     if protocol not in _PROTOCOLS:
         raise ConfigError(f"security.protocol={protocol} is not valid: expected one of {', '.join(_PROTOCOLS)}.")
-    arguments: dict[str, Any] = {"security_protocol": protocol}
-    if protocol.endswith("SSL"):
-        arguments["ssl_context"] = ssl_context(settings)
-    if protocol.startswith("SASL"):
-        arguments |= _sasl(settings)
-    return arguments
+    context = ssl_context(settings) if protocol.endswith("SSL") else None
+    if not protocol.startswith("SASL"):
+        return Security(context)
+    name = str(settings.get("sasl.mechanism") or settings.get("sasl.mechanisms") or "GSSAPI").upper()
+    if name not in _MECHANISMS:
+        raise ConfigError(f"sasl.mechanism={name} is not valid: expected one of {', '.join(_MECHANISMS)}.")
+    return Security(context, name, _mechanism(name, settings))
 
 
-def _sasl(settings: Mapping[str, Any]) -> dict[str, Any]:
-    mechanism = str(settings.get("sasl.mechanism") or settings.get("sasl.mechanisms") or "GSSAPI").upper()
-    if mechanism not in _MECHANISMS:
-        raise ConfigError(f"sasl.mechanism={mechanism} is not valid: expected one of {', '.join(_MECHANISMS)}.")
-    arguments: dict[str, Any] = {"sasl_mechanism": mechanism}
-    if mechanism == "GSSAPI":
-        arguments["sasl_kerberos_service_name"] = settings.get("sasl.kerberos.service.name", "kafka")
-    elif mechanism == "OAUTHBEARER":
-        if not callable(settings.get("oauth_cb")):
+def _mechanism(name: str, settings: Mapping[str, Any]) -> sasl.Mechanism:
+    if name == "GSSAPI":
+        return sasl.gssapi(settings.get("sasl.kerberos.service.name", "kafka"))
+    if name == "OAUTHBEARER" and str(settings.get("sasl.oauthbearer.method", "")).lower() == "oidc":
+        _require(settings, name, _OIDC)
+        return sasl.oauthbearer(OidcTokens(settings))
+    if name == "OAUTHBEARER":
+        oauth_cb, config = settings.get("oauth_cb"), settings.get("sasl.oauthbearer.config", "")
+        if not callable(oauth_cb):
             raise ConfigError(
-                "sasl.mechanism=OAUTHBEARER needs consumer.oauth_cb, a function that returns (token, expiry time)."
+                "sasl.mechanism=OAUTHBEARER needs consumer.oauth_cb, a function that returns (token, expiry time), or "
+                "sasl.oauthbearer.method=oidc."
             )
-        arguments["sasl_oauth_token_provider"] = _TokenProvider(
-            settings["oauth_cb"], settings.get("sasl.oauthbearer.config", "")
-        )
-    else:
-        missing = [name for name in ("sasl.username", "sasl.password") if not settings.get(name)]
-        if missing:
-            raise ConfigError(f"sasl.mechanism={mechanism} needs {' and '.join(missing)}.")
-        arguments["sasl_plain_username"] = settings["sasl.username"]
-        arguments["sasl_plain_password"] = settings["sasl.password"]
-    return arguments
+        return sasl.oauthbearer(lambda: tuple(oauth_cb(config)))
+    _require(settings, name, ("sasl.username", "sasl.password"))
+    username, password = settings["sasl.username"], settings["sasl.password"]
+    return sasl.plain(username, password) if name == "PLAIN" else sasl.scram(name, username, password)
 
 
-class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
-    """Asks librdkafka's oauth_cb for a token each time a connection authenticates."""
-
-    def __init__(self, oauth_cb: Callable[[str], tuple[Any, ...]], config: str) -> None:
-        self._oauth_cb = oauth_cb
-        self._config = config
-
-    def token(self) -> str:
-        """Return the token, without its expiry time."""
-        return str(self._oauth_cb(self._config)[0])
+def _require(settings: Mapping[str, Any], mechanism: str, keys: Sequence[str]) -> None:
+    missing = [key for key in keys if not settings.get(key)]
+    if missing:
+        raise ConfigError(f"sasl.mechanism={mechanism} needs {' and '.join(missing)}.")
 
 
 def ssl_context(settings: Mapping[str, Any]) -> ssl.SSLContext:

@@ -396,7 +396,7 @@ transactional_id: string
 group_id: string
 producer_id: int64
 producer_epoch: int16
-generation_id: int32 = -1
+generation_id_or_member_epoch: int32 = -1
 member_id: string
 group_instance_id: string?
 topics: []

@@ -95,7 +95,7 @@ class _Sized(Type):
 
 
 class _Bytes(_Sized):
-    default = b""
+    default: Any = b""
 
     def encode(self, value: Any, version: int, flexible: bool) -> bytes:
         return self._length(-1, flexible) if value is None else self._length(len(value), flexible) + bytes(value)
@@ -228,8 +228,8 @@ def structure(definition: str) -> Structure:
     for line in filter(str.strip, definition.splitlines()):
         if match := _LINE.fullmatch(line):
             sections[-1][1].append(match)
-        elif name := _SECTION.fullmatch(line):
-            sections.append((name[1], []))
+        elif section := _SECTION.fullmatch(line):
+            sections.append((section[1], []))
         else:
             raise ValueError(f"not a field of a message: {line!r}")
     shared: dict[str, Structure] = {}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ..kafka_connections import CONNECTION_SETTINGS, connection_settings
-from ..network_settings import NETWORK_FIELDS, NetworkSettings
-from ..security_config import is_security_key
+from ..connection.security import is_security_key
+from ..network_settings import NETWORK_FIELDS, NetworkSettings, network_fields
 
+#: What an answer has beside records, in bytes: as much as librdkafka allows for.
+FRAMING_BYTES = 512
 #: Fields of FetchSettings by librdkafka's names (of aliases, the last one that is given wins, as there).
 _FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     **NETWORK_FIELDS,
@@ -54,11 +55,14 @@ class FetchSettings(NetworkSettings):
 
 def unknown_settings(settings: Mapping[str, Any]) -> list[str]:
     """Return those of a consumer's settings that a fetcher would not follow: with them, librdkafka reads."""
-    known = _FIELDS.keys() | CONNECTION_SETTINGS.keys() | _WITHOUT_EFFECT
+    known = _FIELDS.keys() | _WITHOUT_EFFECT
     return sorted(name for name in settings if name not in known and not is_security_key(name))
 
 
 def fetch_settings(settings: Mapping[str, Any]) -> FetchSettings:
     """Return what a consumer's settings, all of them known, mean; raises ConfigError for TLS and SASL ones."""
-    fields = {field: read(settings[name]) for name, (field, read) in _FIELDS.items() if name in settings}
-    return FetchSettings(**fields, connection=connection_settings(settings))
+    made = FetchSettings(**network_fields(settings, _FIELDS))
+    if "receive.message.max.bytes" in settings:
+        return made
+    # An answer may be as large as it is asked for: librdkafka raises this limit too, where it is not given.
+    return replace(made, max_answer_bytes=max(made.max_answer_bytes, made.max_bytes + FRAMING_BYTES))

@@ -79,6 +79,16 @@ class Fetcher:
         self._leaders.hear_of(offsets)
         self._ask_at = 0
 
+    def set_epochs(self, epochs: Mapping[TopicPartition, int]) -> None:
+        """See RecordSource."""
+        for partition, epoch in epochs.items():
+            self._fetches[partition].last_epoch = epoch
+            self._fetches[partition].epochs.extend([(-1, epoch)])
+
+    def epoch_before(self, partition: TopicPartition, offset: int) -> int:
+        """See RecordSource."""
+        return self._fetches[partition].epochs.before(offset)
+
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         """See RecordSource."""
         for partition in partitions:
@@ -266,6 +276,7 @@ class Fetcher:
             fetch.next_offset = batches.next_offset
             if batches.leader_epoch >= 0:
                 fetch.last_epoch = batches.leader_epoch
+                fetch.epochs.extend(batches.epochs)
             # Others come first in the next request, whose answer may be full before it is their turn.
             self._fetches[fetch.partition] = self._fetches.pop(fetch.partition)
         end = found.last_stable_offset if settings.read_committed else found.high_watermark
@@ -329,7 +340,7 @@ def fetcher_for(consumer: Any, clock: Clock, log: PrefixedLogger) -> Fetcher | N
     settings: FetchSettings | None = getattr(consumer, "fetch_settings", None)
     if settings is None or record_batches is None:
         return None
-    return Fetcher(KafkaBrokers(settings.connection), settings, clock, log)
+    return Fetcher(KafkaBrokers(settings), settings, clock, log)
 
 
 def _truncated(fetch: PartitionFetch, found: record_batches.PartitionAnswer) -> KafkaError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,25 @@ class PartitionEvent:
         return self._error
 
 
+class LeaderEpochs:
+    """The leader epochs of a partition's records, from where it is read (Kafka: LeaderEpochFileCache)."""
+
+    def __init__(self) -> None:
+        self._starts: list[tuple[int, int]] = []  # (first offset, epoch), ascending
+
+    def extend(self, starts: Iterable[tuple[int, int]]) -> None:
+        """Add epochs of records behind those that are known."""
+        for offset, epoch in starts:
+            if not self._starts or self._starts[-1][1] != epoch:
+                self._starts.append((offset, epoch))
+
+    def before(self, offset: int) -> int:
+        """Return the epoch of the record before an offset, -1 if it is not known. Those before it are forgotten."""
+        while len(self._starts) > 1 and self._starts[1][0] < offset:
+            del self._starts[0]
+        return self._starts[0][1] if self._starts and self._starts[0][0] < offset else -1
+
+
 class PartitionFetch:
     """A partition that is assigned. next_offset: of the next request."""
 
@@ -47,6 +67,7 @@ class PartitionFetch:
         self.origin = record_batches.origin_of(partition.topic, partition.partition)
         self.next_offset = offset
         self.last_epoch = -1  # of the last record that was fetched
+        self.epochs = LeaderEpochs()
         self.high_watermark: int | None = None
         self.paused = False
         self.is_assigned = True

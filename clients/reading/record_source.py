@@ -21,6 +21,18 @@ class RecordSource(Protocol):
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Read these partitions too, from these offsets (0 or more)."""
 
+    def set_epochs(self, epochs: Mapping[TopicPartition, int]) -> None:
+        """Say which leader epochs the records before the first ones have, of partitions that were just assigned.
+
+        A log that has been truncated since is then noticed (KIP-320).
+        """
+
+    def epoch_before(self, partition: TopicPartition, offset: int) -> int:
+        """Return the leader epoch of the record before an offset, one that was returned last or later; -1 if unknown.
+
+        A lower offset than in the call before is not asked for.
+        """
+
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         """Read these partitions no longer; when they are assigned again they are not paused."""
 

@@ -226,5 +226,5 @@ def kafka_producer_for(client: Any, clock: Clock, log: PrefixedLogger) -> KafkaP
     settings: ProduceSettings | None = getattr(client, "produce_settings", None)
     if settings is None or record_accumulator is None:
         return None
-    brokers = KafkaBrokers(settings.connection, creates_topics=True)
+    brokers = KafkaBrokers(settings, creates_topics=True)
     return KafkaProducer(client, brokers, settings, clock, log, random.randrange(_SEEDS))

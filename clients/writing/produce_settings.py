@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..kafka_connections import CONNECTION_SETTINGS, connection_settings
-from ..network_settings import NETWORK_FIELDS, NetworkSettings, limit_ms
-from ..security_config import is_security_key
+from ..connection.security import is_security_key
+from ..network_settings import NETWORK_FIELDS, NetworkSettings, limit_ms, network_fields
 
 #: What is compressed here. Of the others (snappy, zstd) librdkafka knows.
 COMPRESSION_TYPES = ("none", "gzip", "lz4")
@@ -66,7 +65,7 @@ class ProduceSettings(NetworkSettings):
 
 def unknown_settings(settings: Mapping[str, Any]) -> list[str]:
     """Return those of a producer's settings that a sender would not follow: with them, librdkafka writes."""
-    known = _FIELDS.keys() | CONNECTION_SETTINGS.keys() | _AS_IT_IS.keys()
+    known = _FIELDS.keys() | _AS_IT_IS.keys()
     unknown = {name for name in settings if name not in known and not is_security_key(name)}
     return sorted(
         unknown | {name for name, holds in _AS_IT_IS.items() if name in settings and not holds(settings[name])}
@@ -75,5 +74,4 @@ def unknown_settings(settings: Mapping[str, Any]) -> list[str]:
 
 def produce_settings(settings: Mapping[str, Any]) -> ProduceSettings:
     """Return what a producer's settings, all of them known, mean; raises ConfigError for TLS and SASL ones."""
-    fields = {field: read(settings[name]) for name, (field, read) in _FIELDS.items() if name in settings}
-    return ProduceSettings(**fields, connection=connection_settings(settings))
+    return ProduceSettings(**network_fields(settings, _FIELDS))

@@ -7,9 +7,9 @@ from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka import KafkaError
-from kafka.errors import BrokerResponseError
 
 from ..cluster.brokers import Brokers, ProducerId
+from ..errors import BrokerError
 
 _LAST_EPOCH = 32_767
 
@@ -51,8 +51,8 @@ class ProducerIdentity:
             self._id = answer.result()
             return
         self._ask_at = now_ms + self._retry_backoff_ms
-        if isinstance(error, BrokerResponseError) and not error.retriable:
-            self.refusal = KafkaError(error.errno, str(error))
+        if isinstance(error, BrokerError) and not error.code.retriable:
+            self.refusal = KafkaError(error.code, str(error))
 
     def bump(self) -> None:
         """Begin a new epoch, because the brokers may not have all that was sent, or forgot it (KIP-360).

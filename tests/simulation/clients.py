@@ -10,6 +10,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin._listoffsets import EarliestSpec
 
+from penstock.clients.network_settings import NetworkSettings
 from penstock.topology.partitioners import partition_for_key
 from penstock.topology.records import RawRecord, TopicPartition
 from penstock.workers.client_supplier import KafkaClientSupplier
@@ -363,7 +364,7 @@ class SimulatedSupplier(KafkaClientSupplier):
         config, _ = self._member_settings(client_id, instance_id)
         world, group = self.broker.world, self.broker.group
 
-        def connect(_: Mapping[str, Any]) -> Any:
+        def connect(_: NetworkSettings) -> Any:
             return SimulatedConnection(world, self.io, self.io.client, group)
 
-        return GroupMember(config, {}, assign, self._clock, connect)
+        return GroupMember(config, NetworkSettings(), assign, self._clock, connect)

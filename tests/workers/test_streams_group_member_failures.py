@@ -22,6 +22,7 @@ from streams_group_stage import (
 )
 
 from penstock.clients.clock import SystemClock
+from penstock.clients.network_settings import network_settings
 from penstock.dev_broker import DevBroker
 from penstock.topology.errors import MissingSourceTopicError, StreamsError, TaskMigratedError
 from penstock.topology.records import TopicPartition
@@ -168,7 +169,7 @@ def classic_member(group: Group) -> GroupMember:
     def assign(members: Mapping[str, MemberSubscription]) -> dict[str, MemberAssignment]:
         return {member: MemberAssignment((), b"") for member in members}
 
-    connection = {"bootstrap_servers": group.bootstrap_servers}
+    connection = network_settings({"bootstrap.servers": group.bootstrap_servers})
     member = GroupMember(replace(group.config, session_timeout_ms=6_000), connection, assign, SystemClock())
     member.join([group.topic], b"")
     return member

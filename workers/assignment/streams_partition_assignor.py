@@ -66,7 +66,7 @@ def create_task_assignor(config: Mapping[str, Any]) -> TaskAssignor:
 
 
 class StreamsPartitionAssignor:
-    """The assignor of one member. assign() runs on the IO thread and only in the leader, all else in the stream thread.
+    """The assignor of one member. assign() runs on its own thread and only in the leader, all else in the stream thread.
 
     process_id: of the application instance, kept in its state directory. config: a StreamsConfig. latest_version: the
     highest encoding this member understands. rack: client.rack. facts: what SubscriptionInfo.facts is to be.
@@ -110,7 +110,7 @@ class StreamsPartitionAssignor:
 
         partition_racks: the racks of each partition's replicas, for a rack.aware.assignment.strategy.
         """
-        # Replaced as a whole, since the IO thread reads it.
+        # Replaced as a whole, since assign() reads it.
         self._topics = (topics, partition_counts, partition_racks or {})
 
     @property

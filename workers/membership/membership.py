@@ -60,10 +60,14 @@ Event = Rebalance | Assigned | Lost | Fatal
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A committed offset (the next one to read) and the text stored with it."""
+    """A committed offset (the next one to read) and the text stored with it.
+
+    leader_epoch: of the record before it, -1 if unknown: by it a log is noticed that was truncated since (KIP-320).
+    """
 
     offset: int
     metadata: str = ""
+    leader_epoch: int = -1
 
 
 class MemberSubscription(NamedTuple):
@@ -80,7 +84,7 @@ class MemberAssignment(NamedTuple):
     user_data: bytes
 
 
-#: The leader's decision: member id -> subscription to member id -> assignment. Runs on the IO thread.
+#: The leader's decision: member id -> subscription to member id -> assignment. It may ask the brokers, and take long.
 Assign = Callable[[Mapping[str, MemberSubscription]], Mapping[str, MemberAssignment]]
 
 
