@@ -11,12 +11,13 @@ import random
 import socket
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from ..connection.opening import Opened, authenticate, open_connection
 from ..connection.waiting import in_thread
-from ..errors import ErrorCode, RetriableError, UnreachableError, raise_for_code
+from ..errors import BrokerError, ErrorCode, RetriableError, UnreachableError, raise_for_code
 from ..network_settings import NetworkSettings
 from ..protocol.messages import FIND_COORDINATOR, INIT_PRODUCER_ID, METADATA
 from ..protocol.schema import Api, Request
@@ -57,6 +58,7 @@ class Cluster:
         self._brokers: dict[int, Address] = {}
         self._connections: dict[tuple[Address, str], BrokerConnection] = {}
         self._back_off: dict[Address, _BackOff] = {}
+        self._knowing_brokers: asyncio.Task[None] | None = None
         self._coordinators: dict[tuple[CoordinatorKind, str], Address] = {}
         self._closed = False
 
@@ -164,12 +166,24 @@ class Cluster:
 
     async def find_coordinator(self, kind: CoordinatorKind, key: str) -> Address:
         """Ask any broker who coordinates a group or a transactional id; raises UnreachableError, BrokerError."""
+        if self._knowing_brokers is None:
+            self._knowing_brokers = asyncio.create_task(self._tracked(self._keep_knowing_brokers()))
         answer = await self.ask_any(FIND_COORDINATOR(key=key, key_type=int(kind), coordinator_keys=[key]))
         found = answer.coordinators[0] if answer.coordinators else answer
         raise_for_code(found.error_code, found.error_message)
         address = Address(found.host, found.port)
         self._brokers.setdefault(found.node_id, address)
         return address
+
+    async def _keep_knowing_brokers(self) -> None:
+        """Ask for the cluster's brokers from time to time: one of them is asked when a coordinator is lost.
+
+        Who asks for leaders learns of them by that.
+        """
+        while True:
+            with suppress(RetriableError, BrokerError):  # who asks something else meets the same, and says so
+                await self.metadata(())
+            await asyncio.sleep(self._settings.metadata_max_age_ms / 1000)
 
     async def ask_coordinator(self, kind: CoordinatorKind, key: str, request: Request) -> Any:
         """Ask a coordinator once; see Coordinators.ask_coordinator. It is looked for if it is not known."""

@@ -55,7 +55,8 @@ class OidcTokens:
             with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS, context=self._tls) as response:
                 answer = json.load(response)
         except urllib.error.HTTPError as error:
-            detail = error.read(500).decode(errors="replace")
+            with error:
+                detail = error.read(500).decode(errors="replace")
             raise OSError(f"{self._url} answered {error.code} {error.reason}: {detail}") from error
         if not isinstance(answer, dict) or not isinstance(answer.get("access_token"), str):
             raise ValueError(f"{self._url} answered without an access_token")

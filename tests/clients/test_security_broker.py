@@ -73,7 +73,7 @@ def broker(certificate: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     with DevBroker("secured", folder / "broker", port=ports["BROKER"], config=config) as running:
         admin = AdminClient({"bootstrap.servers": running.bootstrap_servers})
         for kind in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
-            change = UserScramCredentialUpsertion("réader", ScramCredentialInfo(kind, 4_096), b"s\xc3\xa9cret")
+            change = UserScramCredentialUpsertion("scram-reader", ScramCredentialInfo(kind, 4_096), b"hush")
             for future in admin.alter_user_scram_credentials([change]).values():
                 future.result(DEADLINE_SECONDS)
         yield {name: f"localhost:{port}" for name, port in ports.items()}
@@ -134,7 +134,7 @@ def provider() -> Iterator[dict[str, str]]:
 
 
 PLAIN = {"sasl.mechanism": "PLAIN", "sasl.username": "reader", "sasl.password": "secret"}
-SCRAM = {"sasl.username": "réader", "sasl.password": "sécret"}
+SCRAM = {"sasl.username": "scram-reader", "sasl.password": "hush"}
 MECHANISMS = [
     PLAIN,
     {**SCRAM, "sasl.mechanism": "SCRAM-SHA-256"},
