@@ -103,9 +103,12 @@ def test_both_read_the_same(config: dict[str, Any], topic: str, isolation: str) 
     assert len(ours) == 6 * 200 + (3 if isolation == "read_committed" else 6) * 20
 
 
-def test_the_epoch_before_a_position_is_the_leaders(config: dict[str, Any], topic: str) -> None:
+def test_the_epoch_before_a_position_is_the_leaders(
+    config: dict[str, Any], bootstrap_servers: str, make_topic: Callable[..., str]
+) -> None:
+    first = TopicPartition(make_topic("in", PARTITIONS), 0)
+    write(Producer({"bootstrap.servers": bootstrap_servers}), first.topic, 0, 30)
     consumer = opened(config, "auto")
-    first = TopicPartition(topic, 0)
     deadline = time.monotonic() + DEADLINE_SECONDS
     try:
         consumer.assign({first: 0})

@@ -23,11 +23,12 @@ from streams_group_stage import (
 
 from penstock.clients.clock import SystemClock
 from penstock.clients.network_settings import network_settings
+from penstock.clients.protocol.streams_messages import STREAMS_GROUP_HEARTBEAT
 from penstock.dev_broker import DevBroker
 from penstock.topology.errors import MissingSourceTopicError, StreamsError, TaskMigratedError
 from penstock.topology.records import TopicPartition
 from penstock.workers.assignment.topics_info import TopicsInfo
-from penstock.workers.membership import streams_messages
+from penstock.workers.membership import streams_messages, streams_protocol
 from penstock.workers.membership.group_member import GroupMember
 from penstock.workers.membership.membership import (
     Assigned,
@@ -40,7 +41,6 @@ from penstock.workers.membership.membership import (
     RetriableCommitError,
 )
 from penstock.workers.membership.requests import Identity
-from penstock.workers.membership.streams_messages import StreamsGroupHeartbeatRequest
 from penstock.workers.membership.streams_topology import StreamsSubtopology, StreamsTopology
 
 pytestmark = pytest.mark.broker
@@ -191,7 +191,8 @@ def test_a_classic_group_takes_no_streams_member_until_it_is_empty(group: Group,
 
 
 def test_a_broker_that_is_too_old_is_named_as_such(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(StreamsGroupHeartbeatRequest.json, "apiKey", 32_000)  # no broker knows it
+    unknown = replace(STREAMS_GROUP_HEARTBEAT, key=32_000)  # no broker knows it
+    monkeypatch.setattr(streams_protocol, "STREAMS_GROUP_HEARTBEAT", unknown)
     error = fatal_error(group, group.add())
     assert "group.protocol=streams needs brokers of Kafka 4.2" in str(error)
 
