@@ -48,6 +48,7 @@ class IoThread:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
+        self._loop.run_until_complete(_cancel_all())  # those that a thread which died has left
         self._loop.close()
 
     def _run(self) -> None:
@@ -72,3 +73,10 @@ class IoThread:
         future: Future[T] = Future()
         future.set_exception(failure)
         return future
+
+
+async def _cancel_all() -> None:
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)

@@ -47,6 +47,13 @@ class Type:
         raise NotImplementedError
 
 
+def _not_null(value: Any) -> Any:
+    """Return a value; raises ValueError for null."""
+    if value is None:
+        raise ValueError("null where a message must have a value")
+    return value
+
+
 class _Number(Type):
     def __init__(self, code: str) -> None:
         self._struct = struct.Struct(code)
@@ -131,7 +138,7 @@ class _Array(_Sized):
 
     def decode(self, reader: CompactReader, version: int, flexible: bool) -> Any:
         length = self._read_length(reader, flexible)
-        return None if length < 0 else [self.item.decode(reader, version, flexible) for _ in range(length)]
+        return None if length < 0 else [_not_null(self.item.decode(reader, version, flexible)) for _ in range(length)]
 
 
 class _Nullable(Type):
@@ -201,7 +208,8 @@ class Structure(Type):
         found = dict(self._defaults)
         plain, tagged = self._of(version)
         for each in plain:
-            found[each.name] = each.type.decode(reader, version, flexible)
+            value = each.type.decode(reader, version, flexible)
+            found[each.name] = value if isinstance(each.type, _Nullable) else _not_null(value)
         if flexible:
             for tag, data in reader.tags().items():
                 if tag in tagged:

@@ -22,7 +22,7 @@ from kio.serial import entity_writer
 from penstock.clients.errors import ErrorCode
 from penstock.clients.protocol import messages, streams_messages
 from penstock.clients.protocol.compact import CompactReader
-from penstock.clients.protocol.messages import HEARTBEAT, METADATA
+from penstock.clients.protocol.messages import CONSUMER_SUBSCRIPTION, HEARTBEAT, METADATA
 from penstock.clients.protocol.schema import Api, structure
 
 APIS = [api for module in (messages, streams_messages) for api in vars(module).values() if isinstance(api, Api)]
@@ -139,6 +139,13 @@ def test_what_a_newer_broker_adds_is_skipped() -> None:
     _, answer = HEARTBEAT.decode_response(b"\0\0\0\5\0" + b"\0\0\0\0" + b"\x03\xe7" + added, 4)
     assert answer.error_code == 999
     assert ErrorCode(answer.error_code).name == "ERROR_999"
+
+
+def test_null_is_refused_where_there_is_no_null() -> None:
+    with pytest.raises(ValueError, match="null where"):
+        CONSUMER_SUBSCRIPTION.decode(CompactReader(b"\0\0" + b"\0\0\0\1" + b"\xff\xff" + bytes(4)), 0, False)
+    with pytest.raises(ValueError, match="null where"):
+        CONSUMER_SUBSCRIPTION.decode(CompactReader(b"\0\0" + b"\xff\xff\xff\xff" + bytes(4)), 0, False)
 
 
 def test_a_field_that_no_version_has_is_refused() -> None:

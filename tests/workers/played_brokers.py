@@ -74,7 +74,9 @@ class PlayedBrokers:
     def _read(self, node: int, size: int) -> bytes:
         found = b""
         while len(found) < size:
-            found += self.ends[node].recv(size - len(found))
+            some = self.ends[node].recv(size - len(found))
+            assert some, f"the connection to broker {node} was closed"
+            found += some
         return found
 
     def has_request(self, node: int = 1) -> bool:

@@ -140,7 +140,6 @@ def test_closing_does_not_wait_for_a_broker_that_is_away(start: Start, closed_po
     assert time.monotonic() - started < 1.0
 
 
-@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited", "ignore:unclosed")  # it dies in the midst of them
 def test_a_dead_io_thread_is_fatal_and_said_once(start: Start, closed_port: str) -> None:
     member = start(closed_port)
 

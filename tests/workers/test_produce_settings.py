@@ -50,4 +50,4 @@ def test_settings_are_librdkafkas() -> None:
     assert (found.client_id, found.linger_ms, found.compression_type) == ("c", 5.0, "lz4")
     assert (found.batch_bytes, found.max_request_bytes, found.buffer_bytes) == (300, 400, 2_048)
     assert (found.delivery_timeout_ms, found.request_timeout_ms) == (1_000, 2_000)
-    assert found.connection["connections_max_idle_ms"] == 3_000
+    assert (found.bootstrap_servers, found.max_idle_ms) == ((("b", 1),), 3_000)
