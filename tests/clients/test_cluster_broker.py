@@ -30,6 +30,8 @@ from tests.brokers import LedBroker
 
 pytestmark = pytest.mark.broker
 DEADLINE_SECONDS = 60.0
+#: Two brokers beside others on one machine take their time.
+START_SECONDS = 180.0
 PRODUCE = 0
 
 Open = Callable[[str], Cluster]
@@ -195,15 +197,19 @@ def two_brokers(tmp_path: Path) -> Iterator[LedBroker]:
         "group.initial.rebalance.delay.ms": "0",
         "broker.session.timeout.ms": "6000",
     }
-    with DevBroker("first", tmp_path / "first", config=config) as first:
+    first = DevBroker("first", tmp_path / "first", config=config)
+    first.start(START_SECONDS)
+    try:
         second = LedBroker(first, "second", tmp_path / "second", config)
-        second.start()
+        second.start(START_SECONDS)
         try:
             admin = AdminClient({"bootstrap.servers": second.bootstrap_servers})
             admin.create_topics([NewTopic("in", 1, 2)])["in"].result(DEADLINE_SECONDS)
             yield second
         finally:
             second.stop()
+    finally:
+        first.stop()
 
 
 @pytest.mark.slow
