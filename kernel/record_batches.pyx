@@ -22,6 +22,7 @@ from penstock.kernel.record_format cimport (
     MAX_TIMESTAMP_AT,
     PRODUCER_ID_AT,
     RECORDS_AT,
+    TRANSACTIONAL,
 )
 
 import gzip
@@ -34,7 +35,6 @@ cdef enum:
     # Its attributes.
     CODEC = 7
     LOG_APPEND_TIME = 8
-    TRANSACTIONAL = 16
     CONTROL = 32
     # Kinds of control records, and of timestamps as librdkafka counts them.
     ABORT = 0

@@ -159,9 +159,10 @@ class KafkaClientSupplier:
         if given.get(_PLUGINS) and settings.get(_PLUGINS):
             settings[_PLUGINS] = f"{given[_PLUGINS]};{settings[_PLUGINS]}"
         settings = {**self._common(client_id, "producer."), **own, **given, **_PRODUCER_FIXED, **settings}
-        if transactional_id is not None:
-            return _make(TransactionalProducer, settings)
-        producer = _make(ReplaceableProducer, settings)
+        kind: type[ReplaceableProducer | TransactionalProducer] = (
+            ReplaceableProducer if transactional_id is None else TransactionalProducer
+        )
+        producer = _make(kind, settings)
         settings["linger.ms"] = linger_ms
         if self._without_librdkafka("penstock.sender", "Writing", producing.unknown_settings(settings)):
             producer.produce_settings = producing.produce_settings(settings)

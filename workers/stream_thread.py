@@ -266,7 +266,7 @@ class StreamThread:
         wait_ms = self._poll_time_ms()
         if not self._group.in_doubt:
             producer.send_due()  # it is not to wait for records
-            wait_ms = producer.wait_ms(wait_ms, self._time.now_ms)
+            wait_ms = producer.wait_ms(wait_ms)
         records = self.poll_requests(wait_ms)
         self.advance_now_and_compute_latency()
         latency_ms = self._time.now_ms - before_ms

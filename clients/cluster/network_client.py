@@ -129,6 +129,11 @@ class NetworkClient(Generic[A]):
                 self._woken.recv(1024)
         self.has_changed = True
 
+    def note_pause(self, ms: int) -> None:
+        """Take in that for so long nothing was served, which the times that this is called with do not count."""
+        for link in self._links.values():
+            link.note_pause(ms)
+
     def wake_when(self, done: Future[Any]) -> None:
         """Let wait() return when something else is done."""
         done.add_done_callback(lambda _: self.wake())

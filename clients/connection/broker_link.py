@@ -152,6 +152,10 @@ class BrokerLink(Generic[A]):
         self._selector.unregister(self._socket)
         self._opening = self._brokers.authenticate(self._opened, self._on_done)
 
+    def note_pause(self, ms: int) -> None:
+        """Take in time that is not counted otherwise: the connection was idle all the same."""
+        self._idle_since_ms -= ms
+
     def next_at(self, now_ms: int) -> int | None:
         """Return when something is to be done though no answer comes, in ms, None if nothing is."""
         if self.state is _S.WAITING:

@@ -1,6 +1,6 @@
-"""The Produce request and its answer, version 9, as bytes (Kafka: ProduceRequest.json).
+"""The Produce request and its answer as bytes, versions 9 to 12 (Kafka: ProduceRequest.json).
 
-Brokers know it since Kafka 2.4.
+Brokers know version 9 since Kafka 2.4, version 12 since 4.0. Their fields are the same, but for tagged ones.
 """
 
 from __future__ import annotations
@@ -16,20 +16,28 @@ from .compact import NO_TAGS, NULL, CompactReader, compact_length, compact_strin
 
 API_KEY = 0
 API_VERSION = 9
+#: From this version on a broker itself adds the partitions to the transaction (KIP-890).
+NEW_TRANSACTIONS_VERSION = 12
 
 _ALL_REPLICAS = -1
 _BODY = struct.Struct(">hi")
 _INDEX = struct.Struct(">i")
 
 
-def produce_request(settings: ProduceSettings, batches: Mapping[TopicPartition, bytes], correlation_id: int) -> bytes:
+def produce_request(
+    settings: ProduceSettings,
+    version: int,
+    transactional_id: str | None,
+    batches: Mapping[TopicPartition, bytes],
+    correlation_id: int,
+) -> bytes:
     """Return a request that writes a record batch to each of some partitions, without the length in front of it."""
     by_topic: dict[str, list[tuple[int, bytes]]] = {}
     for partition, data in batches.items():
         by_topic.setdefault(partition.topic, []).append((partition.partition, data))
     parts = [
-        request_header(API_KEY, API_VERSION, correlation_id, settings.client_id),
-        NULL,  # no transactional id
+        request_header(API_KEY, version, correlation_id, settings.client_id),
+        NULL if transactional_id is None else compact_string(transactional_id),
         _BODY.pack(_ALL_REPLICAS, settings.request_timeout_ms),
         compact_length(len(by_topic)),
     ]

@@ -25,6 +25,7 @@ from ..cluster.network_client import NetworkClient
 from ..connection.broker_link import Api, BrokerLink, LinkState, OldBrokerError
 from ..log_context import PrefixedLogger
 from ..protocol.fetch_request import API_KEY, API_VERSION, PartitionRequest, fetch_request
+from ..served_clock import ServedClock
 from .fetch_settings import FetchSettings
 from .partition_fetch import Buffered, FetchBuffer, PartitionEvent, PartitionFetch
 from .record_source import NotFetchableError, Records
@@ -62,7 +63,7 @@ class Fetcher:
     def __init__(self, brokers: Brokers, settings: FetchSettings, clock: Clock, log: PrefixedLogger) -> None:
         self._brokers = brokers
         self._settings = settings
-        self._clock = clock
+        self._clock = ServedClock(clock, self._note_pause)
         self._log = log
         api = Api(API_KEY, API_VERSION, "2.7", "read from", record_batches.FetchAnswer)
         self._network = NetworkClient(brokers, settings, api, self._note, log)
@@ -150,7 +151,12 @@ class Fetcher:
         return records, events
 
     def _wait(self, now: int, deadline: int) -> None:
-        self._network.wait(now, min((deadline, *self._retries(now))))
+        until = min((deadline, *self._retries(now)))
+        self._clock.begin_wait(until - now)
+        self._network.wait(now, until)
+
+    def _note_pause(self, ms: int) -> None:
+        self._network.note_pause(ms)
 
     def _retries(self, now: int) -> Iterable[int]:
         return (fetch.retry_at_ms for fetch in self._fetches.values() if fetch.retry_at_ms > now)

@@ -1,5 +1,7 @@
 """A producer that the stream thread itself runs, in place of librdkafka's (Kafka: KafkaProducer).
 
+transactional_producer.py adds transactions.
+
 The kernel grows a batch for each partition (kernel/record_accumulator.pyx). It is closed when it is full, or after
 ``linger.ms``, and then the Sender's. Nothing here waits but flush(), a full buffer, and the first record of a topic.
 docs/producing.md says what happens when.
@@ -8,7 +10,7 @@ docs/producing.md says what happens when.
 from __future__ import annotations
 
 import math
-import random
+from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -17,14 +19,14 @@ from penstock.kernel import record_accumulator
 from penstock.topology.records import RawRecord, TopicPartition
 
 from ..clock import Clock
-from ..cluster.brokers import Brokers, KafkaBrokers
+from ..cluster.brokers import Brokers
 from ..connection.broker_link import OldBrokerError
 from ..log_context import PrefixedLogger
+from ..served_clock import ServedClock
 from .partition_queue import PartitionQueue
 from .produce_settings import ProduceSettings
-from .sender import Sender
-
-_SEEDS = 1 << 16
+from .producer_identity import Identity, ProducerIdentity
+from .sender import WAIT_MAX_MS, Sender
 
 
 class NotProducibleError(Exception):
@@ -45,8 +47,10 @@ class KafkaProducer:
     ) -> None:
         self._client = client
         self._settings = settings
-        self._clock = clock
-        self._sender = Sender(brokers, settings, log)
+        self._clock = ServedClock(clock, self._note_pause)
+        self._log = log
+        self._brokers = brokers
+        self._sender = Sender(brokers, settings, log, self._new_identity)
         self._growing: dict[Any, float] = {}  # the kernel's PartitionRecords, and when their batches are to be closed
         self._seen_answers = 0
         self._failure: Exception | None = None
@@ -54,6 +58,9 @@ class KafkaProducer:
         self.records = record_accumulator.RecordAccumulator(
             settings.batch_bytes, settings.max_request_bytes, self._batch_is_full, clock.wall_clock_ms, seed
         )
+
+    def _new_identity(self, on_done: Callable[[], None]) -> Identity:
+        return ProducerIdentity(self._brokers, self._settings.retry_backoff_ms, on_done)
 
     def produce(
         self,
@@ -94,14 +101,12 @@ class KafkaProducer:
             self._advance(now)
             if self._failure is not None or now >= deadline:
                 raise TimeoutError
-            code = self._sender.leaders.error_of(probe, now)
-            if code is not None:
-                self._sender.leaders.refresh(now)  # it may be there by the next record
-                raise KafkaException(KafkaError(code))
+            error = self._sender.missing(probe, now)
+            if error is not None:
+                raise KafkaException(error)
             if self.records.partition_count(topic) <= probe.partition:
                 self._sender.leaders.refresh(now)
-                self._sender.wait(now, deadline)
-                now = self._clock.monotonic_ms()
+                now = self._wait(now, deadline)
 
     def _batch_is_full(self, records: Any) -> None:
         """Close a batch for the kernel; wait if too much is not acknowledged yet."""
@@ -110,9 +115,17 @@ class KafkaProducer:
         self._close(records)
         self._advance(now)
         while self._sender.buffered_bytes > self._settings.buffer_bytes and self._failure is None:
-            self._sender.wait(now, math.inf)
-            now = self._clock.monotonic_ms()
+            now = self._wait(now, math.inf)
             self._advance(now)
+
+    def _note_pause(self, ms: int) -> None:
+        self._sender.note_pause(ms)
+
+    def _wait(self, now: int, until: float) -> int:
+        """Wait until there is something to do, or so long; return the time then."""
+        self._clock.begin_wait(min(until - now, WAIT_MAX_MS))
+        self._sender.wait(now, until)
+        return self._clock.monotonic_ms()
 
     def _note_begun(self, now: int) -> None:
         begun = self.records.begun
@@ -153,8 +166,7 @@ class KafkaProducer:
         if not self._sender.is_idle:
             self._advance(now)
             if seconds and not self._sender.is_idle:
-                self._sender.wait(now, now + seconds * 1000)
-                self._advance(self._clock.monotonic_ms())
+                self._advance(self._wait(now, now + seconds * 1000))
         self._raise_failure()
 
     def _due(self, now: int) -> list[Any]:
@@ -171,25 +183,30 @@ class KafkaProducer:
         if self._failure is not None:
             raise self._failure
 
-    def next_at(self, now_ms: int) -> float:
-        """Return when poll() may have something to do, in ms; infinity: not before more is produced."""
-        self._note_begun(now_ms)
-        due, wait_ms = next(iter(self._growing.values()), math.inf), self._sender.wait_ms
-        return due if wait_ms is None else min(due, now_ms + wait_ms)
+    def wait_ms(self) -> float:
+        """Return how long it is until poll() may have something to do, in ms; infinity: not before more is produced."""
+        now = self._clock.monotonic_ms()
+        self._note_begun(now)
+        due, wait_ms = next(iter(self._growing.values()), math.inf) - now, self._sender.wait_ms
+        return max(due if wait_ms is None else min(due, wait_ms), 0)
 
     def flush(self, seconds: float = math.inf) -> None:
         """Wait until every record is acknowledged or given up, for so long at most. Raises as poll() does."""
-        now = self._clock.monotonic_ms()
-        deadline = now + seconds * 1000
-        self._note_begun(now)
+        self._note_begun(self._clock.monotonic_ms())
         for records in tuple(self._growing):
             self._close(records)
-        self._advance(now)
-        while not self._sender.is_idle and self._failure is None and now < deadline:
-            self._sender.wait(now, deadline)
-            now = self._clock.monotonic_ms()
-            self._advance(now)
+        self._serve_until(lambda: self._sender.is_idle, seconds)
         self._raise_failure()
+
+    def _serve_until(self, is_done: Callable[[], bool], seconds: float) -> bool:
+        """Do what there is to do until something is so, time is over, or nothing can be done. Returns whether it is."""
+        now = self._clock.monotonic_ms()
+        deadline = now + seconds * 1000
+        self._advance(now)
+        while not is_done() and self._failure is None and now < deadline:
+            now = self._wait(now, deadline)
+            self._advance(now)
+        return is_done()
 
     def drop(self) -> None:
         """Forget what is not on its way to a broker: others may write in its place by now."""
@@ -219,12 +236,3 @@ def _as_bytes(given: Any) -> bytes | None:
     if given is None:
         return None
     return given.encode() if isinstance(given, str) else bytes(memoryview(given))
-
-
-def kafka_producer_for(client: Any, clock: Clock, log: PrefixedLogger) -> KafkaProducer | None:
-    """Return a producer in place of one whose supplier gave it produce_settings, None where librdkafka writes."""
-    settings: ProduceSettings | None = getattr(client, "produce_settings", None)
-    if settings is None or record_accumulator is None:
-        return None
-    brokers = KafkaBrokers(settings, creates_topics=True)
-    return KafkaProducer(client, brokers, settings, clock, log, random.randrange(_SEEDS))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..connection.security import is_security_key
@@ -24,6 +24,8 @@ _FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "compression.codec": ("compression_type", str),
     "delivery.timeout.ms": ("delivery_timeout_ms", limit_ms),
     "message.timeout.ms": ("delivery_timeout_ms", limit_ms),
+    "transactional.id": ("transactional_id", str),
+    "transaction.timeout.ms": ("transaction_timeout_ms", int),
     "queue.buffering.max.kbytes": ("buffer_bytes", lambda kilobytes: int(kilobytes) * _KIB),
 }
 
@@ -52,7 +54,8 @@ class ProduceSettings(NetworkSettings):
     """How to write; defaults are librdkafka's, but for the buffer, which is Java's (buffer.memory).
 
     linger_ms: how long records wait for others. max_request_bytes: the most a record, or a request, may have.
-    buffer_bytes: of closed batches that are not acknowledged, before compression.
+    buffer_bytes: of closed batches that are not acknowledged, before compression. transactional_id: None without
+    transactions; with them no record is waited for beyond transaction_timeout_ms, when the broker ends its transaction.
     """
 
     linger_ms: float = 5
@@ -61,6 +64,8 @@ class ProduceSettings(NetworkSettings):
     compression_type: str = "none"
     delivery_timeout_ms: int = 300_000
     buffer_bytes: int = 32 * 1024 * 1024
+    transactional_id: str | None = None
+    transaction_timeout_ms: int = 60_000
 
 
 def unknown_settings(settings: Mapping[str, Any]) -> list[str]:
@@ -74,4 +79,7 @@ def unknown_settings(settings: Mapping[str, Any]) -> list[str]:
 
 def produce_settings(settings: Mapping[str, Any]) -> ProduceSettings:
     """Return what a producer's settings, all of them known, mean; raises ConfigError for TLS and SASL ones."""
-    return ProduceSettings(**network_fields(settings, _FIELDS))
+    found = ProduceSettings(**network_fields(settings, _FIELDS))
+    if found.transactional_id is None:
+        return found
+    return replace(found, delivery_timeout_ms=min(found.delivery_timeout_ms, found.transaction_timeout_ms))

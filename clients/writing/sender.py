@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,10 +26,12 @@ from ..log_context import PrefixedLogger
 from ..protocol.produce_messages import API_KEY, API_VERSION, PartitionResponse, ProduceAnswer, produce_request
 from .partition_queue import PartitionQueue
 from .produce_settings import ProduceSettings
-from .producer_identity import ProducerIdentity
+from .producer_identity import Identity
 
 #: How many requests a broker may have at a time; none of them has a partition that another one has.
 REQUESTS_IN_FLIGHT = 5
+#: How long a batch waits for its transaction to begin where the one before is still being ended, in ms.
+CONCURRENT_BACKOFF_MS = 20
 #: How long is waited before a look at what is behind a batch that is on its way, and while none is, without a leader or
 #: a connection; in ms.
 BEHIND_WAIT_MS, AWAY_WAIT_MS = 1, 10
@@ -49,19 +52,28 @@ _AGAIN = frozenset(
         KafkaError.NOT_ENOUGH_REPLICAS,
         KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.CONCURRENT_TRANSACTIONS,
         KafkaError.INVALID_MSG,  # its checksum, so it was damaged on its way
     )
 )
 
 
+#: Makes an identity; called with what it calls, on another thread, when there is an answer for it to take.
+MakeIdentity = Callable[[Callable[[], None]], Identity]
+
+
 class Sender:
     """Sends the batches of all partitions. One thread may use it; it owns brokers."""
 
-    def __init__(self, brokers: Brokers, settings: ProduceSettings, log: PrefixedLogger) -> None:
+    def __init__(
+        self, brokers: Brokers, settings: ProduceSettings, log: PrefixedLogger, make_identity: MakeIdentity
+    ) -> None:
         self._settings = settings
         self._log = log
         self._network: NetworkClient[ProduceAnswer] = NetworkClient(brokers, settings, PRODUCE, self._note, log)
-        self._identity = ProducerIdentity(brokers, settings.retry_backoff_ms, self._network.wake)
+        self._identity = make_identity(self._network.wake)
         self._partitions: set[TopicPartition] = set()  # whose leaders are wanted
         self._queues: dict[TopicPartition, PartitionQueue] = {}  # those that have batches; the next turn comes first
         self._send_at: float = 0  # in ms: when there may be something to send, though nothing happens before
@@ -110,19 +122,24 @@ class Sender:
         if network.has_changed or self._identity.has_answer:
             network.has_changed = False
             self._send_at = 0
-        if now_ms >= self._send_at:
+        if now_ms >= min(self._send_at, self._identity.next_at):
             self._send(now_ms)
 
     def wait(self, now_ms: int, until_ms: float) -> None:
         """Wait until advance() has something to do, or until_ms."""
-        self._network.wait(now_ms, int(min(until_ms, self._send_at, now_ms + WAIT_MAX_MS)))
+        until_ms = min(until_ms, self._send_at, self._identity.next_at, now_ms + WAIT_MAX_MS)
+        self._network.wait(now_ms, int(until_ms))
+
+    def note_pause(self, ms: int) -> None:
+        """Take in that nothing was served for so long, which the times that this is called with do not count."""
+        self._network.note_pause(ms)
 
     # Sending
 
     def _send(self, now: int) -> None:
-        self._identity.current(now)  # which may be refused
+        self._identity.advance(now)  # which may be refused
         by_node: dict[int, deque[PartitionQueue]] = defaultdict(deque)
-        waits = False
+        again: float = math.inf  # when something that has to wait may be sent
         for queue in tuple(self._queues.values()):
             if queue.in_flight or self._give_up(queue, now):
                 continue
@@ -130,18 +147,23 @@ class Sender:
             if leader is None:
                 self.leaders.refresh(now)
             is_known = leader is not None and self.leaders.answers > queue.moved_after
-            if leader is None or not is_known or now < queue.retry_at_ms:
-                waits = True
+            if now < queue.retry_at_ms:
+                again = min(again, queue.retry_at_ms)
+            elif leader is None or not is_known or not self._identity.may_write(queue.partition):
+                again = min(again, now + self._settings.retry_backoff_ms)
             else:
                 by_node[leader.node].append(queue)
-        producer = self._identity.current(now)  # behind what was given up, which may have begun a new epoch
+        self._identity.advance(now)  # behind what was given up, which may have begun a new epoch
+        producer = self._identity.producer
         for node, queues in by_node.items():
-            waits |= producer is None or self._send_to(node, queues, producer, now)
-        self._send_at = now + self._settings.retry_backoff_ms if waits else math.inf
+            if producer is None or self._send_to(node, queues, producer, now):
+                again = min(again, now + self._settings.retry_backoff_ms)
+        self._send_at = again
 
     def _send_to(self, node: int, queues: deque[PartitionQueue], producer: ProducerId, now: int) -> bool:
         """Send a broker as many requests as it may have; return whether something is left."""
-        link = self._network.link(node)
+        link, identity = self._network.link(node), self._identity
+        in_transaction = identity.transactional_id is not None
         while queues and link.is_ready(now):
             sent: dict[TopicPartition, PartitionQueue] = {}
             batches: dict[TopicPartition, bytes] = {}
@@ -153,13 +175,17 @@ class Sender:
                     break
                 queue = queues.popleft()
                 stamp = queue.stamp(producer)
-                batches[queue.partition] = batch.sealed(stamp.producer.id, stamp.producer.epoch, stamp.sequence)
+                batches[queue.partition] = batch.sealed(
+                    stamp.producer.id, stamp.producer.epoch, stamp.sequence, in_transaction
+                )
                 queue.was_uncertain = batch.is_uncertain
                 batch.is_uncertain = queue.in_flight = True
                 sent[queue.partition] = queue
                 left -= batch.packed_size
                 self._queues[queue.partition] = self._queues.pop(queue.partition)  # others have their turn first
-            link.send(partial(produce_request, self._settings, batches), sent, 0, now)
+            version = identity.produce_version
+            request = partial(produce_request, self._settings, version, identity.transactional_id, batches)
+            link.send(request, sent, 0, now)
         return bool(queues)
 
     # Answers
@@ -181,7 +207,8 @@ class Sender:
             return
         if code in MOVED or code in _AGAIN:  # it may have been written even so
             self._log.debug("Sending to %s again after %s", queue.partition, KafkaError(code).name())
-            queue.retry_at_ms = now + self._settings.retry_backoff_ms
+            is_short = code == KafkaError.CONCURRENT_TRANSACTIONS  # the one before is still being ended
+            queue.retry_at_ms = now + (CONCURRENT_BACKOFF_MS if is_short else self._settings.retry_backoff_ms)
             if code in MOVED:
                 queue.moved_after = self.leaders.answers
                 self.leaders.refresh(now)
@@ -218,13 +245,26 @@ class Sender:
         """Give up what cannot be written any more; return whether nothing is left."""
         error = self._identity.refusal
         if error is None and self.leaders.of(queue.partition) is None:
-            code = self.leaders.error_of(queue.partition, now)
-            if code is not None:
-                error = KafkaError(code)
-                self.leaders.refresh(now)  # it may be there by the next time
+            error = self.missing(queue.partition, now)
         while queue.batches and (error is not None or self._is_late(queue.batches[0], now)):
             self._fail(queue, error or KafkaError(KafkaError._MSG_TIMED_OUT))
         return not queue.batches
+
+    def missing(self, partition: TopicPartition, now: int) -> KafkaError | None:
+        """Return why a partition cannot be written, None if it can or may be soon.
+
+        A topic that was recreated may have fewer partitions (_UNKNOWN_PARTITION). Then the leaders are asked for again:
+        the partition may be there by the next time.
+        """
+        code = self.leaders.error_of(partition, now)
+        if code is None:
+            return None
+        self.leaders.refresh(now)
+        count = self.leaders.partition_counts.get(partition.topic)
+        if count is None:
+            return KafkaError(code)
+        reason = f"topic {partition.topic} has {count} partition(s) now, and no partition {partition.partition}"
+        return KafkaError(KafkaError._UNKNOWN_PARTITION, reason)
 
     def _is_late(self, batch: Any, now: int) -> bool:
         return bool(now - batch.created_ms >= self._settings.delivery_timeout_ms)
@@ -233,6 +273,7 @@ class Sender:
         batch = queue.batches.popleft()
         batch.pack(self._settings.compression_type)
         self.lost += [(error, record) for record in _records_of(queue.partition, batch)]
+        self._identity.note_failed(error)
         self._not_to_be_taken_for(batch)
         self._remove(queue, batch)
 
@@ -246,13 +287,14 @@ class Sender:
         if not queue.batches:
             del self._queues[queue.partition]
 
-    def drop(self) -> None:
-        """Forget the batches that are not on their way."""
+    def drop(self) -> bool:
+        """Forget the batches that are not on their way. Returns whether any is."""
         for queue in tuple(self._queues.values()):
             while len(queue.batches) > int(queue.in_flight):
                 batch = queue.batches.pop()
                 self._not_to_be_taken_for(batch)
                 self._remove(queue, batch)
+        return bool(self._queues)
 
     def close(self) -> None:
         """Close all connections; what is not acknowledged is given up without a word."""
@@ -262,7 +304,7 @@ class Sender:
 
 def _records_of(partition: TopicPartition, batch: Any) -> list[Any]:
     """Return a packed batch's records, as they would be consumed."""
-    data = batch.sealed(-1, -1, -1)
+    data = batch.sealed(-1, -1, -1, False)
     found: list[Any] = []
     origin = record_batches.origin_of(partition.topic, partition.partition)
     record_batches.RecordBatches(origin, data, 0, len(data), 0, None, False).take(found, batch.count)

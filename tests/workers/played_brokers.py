@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from penstock.clients.cluster.brokers import Leader, Leaders, ProducerId
+from penstock.clients.cluster.coordinators import CoordinatorKind
 from penstock.clients.connection.opening import Opened
 from penstock.topology.records import TopicPartition
 
@@ -40,6 +41,11 @@ class PlayedBrokers:
         self.asked.append(set(topics))
         on_done()
         return _done(self.answer)
+
+    def ask_coordinator(
+        self, kind: CoordinatorKind, key: str, request: Any, on_done: Callable[[], None]
+    ) -> Future[Any]:
+        raise AssertionError("no transactions are played here")
 
     def producer_id(self, on_done: Callable[[], None]) -> Future[ProducerId]:
         on_done()

@@ -386,12 +386,14 @@ def test_a_topic_that_is_assigned_later_is_asked_for_at_once(stage: FetchStage) 
     assert stage.brokers.asked == [{"in"}, {"in", "other"}]
 
 
-def test_leaders_are_asked_for_again_when_they_are_old(stage: FetchStage) -> None:
+def test_leaders_are_asked_for_again_when_they_are_old() -> None:
+    stage = FetchStage({IN_0: Leader(1, 5)}, metadata_max_age_ms=1_000)
     assigned(stage, {IN_0: 0})
     stage.run(stage.settings.metadata_max_age_ms - 1)
     assert len(stage.brokers.asked) == 1
     stage.run(1)
     assert len(stage.brokers.asked) == 2
+    stage.fetcher.close()
 
 
 def test_only_committed_records_up_to_the_last_stable_offset_are_read() -> None:

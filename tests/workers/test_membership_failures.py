@@ -23,6 +23,7 @@ from penstock.clients.cluster.coordinators import CoordinatorKind
 from penstock.clients.errors import BrokerError, ErrorCode, UnreachableError
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import network_settings
+from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.dev_broker import DevBroker
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TopicPartition
@@ -236,7 +237,7 @@ def test_group_metadata_has_the_layout_of_the_installed_librdkafka(monkeypatch: 
 
 
 def test_group_metadata_is_little_of_a_secret() -> None:
-    encoded = group_metadata.encode_group_metadata("app", Identity(7, "member"), "slot")
+    encoded = group_metadata.encode_group_metadata(GroupMetadata("app", 7, "member", "slot"))
     assert encoded == b"CGMDv2:\x07\x00\x00\x00app\x00member\x00\x00slot\x00"
 
 

@@ -21,6 +21,7 @@ from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskM
 from penstock.topology.records import TopicPartition
 from penstock.workers.membership import requests
 from penstock.workers.membership.group_member import GroupMember
+from penstock.workers.membership.group_metadata import encode_group_metadata
 from penstock.workers.membership.membership import (
     Assigned,
     Event,
@@ -271,7 +272,8 @@ def test_a_transaction_commits_offsets_in_the_members_name(
 ) -> None:
     member = members.joined(instance_id)
     producer = transactional_producer(members)
-    producer.send_offsets_to_transaction([RdTopicPartition(*first, 9, "eos")], member.group_metadata(), 10)
+    metadata = encode_group_metadata(member.group_metadata())
+    producer.send_offsets_to_transaction([RdTopicPartition(*first, 9, "eos")], metadata, 10)
     producer.commit_transaction(10)
     assert member.committed([first]) == {first: OffsetAndMetadata(9, "eos")}  # without the NUL that librdkafka stores
 
@@ -283,7 +285,7 @@ def test_a_transaction_of_an_old_generation_is_fenced(members: Members, first: T
     wait_for(member, Assigned)
     producer = transactional_producer(members)
     with pytest.raises(KafkaException, match="ILLEGAL_GENERATION"):
-        producer.send_offsets_to_transaction([RdTopicPartition(*first, 9)], stale, 10)
+        producer.send_offsets_to_transaction([RdTopicPartition(*first, 9)], encode_group_metadata(stale), 10)
     producer.abort_transaction(10)
     assert member.committed([first]) == {first: None}
 
@@ -291,7 +293,9 @@ def test_a_transaction_of_an_old_generation_is_fenced(members: Members, first: T
 def test_offsets_of_an_open_transaction_are_waited_for(members: Members, first: TopicPartition) -> None:
     member = members.joined()
     producer = transactional_producer(members)
-    producer.send_offsets_to_transaction([RdTopicPartition(*first, 9)], member.group_metadata(), 10)
+    producer.send_offsets_to_transaction(
+        [RdTopicPartition(*first, 9)], encode_group_metadata(member.group_metadata()), 10
+    )
     reader = members.stranger()
     future = reader._connection.submit(reader._protocol.committed, [first])
     with pytest.raises(TimeoutError):

@@ -20,7 +20,6 @@ BASE = {"acks": "all", "enable.idempotence": True, "partitioner": "murmur2_rando
         ("compression.type", "zstd"),
         ("compression.codec", "snappy"),
         ("compression.level", 3),
-        ("transactional.id", "t"),
         ("sticky.partitioning.linger.ms", 0),
         ("plugin.library.paths", "users;ours"),
     ],

@@ -26,12 +26,16 @@ class FaultyBrokers:
         self.pick = pick
         self.leaders = {partition: Leader(pick.choice(NODES), 1) for partition in PARTITIONS}
         self.logs = {partition: PartitionLog() for partition in PARTITIONS}
-        self.stage = ProduceStage(
-            self.leaders, batch_bytes=400, max_request_bytes=900, compression_type=pick.choice(["none", "lz4"])
-        )
-        self.stage.brokers.ids = [ProducerId(7, 32_766), ProducerId(8, 0), ProducerId(9, 0)]
+        self.stage = self.new_stage()
         self.faults = FAULTS
         self.met: set[str] = set()
+
+    def new_stage(self) -> ProduceStage:
+        """Return a producer for these brokers."""
+        compression = self.pick.choice(["none", "lz4"])
+        stage = ProduceStage(self.leaders, batch_bytes=400, max_request_bytes=900, compression_type=compression)
+        stage.brokers.ids = [ProducerId(7, 32_766), ProducerId(8, 0), ProducerId(9, 0)]
+        return stage
 
     def serve(self) -> None:
         """Let each broker answer one request, or not."""

@@ -30,6 +30,7 @@ from penstock.topology.records import TopicPartition
 from penstock.workers.assignment.topics_info import TopicsInfo
 from penstock.workers.membership import streams_messages, streams_protocol
 from penstock.workers.membership.group_member import GroupMember
+from penstock.workers.membership.group_metadata import encode_group_metadata
 from penstock.workers.membership.membership import (
     Assigned,
     Fatal,
@@ -311,12 +312,14 @@ def test_a_transaction_is_fenced_by_the_member_epoch(
     producer = Producer({"bootstrap.servers": group.bootstrap_servers, "transactional.id": unique_name("tx")})
     producer.init_transactions(10)
     producer.begin_transaction()
-    producer.send_offsets_to_transaction([RdTopicPartition(*first, 8)], member.group_metadata(), 10)
+    producer.send_offsets_to_transaction(
+        [RdTopicPartition(*first, 8)], encode_group_metadata(member.group_metadata()), 10
+    )
     producer.commit_transaction(10)
     assert member.committed([first]) == {first: OffsetAndMetadata(8)}
     evicted = member.group_metadata()
     evict(thread)
     producer.begin_transaction()
     with pytest.raises(KafkaException, match="UNKNOWN_MEMBER_ID"):
-        producer.send_offsets_to_transaction([RdTopicPartition(*first, 9)], evicted, 10)
+        producer.send_offsets_to_transaction([RdTopicPartition(*first, 9)], encode_group_metadata(evicted), 10)
     producer.abort_transaction(10)

@@ -19,7 +19,7 @@ from penstock.topology.records import TaskId, TopicPartition
 from penstock.topology.serdes import Serdes
 from penstock.topology.streams_builder import StreamsBuilder
 from penstock.workers.membership.membership import CommitTimeoutError
-from penstock.workers.streams_producer import PARTITION_COUNT_MS
+from penstock.workers.sink_topics import PARTITION_COUNT_MS
 from penstock.workers.task_timeouts import TaskTimeouts
 
 TIMEOUT_MS = 300_000

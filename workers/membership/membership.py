@@ -24,6 +24,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
 
@@ -156,8 +157,8 @@ class GroupMembership(Protocol):
         end (KIP-447). Raises StreamsError for what the broker refuses.
         """
 
-    def group_metadata(self) -> bytes:
-        """Return what ``Producer.send_offsets_to_transaction`` needs to fence a zombie (KIP-447).
+    def group_metadata(self) -> GroupMetadata:
+        """Return what a transaction's offsets need to fence a zombie (KIP-447).
 
         Raises TaskMigratedError when this is not a member: without a generation the broker would fence nothing.
         """

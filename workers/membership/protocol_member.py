@@ -12,11 +12,11 @@ from penstock.clients.clock import Clock
 from penstock.clients.cluster.cluster import Cluster
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import NetworkSettings
+from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskMigratedError
 from penstock.topology.records import TopicPartition
 
 from .group_coordinator import GroupCoordinator
-from .group_metadata import encode_group_metadata
 from .group_protocol import LEAVE_TIMEOUT_MS, GroupProtocol, ProtocolParts
 from .membership import Assigned, Event, Fatal, Lost, Meanwhile, OffsetAndMetadata, Rebalance
 from .offsets import GroupOffsets
@@ -163,12 +163,12 @@ class ProtocolMember:
                 + (f"; it died of {failure!r}." if failure else ".")
             ) from error
 
-    def group_metadata(self) -> bytes:
+    def group_metadata(self) -> GroupMetadata:
         """Return the member's identity for a producer's transaction."""
         identity = self._protocol.identity
         if identity.generation < 0:
             raise TaskMigratedError(f"Not a member of group {self._config.group_id}; its tasks may belong to others.")
-        return encode_group_metadata(self._config.group_id, identity, self._config.instance_id)
+        return GroupMetadata(self._config.group_id, identity.generation, identity.member_id, self._config.instance_id)
 
     def close(self, leave: bool) -> None:
         """End the membership and the connections; a second call does nothing."""
