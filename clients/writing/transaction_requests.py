@@ -107,7 +107,7 @@ def txn_offset_commit(
     )
     request = TXN_OFFSET_COMMIT(
         group_id=group.group_id,
-        generation_id=group.generation,
+        generation_id_or_member_epoch=group.generation,
         member_id=group.member_id,
         group_instance_id=group.instance_id,
         topics=topics,

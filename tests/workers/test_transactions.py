@@ -88,7 +88,7 @@ def test_what_a_request_of_the_new_protocol_says(stage: TransactionStage) -> Non
         "producer_id": PRODUCER_ID,
         "producer_epoch": 0,
         "group_id": "group",
-        "generation_id": 3,
+        "generation_id_or_member_epoch": 3,
         "member_id": "member",
         "group_instance_id": "instance",
     }

@@ -104,7 +104,7 @@ class Coordinator:
         code = self._check(body)
         assert self.group_added or self.level == NEW
         assert (request.version_max >= 5) == (self.level == NEW)
-        if not code and body.generation_id != self.generation:
+        if not code and body.generation_id_or_member_epoch != self.generation:
             code = ErrorCode.ILLEGAL_GENERATION
         answers = []
         for topic in body.topics:
