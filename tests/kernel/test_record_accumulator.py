@@ -185,10 +185,22 @@ def test_times() -> None:
 def test_partitions_that_are_added_are_used() -> None:
     accumulated = Accumulated()
     assert [records.index for records in accumulated.accumulator.know(TOPIC, PARTITIONS + 2)] == [4, 5]
-    assert not accumulated.accumulator.know(TOPIC, PARTITIONS)
     assert accumulated.accumulator.partition_count(TOPIC) == 6
     assert accumulated.accumulator.partition_count("other") == 0
     assert accumulated.offer(b"k", to=5)
+
+
+def test_partitions_that_are_gone_are_not_used_until_they_come_back() -> None:
+    accumulated = Accumulated()
+    assert not accumulated.accumulator.know(TOPIC, 2)
+    assert accumulated.accumulator.partition_count(TOPIC) == 2
+    assert not accumulated.offer(b"k", to=2)
+    for number in range(20):
+        assert accumulated.offer(b"%d" % number)
+        assert accumulated.offer(None)
+    assert {index for index, _ in accumulated.close_all()} == {0, 1}
+    assert not accumulated.accumulator.know(TOPIC, PARTITIONS)
+    assert accumulated.offer(b"k", to=2)
 
 
 def test_what_has_begun_is_told_once_for_each_batch() -> None:
