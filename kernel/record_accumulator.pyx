@@ -1,7 +1,7 @@
 """Grows the record batches that Produce requests carry: what is done for each record that is written.
 
 The bytes are those of Kafka's record batches (message format v2; Kafka: DefaultRecordBatch, DefaultRecord). What happens
-with a batch once it is closed is Python's: workers/producing/sender.py.
+with a batch once it is closed is Python's: clients/writing/sender.py.
 """
 
 cimport cython
@@ -26,6 +26,7 @@ from penstock.kernel.record_format cimport (
     PRODUCER_ID_AT,
     RECORDS_AT,
     SEQUENCE_AT,
+    TRANSACTIONAL,
 )
 from penstock.kernel.sinks cimport PARTITIONER_DECIDES, RecordTaker, find_bytes
 
@@ -206,7 +207,7 @@ cdef class ProducerBatch:
             free(self.data)
             self.data, self.capacity = NULL, 0
 
-    def sealed(self, int64_t producer_id, int16_t epoch, int32_t sequence):
+    def sealed(self, int64_t producer_id, int16_t epoch, int32_t sequence, bint in_transaction):
         """Return the batch's bytes: header, and the records as they were packed. sequence: of its first record."""
         header = PyBytes_FromStringAndSize(NULL, RECORDS_AT)
         cdef uint8_t *at = <uint8_t *>PyBytes_AS_STRING(header)
@@ -214,7 +215,7 @@ cdef class ProducerBatch:
         put_big_endian(at + LENGTH_AT, RECORDS_AT - BEFORE_LENGTH + PyBytes_GET_SIZE(self.packed), 4)
         put_big_endian(at + LEADER_EPOCH_AT, <uint64_t>NO_LEADER_EPOCH, 4)
         at[MAGIC_AT] = MAGIC
-        put_big_endian(at + ATTRIBUTES_AT, self.codec, 2)
+        put_big_endian(at + ATTRIBUTES_AT, self.codec | (TRANSACTIONAL if in_transaction else 0), 2)
         put_big_endian(at + LAST_OFFSET_DELTA_AT, self.count - 1, 4)
         put_big_endian(at + FIRST_TIMESTAMP_AT, <uint64_t>self.first_timestamp, 8)
         put_big_endian(at + MAX_TIMESTAMP_AT, <uint64_t>self.max_timestamp, 8)
@@ -260,17 +261,20 @@ cdef class PartitionRecords:
         """Return the batch that has grown, None if there is none. The next record begins another."""
         batch, self.growing = self.growing, None
         if self.of.sticky == self.index:
-            self.of.sticky = (self.index + 1) % len(self.of.partitions)
+            self.of.sticky = (self.index + 1) % self.of.count
         return batch
 
 
 @cython.final
 cdef class TopicRecords:
-    """A topic's partitions. sticky: which one has records without a key, until its batch is closed (KIP-480)."""
+    """A topic's partitions. sticky: which one has records without a key, until its batch is closed (KIP-480).
+
+    count: how many there are; what the others were given is still sent, should they come back.
+    """
 
     cdef str name
     cdef list partitions
-    cdef int32_t sticky
+    cdef int32_t sticky, count
 
 
 @cython.final
@@ -301,7 +305,8 @@ cdef class RecordAccumulator(RecordTaker):
         self.begun = []
 
     def know(self, str topic not None, int32_t count):
-        """Take records for so many partitions of a topic. Returns the PartitionRecords that are new."""
+        """Take records for so many partitions of a topic, of which there may have been more. Returns the PartitionRecords
+        that are new."""
         cdef TopicRecords known = self.topics.get(topic)
         cdef PartitionRecords partition
         if known is None:
@@ -309,6 +314,8 @@ cdef class RecordAccumulator(RecordTaker):
             known.name = topic
             known.partitions = []
             known.sticky = self.seed % count
+        known.count = count
+        known.sticky = known.sticky % count
         new = []
         for index in range(len(known.partitions), count):
             partition = PartitionRecords.__new__(PartitionRecords)
@@ -321,7 +328,7 @@ cdef class RecordAccumulator(RecordTaker):
     def partition_count(self, str topic not None):
         """Return for how many partitions of a topic records are taken, 0 for one that is not known."""
         cdef TopicRecords known = self.topics.get(topic)
-        return 0 if known is None else len(known.partitions)
+        return 0 if known is None else known.count
 
     def offer(self, str topic not None, int32_t partition, key, value, timestamp, headers):
         """See RecordTaker.take."""
@@ -354,8 +361,8 @@ cdef class RecordAccumulator(RecordTaker):
             if is_sticky:
                 partition = to.sticky
             else:
-                partition = partition_of(added.key, added.key_size, <int32_t>len(to.partitions))
-        elif not 0 <= partition < len(to.partitions):
+                partition = partition_of(added.key, added.key_size, to.count)
+        elif not 0 <= partition < to.count:
             return False
         encoded = encoded_headers(headers) if headers else NO_HEADERS
         added.headers, added.headers_size = PyBytes_AS_STRING(encoded), PyBytes_GET_SIZE(encoded)

@@ -22,6 +22,7 @@ from penstock.kernel.record_format cimport (
     MAX_TIMESTAMP_AT,
     PRODUCER_ID_AT,
     RECORDS_AT,
+    TRANSACTIONAL,
 )
 
 import gzip
@@ -34,7 +35,6 @@ cdef enum:
     # Its attributes.
     CODEC = 7
     LOG_APPEND_TIME = 8
-    TRANSACTIONAL = 16
     CONTROL = 32
     # Kinds of control records, and of timestamps as librdkafka counts them.
     ABORT = 0
@@ -104,7 +104,8 @@ cdef class RecordBatches:
     that were aborted, whose records are left out; None: no record is left out (read_uncommitted). checked: compare
     checksums.
 
-    next_offset: behind all batches. leader_epoch: of the last one, -1 without any.
+    next_offset: behind all batches. leader_epoch: of the last one, -1 without any. epochs: (first offset, leader epoch)
+    of each batch that has another epoch than the one before it.
     Raises UnknownFormatError for the format of the first batch, CorruptRecordsError if there is no whole one.
     """
 
@@ -118,6 +119,7 @@ cdef class RecordBatches:
     cdef bint checked
     cdef readonly int64_t next_offset
     cdef readonly int32_t leader_epoch
+    cdef readonly list epochs
     # The batch that was begun.
     cdef object records  # owns the bytes
     cdef const uint8_t *record
@@ -140,13 +142,15 @@ cdef class RecordBatches:
         self.left = 0
         self.next_offset = offset
         self.leader_epoch = -1
+        self.epochs = []
         self.end = self.look_ahead(start + size)
 
     cdef Py_ssize_t look_ahead(self, Py_ssize_t end) except -1:
-        """Return where the whole batches end; next_offset and leader_epoch come from their headers."""
+        """Return where the whole batches end; next_offset and the leader epochs come from their headers."""
         cdef Py_ssize_t at = self.at
         cdef const uint8_t *batch
         cdef int64_t size
+        cdef int32_t epoch
         while end - at > MAGIC_AT:
             batch = &self.data[at]
             if batch[MAGIC_AT] != 2:
@@ -157,7 +161,10 @@ cdef class RecordBatches:
             if end - at < RECORDS_AT or size < RECORDS_AT or size > end - at:
                 break
             self.next_offset = int64_at(batch) + int32_at(batch + LAST_OFFSET_DELTA_AT) + 1
-            self.leader_epoch = int32_at(batch + LEADER_EPOCH_AT)
+            epoch = int32_at(batch + LEADER_EPOCH_AT)
+            if epoch != self.leader_epoch:
+                self.epochs.append((int64_at(batch), epoch))
+            self.leader_epoch = epoch
             at += size
         if at == self.at and at < end:
             raise CorruptRecordsError(f"{end - at} bytes at offset {self.offset} that are no record batch")

@@ -10,14 +10,14 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from penstock.application_reset import TIMEOUT_SECONDS
+from penstock.clients.clock import SystemClock
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.assignment.topics_info import topics_infos
 from penstock.workers.client_supplier import KafkaClientSupplier
-from penstock.workers.clock import SystemClock
 from penstock.workers.internal_topic_manager import InternalTopicManager
-from penstock.workers.log_context import PrefixedLogger
 
 if TYPE_CHECKING:
     from penstock.pipeline.checkpoint import Topics

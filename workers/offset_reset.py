@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.processor_topology import (
     AutoOffsetReset,
@@ -19,7 +20,6 @@ from penstock.topology.processor_topology import (
 )
 from penstock.topology.records import TopicPartition
 
-from .log_context import PrefixedLogger
 from .partition_consumer import API_TIMEOUT_SECONDS, OFFSET_BEGINNING, OFFSET_END
 from .topic_names import TopicNames
 

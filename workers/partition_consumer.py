@@ -13,13 +13,13 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
+from penstock.clients.log_context import PrefixedLogger, listed
+from penstock.clients.reading.fetcher import Fetcher
+from penstock.clients.reading.record_source import NotFetchableError, Records, RecordSource
 from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError
 from penstock.topology.records import TopicPartition
 
-from .fetching.fetcher import Fetcher
 from .librdkafka_source import LibrdkafkaSource, ask_for_leaders
-from .log_context import PrefixedLogger, listed
-from .record_source import NotFetchableError, Records, RecordSource
 
 #: Offsets that stand for "the first" and "behind the last" record (librdkafka's OFFSET_BEGINNING, OFFSET_END).
 OFFSET_BEGINNING = -2
@@ -82,6 +82,16 @@ class PartitionConsumer:
             known = {**offsets, **self.offsets_at({p: offset for p, offset in offsets.items() if offset < 0})}
             self._source.assign(known)
             self._positions |= known
+
+    def set_epochs(self, epochs: Mapping[TopicPartition, int]) -> None:
+        """Say which leader epochs the records before the positions have, where they are known; see RecordSource."""
+        known = {p: epoch for p, epoch in epochs.items() if epoch >= 0 and p in self._positions}
+        if known:
+            self._source.set_epochs(known)
+
+    def epoch_before(self, partition: TopicPartition, offset: int) -> int:
+        """Return the leader epoch of the record before an offset up to the position, -1 if it is not known."""
+        return self._source.epoch_before(partition, offset) if partition in self._positions else -1
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         """Read these partitions no longer; those that are not assigned are ignored."""

@@ -9,16 +9,16 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from penstock.clients.log_context import listed
+from penstock.clients.reading.record_source import Records
 from penstock.topology.errors import HandedOverError, StreamsError, TaskCorruptedError, TaskMigratedError
 
 from .batch_sizer import BatchSizer
 from .control import Failed, StateChanged, ThreadControl
 from .garbage_collection import tuned_garbage_collection
-from .log_context import listed
 from .measurement import measure
 from .metrics import MetricGroup
 from .partition_consumer import InvalidOffsetError
-from .record_source import Records
 from .store_reads import StoreReader
 from .stream_thread_parts import StreamThreadParts, ThreadSpec, create_parts
 from .stream_thread_state import StreamThreadState
@@ -266,7 +266,7 @@ class StreamThread:
         wait_ms = self._poll_time_ms()
         if not self._group.in_doubt:
             producer.send_due()  # it is not to wait for records
-            wait_ms = producer.wait_ms(wait_ms, self._time.now_ms)
+            wait_ms = producer.wait_ms(wait_ms)
         records = self.poll_requests(wait_ms)
         self.advance_now_and_compute_latency()
         latency_ms = self._time.now_ms - before_ms

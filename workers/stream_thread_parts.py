@@ -11,6 +11,10 @@ from uuid import UUID
 
 from confluent_kafka import KafkaException
 
+from penstock.clients.clock import Clock, SystemClock
+from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.reading.fetcher import fetcher_for
+from penstock.clients.state_machine import StateMachine
 from penstock.statestore.state_directory import StateDirectory
 from penstock.statestore.stores import OpenRows
 from penstock.statestore.thread_cache import ThreadCache
@@ -25,14 +29,11 @@ from .assignment.changelog_offsets import AdminChangelogOffsets
 from .assignment.streams_partition_assignor import StreamsPartitionAssignor
 from .changelog_bounds import ChangelogBounds
 from .client_supplier import KafkaClientSupplier, static_instance_id
-from .clock import Clock, SystemClock
 from .committer import Committer
 from .control import ApplicationShutdownRequested, ThreadControl
 from .custom_metrics import CustomMetrics
-from .fetching.fetcher import fetcher_for
 from .global_state import GlobalState, GlobalTask, NoGlobalState
 from .internal_topic_manager import InternalTopicManager
-from .log_context import PrefixedLogger
 from .loop_time import LoopTime
 from .membership.membership import GroupMembership
 from .membership.streams_group_member import StreamsGroupMember
@@ -49,7 +50,6 @@ from .source_topics import BuiltTopologies, SourceTopics
 from .stall_response import RestoreStallResponse, StallResponse
 from .stall_watchdog import StallWatchdog, admin_end_offsets
 from .standby_update_listener import StandbyUpdateListener
-from .state_machine import StateMachine
 from .state_restore_listener import StateRestoreListener
 from .store_changelog_reader import StoreChangelogReader
 from .stream_task import TaskClients

@@ -9,11 +9,12 @@ from kafka.protocol.consumer import FetchRequest
 from memory_kafka import ManualClock
 from played_brokers import PlayedBrokers
 
+from penstock.clients.cluster.brokers import Leader
+from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.reading.fetch_settings import FetchSettings
+from penstock.clients.reading.fetcher import Fetcher
+from penstock.clients.served_clock import STEP_MS
 from penstock.topology.records import TopicPartition
-from penstock.workers.fetching.fetch_settings import FetchSettings
-from penstock.workers.fetching.fetcher import Fetcher
-from penstock.workers.log_context import PrefixedLogger
-from penstock.workers.network.brokers import Leader
 from tests.record_bytes import Given, GivenAnswer, GivenBatch, GivenResponse, encoded_log, encoded_response
 
 IN_0, IN_1 = TopicPartition("in", 0), TopicPartition("in", 1)
@@ -66,10 +67,10 @@ class FetchStage:
         return offsets, [(e.topic(), e.partition(), e.offset(), e.error().code()) for e in events]
 
     def run(self, ms: int = 0) -> Any:
-        """Let time pass, then have the fetcher do what it can: a connection takes it three steps."""
-        self.clock.advance(ms)
+        """Let time pass, and have the fetcher do what it can: a connection takes it three steps."""
         found: Any = ({}, [])
-        for _ in range(3):
+        for step in (*[STEP_MS] * (ms // STEP_MS), ms % STEP_MS, 0, 0):
+            self.clock.advance(step)
             records, events = self.fetch()
             found = ({**found[0], **records}, [*found[1], *events])
         return found

@@ -10,15 +10,12 @@ import pytest
 from confluent_kafka import Producer
 
 from penstock import kernel
+from penstock.clients.clock import SystemClock
+from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.reading.fetcher import Fetcher, fetcher_for
 from penstock.topology.records import TopicPartition
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.client_supplier import KafkaClientSupplier
-from penstock.workers.clock import SystemClock
-from penstock.workers.fetching.fetch_request import API_KEY, API_VERSION
-from penstock.workers.fetching.fetcher import Fetcher, fetcher_for
-from penstock.workers.kafka_connections import KafkaConnections, UnreachableError
-from penstock.workers.log_context import PrefixedLogger
-from penstock.workers.network.brokers import TooOldError
 from penstock.workers.partition_consumer import PartitionConsumer
 
 pytestmark = [
@@ -97,26 +94,6 @@ def read(config: dict[str, Any], topic: str, fetcher: str) -> tuple[list[Any], d
     return sorted(found, key=lambda record: record[:3]), ends
 
 
-def test_a_socket_that_is_taken_has_no_answers_to_others_questions(bootstrap_servers: str, topic: str) -> None:
-    connections = KafkaConnections({"bootstrap_servers": bootstrap_servers})
-    try:
-        connections.submit(connections.metadata, [topic]).result(DEADLINE_SECONDS)
-        for _ in range(20):
-            asked = [connections.submit(connections.metadata, [topic]) for _ in range(3)]
-            taken = connections.submit(connections.take_socket, 1, API_KEY, API_VERSION).result(DEADLINE_SECONDS)
-            assert [question.result(DEADLINE_SECONDS).topics[0].name for question in asked] == [topic] * 3
-            taken.setblocking(False)
-            with pytest.raises(BlockingIOError):
-                taken.recv(1)
-            taken.close()
-        with pytest.raises(UnreachableError, match="broker 77 is not known"):
-            connections.submit(connections.take_socket, 77, API_KEY, API_VERSION).result(DEADLINE_SECONDS)
-        with pytest.raises(TooOldError, match="the broker knows versions"):
-            connections.submit(connections.take_socket, 1, API_KEY, 1_000).result(DEADLINE_SECONDS)
-    finally:
-        connections.close()
-
-
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_both_read_the_same(config: dict[str, Any], topic: str, isolation: str) -> None:
     ours, our_ends = read({**config, "consumer.isolation.level": isolation}, topic, "auto")
@@ -124,6 +101,24 @@ def test_both_read_the_same(config: dict[str, Any], topic: str, isolation: str) 
     assert ours == theirs
     assert our_ends == their_ends
     assert len(ours) == 6 * 200 + (3 if isolation == "read_committed" else 6) * 20
+
+
+def test_the_epoch_before_a_position_is_the_leaders(
+    config: dict[str, Any], bootstrap_servers: str, make_topic: Callable[..., str]
+) -> None:
+    first = TopicPartition(make_topic("in", PARTITIONS), 0)
+    write(Producer({"bootstrap.servers": bootstrap_servers}), first.topic, 0, 30)
+    consumer = opened(config, "auto")
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    try:
+        consumer.assign({first: 0})
+        assert consumer.epoch_before(first, 0) == -1
+        while consumer.lag(first) != 0:
+            assert time.monotonic() < deadline
+            consumer.poll(100, 0.1)
+        assert consumer.epoch_before(first, consumer.position(first)) == 0  # its first and only leader's
+    finally:
+        consumer.close()
 
 
 def test_answers_may_be_smaller_than_a_record(

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import kafka.errors as kafka_errors
 import pytest
 from confluent_kafka import KafkaError
 from fetch_stage import IN_0, IN_1, LOG, FetchStage, log_of, two_partitions
 from memory_kafka import Cluster, ManualClock, MemoryConsumer
 
 from penstock import kernel
+from penstock.clients.cluster.brokers import Leaders
 from penstock.topology.errors import MissingSourceTopicError, StreamsError
 from penstock.topology.records import TopicPartition
-from penstock.workers.network.brokers import Leaders
 from penstock.workers.partition_consumer import InvalidOffsetError, PartitionConsumer
 from tests.record_bytes import SNAPPY, Given, GivenAnswer, GivenBatch, encoded_log
 
@@ -93,7 +92,7 @@ def test_librdkafka_goes_on_where_the_fetcher_cannot(
 ) -> None:
     caplog.set_level("INFO")
     if reason == "an old broker":
-        stage.brokers.refused[1] = kafka_errors.UnsupportedVersionError("Fetch up to 11")
+        stage.brokers.versions = {1: (4, 11)}
     consumer.assign({IN_0: 1, IN_1: 0})
     consumer.pause([IN_1])
     polled(consumer)
