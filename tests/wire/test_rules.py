@@ -118,7 +118,7 @@ VERSIONS = [
 def test_an_error_can_be_answered_to_every_request_of_a_plan_s_apis(api: str, version: int) -> None:
     kind: Any = load_request_schema(KEYS[api], version)
 
-    @settings(max_examples=10, deadline=None)
+    @settings(max_examples=3, deadline=None)
     @given(st.from_type(kind))
     def check(body: Any) -> None:
         asked = parse_request(request_frame(kind, body))

@@ -23,19 +23,25 @@ class Connection:
 
     async def serve(self) -> None:
         """Run until the end of either side; raises WireError for what is not Kafka's protocol."""
+        sides = self._line.client, self._line.upstream
+        try:
+            await self._pump()
+            for side in sides:
+                await side.close()
+        except BaseException:
+            for side in sides:
+                side.abort()
+            raise
+
+    async def _pump(self) -> None:
         pumps = [asyncio.create_task(pump) for pump in (self._requests(), self._answers())]
         receiver = asyncio.create_task(self._receive())
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            self._line.upstream.abort()
-            raise
         finally:
             for task in (*pumps, receiver):
                 task.cancel()
             outcomes = await asyncio.gather(*pumps, receiver, return_exceptions=True)
-            self._line.client.close()
-            self._line.upstream.close()
         for outcome in outcomes:
             if isinstance(outcome, Exception) and not isinstance(outcome, EOFError | OSError):
                 raise outcome

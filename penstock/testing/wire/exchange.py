@@ -7,6 +7,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Awaitable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -46,9 +47,15 @@ class Side:
         except ConnectionError:
             self.silent = True
 
-    def close(self) -> None:
-        """End it cleanly."""
+    def end(self) -> None:
+        """End it cleanly, when what is buffered has been sent."""
         self._writer.close()
+
+    async def close(self) -> None:
+        """End it cleanly and wait until it has ended."""
+        self.end()
+        with suppress(OSError):
+            await self._writer.wait_closed()
 
     def abort(self) -> None:
         """End it at once; what is buffered is lost."""
@@ -133,13 +140,13 @@ class Exchange:
             if reset:
                 side.reset()
             else:
-                side.close()
+                side.end()
         raise ConnectionEndedError
 
     def leave_client(self) -> None:
         """End the client's side of the connection only."""
         self._line.client.silent = True
-        self._line.client.close()
+        self._line.client.end()
 
     def silence(self, direction: Direction) -> None:
         """Swallow all later bytes of the connection in one direction."""

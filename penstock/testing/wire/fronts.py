@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 from .board import Board, Broker
 from .connection import Connection
@@ -24,15 +25,11 @@ class Fronts:
         self.board = board
         self.rules = rules
         self._fronts: dict[Address, Front] = {}
-        self._opening = asyncio.Lock()
 
-    async def open(self, address: Address) -> Front:
+    def open(self, address: Address) -> Front:
         """Return the front of a broker; a new one listens already. Raises OSError."""
-        async with self._opening:
-            if address not in self._fronts:
-                front = Front(self, Broker(*address))
-                await front.open()
-                self._fronts[address] = front
+        if address not in self._fronts:
+            self._fronts[address] = Front(self, Broker(*address))
         return self._fronts[address]
 
     def port(self, address: Address) -> int:
@@ -41,7 +38,7 @@ class Fronts:
 
     async def place(self, node: int, host: str, port: int) -> Address:
         """Return where clients reach a broker."""
-        front = await self.open((host, port))
+        front = self.open((host, port))
         front.broker.node = node
         return HOST, front.port
 
@@ -73,20 +70,21 @@ class Front:
         self.cut = False
         self._fronts = fronts
         self._connections: set[asyncio.Task[None]] = set()
-
-    async def open(self) -> None:
-        """Start to listen; raises OSError."""
-        self._server = await asyncio.start_server(self._accept, HOST, limit=_READ_AHEAD_BYTES)
+        # Not asyncio's server: that loses a connection which it is just accepting when it is closed (Python 3.11).
+        self._listener = socket.create_server((HOST, 0))
+        self._listener.setblocking(False)
+        asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
     @property
     def port(self) -> int:
         """Return where it listens."""
-        port: int = self._server.sockets[0].getsockname()[1]
+        port: int = self._listener.getsockname()[1]
         return port
 
     def close(self) -> None:
         """Stop listening."""
-        self._server.close()
+        asyncio.get_running_loop().remove_reader(self._listener)
+        self._listener.close()
 
     async def end_connections(self) -> None:
         """End all connections."""
@@ -95,16 +93,27 @@ class Front:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
-        client = Side(reader, writer)
+    def _accept(self) -> None:
         try:
-            if self.cut:
-                client.reset()
-            else:
-                await self._serve(client)
+            handle, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):  # the client is gone already
+            return
+        handle.setblocking(False)
+        task = asyncio.create_task(self._serve(handle))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+        task.add_done_callback(lambda _: handle.close())  # it may be cancelled before it begins
+
+    async def _serve(self, handle: socket.socket) -> None:
+        client = Side(*await asyncio.open_connection(sock=handle, limit=_READ_AHEAD_BYTES))
+        if self.cut:
+            client.reset()
+            return
+        try:
+            address = self.broker.host, self.broker.port
+            upstream = Side(*await asyncio.open_connection(*address, limit=_READ_AHEAD_BYTES))
+            line = Line(client, upstream, self.broker, self._fronts.board)
+            await Connection(line, self._choose, self._fronts.place).serve()
         except asyncio.CancelledError:
             client.abort()
             raise
@@ -113,14 +122,6 @@ class Front:
         except Exception as error:  # noqa: BLE001  the proxy raises it at its end
             self._fronts.board.failure = self._fronts.board.failure or error
             client.reset()
-        finally:
-            self._connections.discard(task)
-
-    async def _serve(self, client: Side) -> None:
-        address = self.broker.host, self.broker.port
-        upstream = Side(*await asyncio.open_connection(*address, limit=_READ_AHEAD_BYTES))
-        line = Line(client, upstream, self.broker, self._fronts.board)
-        await Connection(line, self._choose, self._fronts.place).serve()
 
     def _choose(self, request: Request) -> Action:
         board = self._fronts.board

@@ -38,8 +38,7 @@ class WireProxy:
 
     def __enter__(self) -> WireProxy:
         self._thread.start()
-        for address in self._addresses:
-            self._run(self._fronts.open(address))
+        self._run(self._open())
         return self
 
     def __exit__(
@@ -87,6 +86,10 @@ class WireProxy:
     def restore(self, broker: int | None = None) -> None:
         """Let connections to a broker pass again, by default to all."""
         self._run(self._fronts.set_cut(broker, False))
+
+    async def _open(self) -> None:
+        for address in self._addresses:
+            self._fronts.open(address)
 
     def _run(self, work: Coroutine[Any, Any, object]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_SECONDS)
