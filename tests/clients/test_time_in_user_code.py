@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from penstock.testing.wire import WireProxy
 from tests.clients.application import Topics, wait_for_values
 from tests.clients.conftest import MakeApplication, MakeTopic
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -18,16 +22,18 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 def test_records_are_not_given_up_while_user_code_works_on_the_next_one(
     topics: Topics, run: MakeApplication, make_topic: MakeTopic
 ) -> None:
-    """Each takes longer than delivery.timeout.ms: nothing is sent meanwhile, and that is not the broker's fault."""
+    """It takes longer than delivery.timeout.ms: nothing is sent meanwhile, and that is not the broker's fault."""
     source, sink = make_topic("in"), make_topic("out")
-    values = [f"3 record {number}" for number in range(5)]
+    values = [*(f"0 instant {number}" for number in range(6)), "5 slow"]
     topics.write(source, values)
     application = run(
         "slow",
         source,
         sink,
         topics.bootstrap_servers,
-        producer_delivery_timeout_ms=2_000,
+        auto_offset_reset="earliest",
+        linger_ms=1_000,  # those before it wait in the client when it begins
+        producer_delivery_timeout_ms=3_000,
         request_timeout_ms=1_500,
     )
     wait_for_values(application, topics, sink, values, 60)
@@ -39,17 +45,30 @@ def test_records_are_not_given_up_while_user_code_works_on_the_next_one(
     reason="One Kafka client: the time in which a topic is unknown runs while nobody asks",
 )
 def test_a_topic_that_is_back_is_not_taken_for_missing(
-    topics: Topics, run: MakeApplication, make_topic: MakeTopic
+    topics: Topics, run: MakeApplication, make_topic: MakeTopic, unique_name: Callable[[str], str]
 ) -> None:
     """It was away for a moment, of which the application has seen the beginning only: user code was at work."""
-    source, sink = make_topic("in"), make_topic("out")
-    application = run("slow", source, sink, topics.bootstrap_servers, producer_topic_metadata_propagation_max_ms=5_000)
-    topics.write(source, ["0 first"])
-    wait_for_values(application, topics, sink, ["0 first"], 60)
-    topics.delete(sink)
-    topics.write(source, ["0 written while it is away"])
-    application.wait_until_begun("0 written while it is away")
-    topics.write(source, ["8 slow"])
-    application.wait_until_begun("8 slow")
-    topics.create(sink)
-    wait_for_values(application, topics, sink, ["0 written while it is away", "8 slow"], 60)
+    source, sink = make_topic("in"), topics.create(unique_name("out"))
+    with WireProxy(topics.bootstrap_servers) as proxy:
+        application = run(
+            "slow",
+            source,
+            sink,
+            proxy.bootstrap_servers,
+            auto_offset_reset="earliest",
+            producer_topic_metadata_propagation_max_ms=12_000,
+        )
+        topics.write(source, ["0 first"])
+        wait_for_values(application, topics, sink, ["0 first"], 60)
+        topics.delete(sink)
+        asked = questions_for_leaders(proxy)
+        topics.write(source, ["0 written while it is away"])
+        eventually(lambda: questions_for_leaders(proxy) >= asked + 2, "the topic is missed")
+        topics.write(source, ["20 slow"])
+        application.wait_until_begun("20 slow")
+        topics.create(sink)
+        wait_for_values(application, topics, sink, ["0 written while it is away", "20 slow"], 60)
+
+
+def questions_for_leaders(proxy: WireProxy) -> int:
+    return sum(count for (api, _), count in proxy.requests.items() if api == "Metadata")

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.index import api_key_map, schema_name_map
 from kio.schema.produce.v10.response import NodeEndpoint, ProduceResponse
+from kio.schema.types import BrokerId
 from kio.serial import entity_writer
 from kio.static.constants import EntityType
-from kio.static.primitive import Records
+from kio.static.primitive import Records, i32
 
 from penstock.testing.wire import Drop, Fail, Plan, Rule, WireError
 from penstock.testing.wire.framing import API_NAMES, Request, parse_request
@@ -144,7 +145,7 @@ def request_frame(kind: Any, body: Any) -> bytes:
 def test_the_addresses_of_new_leaders_are_rewritten() -> None:
     """Produce and Fetch name them since KIP-951."""
     asked = request("Produce", version=10)
-    endpoint = NodeEndpoint(node_id=2, host="real", port=9092, rack="r")
+    endpoint = NodeEndpoint(node_id=BrokerId(2), host="real", port=i32(9092), rack="r")
     answer = encode_answer(asked, ProduceResponse(responses=(), node_endpoints=(endpoint,)))
 
     async def place(node: int, host: str, port: int) -> tuple[str, int]:
