@@ -27,10 +27,8 @@ def _encoded(part: dict[str, object]) -> str:
 
 def main() -> None:
     """Run with the arguments of `penstock run`: run PROGRAM -c KEY=VALUE …."""
-    config: dict[str, object] = {}
-    config.update(setting.split("=", 1) for setting in sys.argv[4::2])
-    for client in ("consumer", "producer", "admin"):
-        config[f"{client}.oauth_cb"] = token
+    given = dict(setting.split("=", 1) for setting in sys.argv[4::2])
+    config = {**given, **{f"{client}.oauth_cb": token for client in ("consumer", "producer", "admin")}}
     with KafkaStreams(copy(), config) as streams:
         sys.exit(streams.run())
 

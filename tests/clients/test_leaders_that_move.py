@@ -9,10 +9,11 @@ import pytest
 
 from tests.clients.application import Application, wait_for_values
 from tests.clients.conftest import MakeApplication
-from tests.clients.trio import FIRST, SECOND, THIRD, Trio, trio
+from tests.clients.trio import FIRST, SECOND, START_SECONDS, STAYS, Trio, trio
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow]
+#: Three brokers are started first.
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
 
 SOURCE, SINK = "in", "out"
 MakeTrio = Callable[..., Trio]
@@ -20,9 +21,9 @@ MakeTrio = Callable[..., Trio]
 
 @pytest.fixture
 def brokers(tmp_path: Path) -> Iterator[Trio]:
-    """Three brokers; the third one is the coordinator and has the sink."""
-    with trio(tmp_path, [THIRD]) as made:
-        made.topics.create(SINK, replicas=[THIRD])
+    """Three brokers; the one that stays is the coordinator and has the sink."""
+    with trio(tmp_path, [STAYS]) as made:
+        made.topics.create(SINK, replicas=[STAYS])
         yield made
 
 
@@ -37,7 +38,7 @@ def test_offsets_are_reset_at_the_new_leader_when_records_were_deleted(brokers: 
     topics = brokers.topics
     topics.create(SOURCE, replicas=[FIRST, SECOND])
     topics.write(SOURCE, ["12 slow"])
-    application = run("slow", SOURCE, SINK, brokers.bootstrap_servers, auto_offset_reset="earliest")
+    application = run("slow", SOURCE, SINK, brokers.topics.bootstrap_servers, auto_offset_reset="earliest")
     application.wait_until_begun("12 slow")
     brokers.brokers[FIRST].kill()
     topics.wait_for_leader(SOURCE, SECOND, in_sync=1)
@@ -87,7 +88,7 @@ def with_an_end_that_only_the_first_has(brokers: Trio, run: MakeApplication) -> 
     brokers.brokers[SECOND].kill()
     topics.wait_for_leader(SOURCE, FIRST, in_sync=1)
     topics.write(SOURCE, first)
-    application = run("copy", SOURCE, SINK, brokers.bootstrap_servers, auto_offset_reset="earliest")
+    application = run("copy", SOURCE, SINK, brokers.topics.bootstrap_servers, auto_offset_reset="earliest")
     wait_for_values(application, topics, SINK, both + first, 60)
     return application, both + first
 
@@ -95,7 +96,7 @@ def with_an_end_that_only_the_first_has(brokers: Trio, run: MakeApplication) -> 
 def elect_the_second(brokers: Trio) -> None:
     """Kill the leader; the broker that comes back leads without the end of the log."""
     brokers.brokers[FIRST].kill()
-    brokers.brokers[SECOND].start(detached=False)
+    brokers.brokers[SECOND].start(START_SECONDS, detached=False)
     brokers.topics.wait_for_leader(SOURCE, SECOND, in_sync=1)
 
 
@@ -107,10 +108,10 @@ def elect_the_second(brokers: Trio) -> None:
 def test_offsets_are_committed_when_the_only_bootstrap_broker_is_gone_for_good(
     tmp_path: Path, run: MakeApplication
 ) -> None:
-    with trio(tmp_path, coordinators=[FIRST, THIRD]) as brokers:
+    with trio(tmp_path, coordinators=[FIRST, STAYS]) as brokers:
         topics = brokers.topics
-        topics.create(SOURCE, replicas=[THIRD])
-        topics.create(SINK, replicas=[THIRD])
+        topics.create(SOURCE, replicas=[STAYS])
+        topics.create(SINK, replicas=[STAYS])
         bootstrap_servers = brokers.brokers[FIRST].bootstrap_servers
         before, after = numbered("before", 10), numbered("after", 10)
         topics.write(SOURCE, before)

@@ -1,4 +1,4 @@
-"""Three brokers and a controller of their own: for leaders and coordinators that move, and for logs that are cut."""
+"""Three brokers, of which one is their controller and stays: for leaders and coordinators that move, and cut logs."""
 
 from __future__ import annotations
 
@@ -7,42 +7,43 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.brokers import Controller, LedBroker
+from penstock.dev_broker import DevBroker
+from tests.brokers import LedBroker
 from tests.clients.application import Topics
 
-#: Node ids. The third one never dies in these tests: what should stay is there.
-FIRST, SECOND, THIRD = 2, 3, 4
-_SESSION = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
-_CONFIG = {**_SESSION, "offsets.topic.num.partitions": "1", "unclean.leader.election.enable": "true"}
+#: Node ids. STAYS never dies in these tests, and is the controller.
+STAYS, FIRST, SECOND = 1, 2, 3
+#: Three brokers start on a machine that may have much else to do.
+START_SECONDS = 240.0
+_CONFIG = {
+    "broker.session.timeout.ms": "6000",
+    "broker.heartbeat.interval.ms": "500",
+    "offsets.topic.num.partitions": "1",
+    "unclean.leader.election.enable": "true",
+}
 _OFFSETS = "__consumer_offsets"
 
 
 @dataclass(frozen=True)
 class Trio:
-    """The running brokers by node id."""
+    """The running brokers: topics of all of them, and those that may die by their node ids."""
 
-    brokers: dict[int, LedBroker]
     topics: Topics
-
-    @property
-    def bootstrap_servers(self) -> str:
-        """All of them."""
-        return self.topics.bootstrap_servers
+    brokers: dict[int, LedBroker]
 
 
 @contextmanager
 def trio(directory: Path, coordinators: list[int]) -> Iterator[Trio]:
     """Run all. coordinators: nodes that keep committed offsets; the first that lives is every group's coordinator."""
     with ExitStack() as running:
-        controller = running.enter_context(Controller("controller", directory / "controller", config=_SESSION))
-        brokers = {
-            node: LedBroker(controller, f"node-{node}", directory / str(node), dict(_CONFIG), node=node)
-            for node in (FIRST, SECOND, THIRD)
-        }
-        addresses = []
-        for broker in brokers.values():
-            running.enter_context(broker)
-            addresses.append(broker.bootstrap_servers)
+        stays = DevBroker("stays", directory / "stays", config=_CONFIG)
+        running.callback(stays.stop)
+        addresses = [stays.start(START_SECONDS, detached=False)]
+        brokers = {}
+        for node in (FIRST, SECOND):
+            brokers[node] = LedBroker(stays, f"node-{node}", directory / str(node), dict(_CONFIG), node=node)
+            running.callback(brokers[node].stop)
+            addresses.append(brokers[node].start(START_SECONDS, detached=False))
         topics = Topics(",".join(addresses))
         topics.create(_OFFSETS, replicas=coordinators, cleanup_policy="compact")
-        yield Trio(brokers, topics)
+        yield Trio(topics, brokers)

@@ -31,7 +31,7 @@ ERRORS = {
 }
 _APIS = tuple(ERRORS)
 _RULES = (2, 6)
-_PROBABILITY = (0.02, 0.3)
+_PROBABILITY = (0.1, 0.8)
 #: How often a rule applies at most: what is silent, held or delayed costs a client's patience each time.
 _TIMES = (1, 8)
 _DELAY_SECONDS = (0.05, 2.5)
