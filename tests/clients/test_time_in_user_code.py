@@ -56,6 +56,7 @@ def test_a_topic_that_is_back_is_not_taken_for_missing(
             sink,
             proxy.bootstrap_servers,
             auto_offset_reset="earliest",
+            commit_interval_ms=60_000,  # a commit would wait for the record that cannot be written
             producer_topic_metadata_propagation_max_ms=12_000,
         )
         topics.write(source, ["0 first"])
