@@ -170,6 +170,7 @@ class Broker:
         """Return the writer; raises the error of a fenced producer."""
         writer = self.writers[transactional_id]
         if writer.epoch != epoch:
+            self.world.happened("a producer is fenced")
             raise kafka_error(KafkaError._FENCED, "the producer has been fenced")
         return writer
 
@@ -200,6 +201,7 @@ class Broker:
         is_member = generation >= 0 or bool(member_id)  # who names no member is not looked at
         code = self.group.check(member_id, instance_id, generation) if is_member else 0
         if code:
+            self.world.happened("offsets of a former member are refused in a transaction")
             raise kafka_error(code, "the group has gone on without this member")
         self._on_commit(transaction.client, offsets)
         transaction.offsets |= offsets
@@ -215,6 +217,7 @@ class Broker:
     def _time_out(self, writer: Writer, transaction: Transaction) -> None:
         if writer.current is transaction:
             self.world.note("broker", f"the transaction of {transaction.client} has timed out")
+            self.world.happened("a transaction times out")
             writer.epoch += 1
             self._decide(writer, transaction, commit=False)
 

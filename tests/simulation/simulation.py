@@ -311,6 +311,7 @@ class Simulation:
 
     def _kill(self, process: Process) -> None:
         self.world.disturbed = True
+        self.world.happened("a process is killed")
         process.kill()
 
     def _kill_one(self) -> None:
@@ -333,17 +334,20 @@ class Simulation:
             except StreamsError:  # somebody has it
                 continue
             self.world.note(host.name, f"the state directory of {task_id} is DELETED")
+            self.world.happened("a state directory is deleted")
 
     def _corrupt_state(self) -> None:
         host = self.world.chance.choice(self.hosts)
         if (store := host.disk.corrupt()) is not None:
             self.world.note(host.name, f"the files of {store} are CORRUPTED")
+            self.world.happened("files are corrupted")
 
     def _remove_thread(self) -> None:
         alive = self._alive()
         if len(alive) > 1:
             process = self.world.chance.choice(alive)
             process.shut_down(leave_group=self.world.chance.random() < 0.7)
+            self.world.happened("a thread is removed")
 
     def _add_thread(self) -> None:
         host = self.world.chance.choice(self.hosts)
@@ -351,18 +355,21 @@ class Simulation:
         process = self.processes.get((host.name, slot))
         if process is None or process.ended:
             self.world.note(host.name, f"gets a thread in slot {slot}")
+            self.world.happened("a thread is added")
             self._start(host, slot)
 
     def _set_clock(self) -> None:
         host = self.world.chance.choice(self.hosts)
         host.clock.set_by_ms += self.world.chance.choice((-3_600_000, -1_000, 1_000, 3_600_000))
         self.world.note(host.name, "its wall clock is set")
+        self.world.happened("a wall clock is set")
 
     def _jump(self) -> None:
         """All machines sleep for a while."""
         self.world.disturbed = True
         ms = self.world.chance.choice(PAUSES_MS)
         self.world.note("schedule", f"nobody runs for {ms} ms")
+        self.world.happened("all machines sleep")
         self.world.advance(ms)
 
     def _compact(self) -> None:
@@ -370,6 +377,7 @@ class Simulation:
         if topics:
             topic = self.world.chance.choice(topics)
             self.world.note("broker", f"{topic} is compacted")
+            self.world.happened("a changelog is compacted")
             self.broker.compact(topic)
 
     # Input

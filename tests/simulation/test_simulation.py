@@ -65,7 +65,7 @@ def test_a_seed_does_the_same_whatever_the_order_of_sets(seed: int) -> None:
 
 def test_the_command_says_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seeds", "3", "--from", "7"]) == 0
-    assert capsys.readouterr().out.startswith("3 schedules, 0 violations, ")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("3 schedules, 0 violations, ")
     assert main(["--trace", "7"]) == 0
     assert "is asked to shut down" in capsys.readouterr().out
 

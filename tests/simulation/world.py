@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -38,6 +39,8 @@ class World:
         self.further_chance = random.Random(f"more {seed}")
         self.now_ms = START_MS
         self.trace: list[tuple[int, str, str]] = []
+        #: How often each rare thing has happened; not in the trace, which says whether a step was idle.
+        self.rare: Counter[str] = Counter()
         #: Whether something has gone wrong that at-least-once may answer by doing work again.
         self.disturbed = False
         #: What the invariants that are watched all the time have found.
@@ -51,6 +54,10 @@ class World:
     def note(self, who: str, what: str) -> None:
         """Add a line to the trace."""
         self.trace.append((self.now_ms, who, what))
+
+    def happened(self, what: str) -> None:
+        """Count something rare, for the table."""
+        self.rare[what] += 1
 
     def violated(self, what: str) -> None:
         """Note that an invariant does not hold."""
