@@ -19,7 +19,7 @@ APPLICATION_ID = "chaos"
 TALLY_STORE, GROUP_STORE, LAST_STORE = "per-key", "per-group", "last"
 #: Keys k0 … k<KEYS - 1>; key kN belongs to group gM with M = N modulo GROUPS.
 KEYS, GROUPS = 48, 12
-#: Set where the program runs: has it do something wrong, so that a test sees a checker find it. See ``Fault``.
+#: Set where the program runs: what it does wrong, so that a test sees a checker find it; words of ``Fault``.
 FAULT_VARIABLE = "CHAOS_FAULT"
 #: Set where the program runs: the broker's address, for a fault that needs it.
 ADDRESS_VARIABLE = "CHAOS_BOOTSTRAP_SERVERS"
@@ -91,20 +91,24 @@ def _numbers(builder: StreamsBuilder) -> KStream[str, Tally]:
 
 def _count(numbers: KStream[str, Tally]) -> None:
     """Copy the records, and keep the tallies."""
-    fault = os.environ.get(FAULT_VARIABLE)
-    copied = numbers.flat_map_values(_faulty) if fault else numbers
+    copied = numbers.flat_map_values(_faulty) if faults() else numbers
     copied.to(COPIES, key_serde=Serdes.string(), value_serde=Serdes.json())
     per_key = numbers.group_by_key().aggregate(
         new_tally, tally, store=TALLY_STORE, key_serde=Serdes.string(), value_serde=Serdes.json()
     )
     tallies = per_key.to_stream()
-    if fault == Fault.AHEAD:
+    if Fault.AHEAD in faults():
         tallies = tallies.map_values(lambda value: value | {"last": value["last"] + 1})
     tallies.to(TALLIES, key_serde=Serdes.string(), value_serde=Serdes.json())
     per_group = numbers.group_by(
         lambda key, _value: group_of(key), key_serde=Serdes.string(), value_serde=Serdes.json(), name="groups"
     ).aggregate(new_group_tally, group_tally, store=GROUP_STORE, key_serde=Serdes.string(), value_serde=Serdes.json())
     per_group.to_stream().to(GROUP_TALLIES, key_serde=Serdes.string(), value_serde=Serdes.json())
+
+
+def faults() -> list[str]:
+    """Return what is to go wrong."""
+    return os.environ.get(FAULT_VARIABLE, "").split()
 
 
 def group_of(key: str) -> str:
@@ -154,16 +158,13 @@ def _faulty(value: Tally) -> list[Tally]:
     """Return the copies of a record: all is well with it, but for one."""
     if value["key"] != "k1" or value["n"] != 1:
         return [value]
-    match os.environ[FAULT_VARIABLE]:
-        case Fault.DROP:
-            return []
-        case Fault.DOUBLE:
-            return [value, value]
-        case Fault.OUTSIDE:
-            producer = Producer({"bootstrap.servers": os.environ[ADDRESS_VARIABLE], "partitioner": "murmur2_random"})
-            producer.produce(COPIES, json.dumps(value), value["key"])
-            producer.flush()
-            return []
-        case Fault.PADDING:
-            return [value | {"pad": f"{value['pad']}+"}]
-    return [value]
+    if Fault.DROP in faults():
+        return []
+    if Fault.DOUBLE in faults():
+        return [value, value]
+    if Fault.OUTSIDE in faults():
+        producer = Producer({"bootstrap.servers": os.environ[ADDRESS_VARIABLE], "partitioner": "murmur2_random"})
+        producer.produce(COPIES, json.dumps(value), value["key"])
+        producer.flush()
+        return []
+    return [value | {"pad": f"{value['pad']}+"}] if Fault.PADDING in faults() else [value]

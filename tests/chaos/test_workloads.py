@@ -99,9 +99,8 @@ def test_an_output_that_lacks_a_record_is_found(case: Case) -> None:
             if rows[place][1] is not None and CLOSER.encode() not in rows[place][0]
         )
         key = rows[last][0]
-        lacking = (
-            [row for row in rows if row[0] != key] if comparison is Comparison.TABLE else rows[:last] + rows[last + 1 :]
-        )
+        without_key, without_row = [row for row in rows if row[0] != key], rows[:last] + rows[last + 1 :]
+        lacking = without_key if comparison is Comparison.TABLE else without_row
         assert compare(case, output, rows, lacking, inputs).lost, output
 
 
@@ -193,16 +192,33 @@ def test_a_workload_survives_kills(tmp_path: Path, workload: str, protocol: str,
 
 
 @pytest.mark.parametrize(
-    ("workload", "fault", "said"),
+    ("workload", "fault", "guarantee", "said"),
     [
-        pytest.param("queries", Fault.OUTSIDE, "torn: copies of numbers-", marks=REAL),
-        pytest.param("recorded", Fault.WINDOW, "", marks=REAL),
+        pytest.param(
+            "queries",
+            f"{Fault.OUTSIDE} {Fault.AHEAD}",
+            EXACTLY_ONCE,
+            ("torn: copies of numbers-", "stale: k"),
+            marks=REAL,
+        ),
+        pytest.param(
+            "numbers", f"{Fault.UNCOMMITTED} {Fault.DROP}", AT_LEAST_ONCE, ("stuck: record 1 of k1",), marks=REAL
+        ),
+        pytest.param("recorded", Fault.WINDOW, EXACTLY_ONCE, (), marks=REAL),
     ],
 )
 def test_a_planted_fault_is_found(
-    tmp_path: Path, workload: str, fault: str, said: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, workload: str, fault: str, guarantee: str, said: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.chaos.run.STALL_SECONDS", 15.0)
-    outcome = chaos(tmp_path, Options(1, 0, fault=fault, workload=workload))
-    assert not outcome.good
-    assert any(said in fault for report in outcome.reports for fault in report.faults)
+    monkeypatch.setattr("tests.chaos.workloads.numbers.BUDGET_SECONDS", 10.0)
+    outcome = chaos(tmp_path, Options(1, 0, guarantee, fault=fault, workload=workload))
+    assert not outcome.verdict.good
+    found = [fault for report in outcome.reports for fault in report.faults]
+    for words in said:
+        assert any(words in fault for fault in found), (words, found)
+    if Fault.UNCOMMITTED in fault:
+        assert outcome.verdict.alien, "records of aborted transactions were read"
+    if Fault.WINDOW in fault:
+        assert outcome.verdict.lost
+        assert outcome.verdict.alien

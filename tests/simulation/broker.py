@@ -141,8 +141,11 @@ class Broker:
             found += [record for record in read if record is not None]
         return found
 
-    def compact(self, topic: str) -> None:
-        """Remove what a later record of the same key, below the last stable offset, has overtaken."""
+    def compact(self, topic: str, trimmed: bool) -> None:
+        """Remove what a later record of the same key, below the last stable offset, has overtaken.
+
+        trimmed: the partitions begin behind what is gone (segments of "compact,delete"), and not where they did.
+        """
         for partition in self.partitions(topic):
             log = self.logs[partition]
             stable = log.readable_end(committed_only=True)
@@ -151,6 +154,8 @@ class Broker:
             for offset in range(stable):
                 if offset not in keep:
                     log.records[offset] = None
+            if trimmed:
+                log.start = max(log.start, min(keep, default=stable))
 
     # Transactions
 

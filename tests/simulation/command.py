@@ -64,9 +64,16 @@ class TraceHandler(logging.Handler):
         self._world.note("log", f"{record.levelname} {record.getMessage()}")
 
 
-def run_seed(seed: int, directory: Path, log: bool = False, aims: Sequence[str] = ()) -> Outcome:
-    """Run one schedule. log: with the log lines of the stream threads in its trace; aims: see Simulation."""
-    simulation = Simulation(seed, directory, aims)
+def is_harsh(seed: int) -> bool:
+    """Return whether a seed's schedule is a harsh one: each fourth."""
+    return seed % 4 == 3
+
+
+def run_seed(
+    seed: int, directory: Path, log: bool = False, aims: Sequence[str] = (), harsh: bool | None = None
+) -> Outcome:
+    """Run one schedule. log: with the log lines of the stream threads in its trace; aims, harsh: see Simulation."""
+    simulation = Simulation(seed, directory, aims, is_harsh(seed) if harsh is None else harsh)
     if log:
         logging.disable(logging.NOTSET)
         logger = logging.getLogger("penstock")
@@ -78,9 +85,11 @@ def run_seed(seed: int, directory: Path, log: bool = False, aims: Sequence[str] 
     return Outcome(seed, tuple(world.violations), tuple(world.trace), world.rare)
 
 
-def run_seeds(first: int, count: int, directory: Path, aims: Sequence[str] = ()) -> Iterator[Outcome]:
+def run_seeds(
+    first: int, count: int, directory: Path, aims: Sequence[str] = (), harsh: bool | None = None
+) -> Iterator[Outcome]:
     """Run the schedules of so many seeds."""
-    return (run_seed(seed, directory, aims=aims) for seed in range(first, first + count))
+    return (run_seed(seed, directory, aims=aims, harsh=harsh) for seed in range(first, first + count))
 
 
 def show_trace(outcome: Outcome) -> None:
@@ -161,8 +170,8 @@ def gap_lines(rare: Rare, branches: Sequence[Branch]) -> list[str]:
 def find(mutant: Mutant, first: int, count: int, directory: Path) -> Outcome | None:
     """Return the schedule that finds a mutant: of its known seed, else the first of so many; None if none does."""
     with mutant.applied():
-        known = run_seeds(mutant.found_by, 1, directory, mutant.aims)
-        outcomes = chain(known, run_seeds(first, count, directory, mutant.aims))
+        known = run_seeds(mutant.found_by, 1, directory, mutant.aims, harsh=False)
+        outcomes = chain(known, run_seeds(first, count, directory, mutant.aims, harsh=False))
         return next((outcome for outcome in outcomes if outcome.violations), None)
 
 

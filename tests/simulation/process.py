@@ -251,6 +251,9 @@ class Process:
 
     def loses(self) -> str | None:
         """See connection.Io."""
+        if self.world.brokers_away:
+            self.world.happened("a request meets brokers that are away")
+            return "request"
         if not self._happens(self.roughness.lost):
             return None
         lost: str = self.world.chance.choice(("request", "answer"))

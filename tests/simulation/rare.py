@@ -75,9 +75,8 @@ class Marking(ast.NodeTransformer):
 
     def _call(self, place: ast.AST, what: str) -> ast.stmt:
         branch = Branch(self._module, ".".join(self._functions), what)
-        twins = sum(
-            other.what.partition(" #")[0] == what and other.function == branch.function for other in self.branches
-        )
+        known = [other.what.partition(" #")[0] for other in self.branches if other.function == branch.function]
+        twins = known.count(what)
         if twins:
             branch = Branch(branch.module, branch.function, f"{what} #{twins + 1}")
         self.branches.append(branch)

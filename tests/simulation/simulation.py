@@ -6,6 +6,7 @@ within a bounded simulated time; then all processes are shut down and the audito
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -49,6 +50,11 @@ AIMS = (
 #: How long a process is stopped or slow, in ms: shorter and longer than a session, a transaction, a poll interval.
 PAUSES_MS = (30, 900, 7_000, 12_000, 12_000, 30_000)
 LONG_PAUSES_MS = (12_000,)
+#: In harsh schedules: how often all brokers go away in a round, and for how long, in ms: shorter and longer than a
+#: session, a transaction and the time that a request may take; and how often a compacted changelog loses its beginning.
+OUTAGE_SHARE = 0.03
+OUTAGES_MS = (500, 3_000, 8_000, 40_000, 70_000)
+TRIMMED_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -109,10 +115,12 @@ class Simulation:
     """Runs the schedule of one seed. directory: where real state directories are kept meanwhile.
 
     aims: kinds of points where processes are to be stopped for longer than a session, instead of all other faults.
+    harsh: brokers are away for a while, too, and changelogs lose their beginning; the plan is the same.
     """
 
-    def __init__(self, seed: int, directory: Path, aims: Sequence[str] = ()) -> None:
+    def __init__(self, seed: int, directory: Path, aims: Sequence[str] = (), harsh: bool = False) -> None:
         self.world = World(seed)
+        self._harsh = random.Random(f"harsh {seed}") if harsh else None
         self._aims = aims
         self._pauses_ms = LONG_PAUSES_MS if aims else PAUSES_MS
         # With aims without the application that came last: seeds that are hard to find keep their plans.
@@ -184,6 +192,8 @@ class Simulation:
                 self._produce(chance.randint(1, 4))
             if chance.random() < plan.fault_share:
                 self._fault()
+            if self._harsh is not None and self._harsh.random() < OUTAGE_SHARE:
+                self._go_away(self._harsh.choice(OUTAGES_MS))
             if chance.random() < 0.1:
                 self._start_missing()
             self._step_someone()
@@ -191,6 +201,7 @@ class Simulation:
 
     def _come_to_rest(self) -> None:
         self._faults_on = False
+        self.world.away_until_ms = 0
         self.world.note("schedule", "all is mended")
         for partition in range(self.plan.partitions):
             self._write(IN, CLOSER, partition)
@@ -372,13 +383,23 @@ class Simulation:
         self.world.happened("all machines sleep")
         self.world.advance(ms)
 
+    def _go_away(self, ms: int) -> None:
+        """No broker answers for a while."""
+        self.world.disturbed = True
+        self.world.note("broker", f"all brokers are AWAY for {ms} ms")
+        self.world.happened("all brokers are away")
+        self.world.away_until_ms = self.world.now_ms + ms
+
     def _compact(self) -> None:
         topics = sorted({p.topic for p in self.broker.logs if p.topic.endswith("-changelog")})
         if topics:
             topic = self.world.chance.choice(topics)
             self.world.note("broker", f"{topic} is compacted")
             self.world.happened("a changelog is compacted")
-            self.broker.compact(topic)
+            trimmed = self._harsh is not None and self._harsh.random() < TRIMMED_SHARE
+            if trimmed:
+                self.world.happened("a changelog loses its beginning")
+            self.broker.compact(topic, trimmed)
 
     # Input
 

@@ -23,6 +23,8 @@ EVENTS = (
     "files are corrupted", "a changelog is compacted", "a wall clock is set", "all machines sleep",
     "a request is lost", "an answer is lost", "the end of a partition is left unanswered", "a send fails",
     "a session expires", "a transaction times out", "a producer is fenced",
+    "all brokers are away", "a request meets brokers that are away", "ends are asked for while brokers are away",
+    "a changelog loses its beginning",
     "offsets of a former member are refused in a transaction", "committed offsets are not decided yet",
 )  # fmt: skip
 

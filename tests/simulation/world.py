@@ -45,11 +45,18 @@ class World:
         self.disturbed = False
         #: What the invariants that are watched all the time have found.
         self.violations: list[str] = []
+        #: Until when no broker answers, in ms.
+        self.away_until_ms = 0
         #: Whether what runs now is something that was due, and no stream thread.
         self.in_event = False
         #: By the moment (ms) and the order of announcement.
         self._due: list[tuple[int, int, Due]] = []
         self._number = 0
+
+    @property
+    def brokers_away(self) -> bool:
+        """Whether no broker answers."""
+        return self.now_ms < self.away_until_ms
 
     def note(self, who: str, what: str) -> None:
         """Add a line to the trace."""

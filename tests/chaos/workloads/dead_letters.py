@@ -66,17 +66,8 @@ class Replayer(threading.Thread):
 
     def replay(self, life_seconds: float | None) -> None:
         """Replay all letters; a replay that fails, because the broker is away, is made again some time."""
-        command = [
-            sys.executable,
-            "-m",
-            "penstock.cli",
-            "dlq",
-            "replay",
-            "--all",
-            "--execute",
-            "--config",
-            self._config,
-        ]
+        replay = ["dlq", "replay", "--all", "--execute", "--config", str(self._config)]
+        command = [sys.executable, "-m", "penstock.cli", *replay]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         self.replays += 1
         with subprocess.Popen(

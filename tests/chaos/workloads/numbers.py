@@ -71,7 +71,7 @@ class Numbers(Workload):
 
     def settings(self, host: int) -> Mapping[str, object]:
         """See Workload."""
-        return {"isolation.level": "read_uncommitted"} if self.setting.fault == program.Fault.UNCOMMITTED else {}
+        return {"isolation.level": "read_uncommitted"} if program.Fault.UNCOMMITTED in self.setting.fault else {}
 
     def start(self, bootstrap_servers: str) -> None:
         """See Workload."""
