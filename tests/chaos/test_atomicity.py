@@ -115,6 +115,14 @@ def test_a_repartition_topic_that_was_emptied_is_no_fault() -> None:
     assert faults(made) == []
 
 
+def test_a_transaction_whose_records_are_emptied_while_its_marker_remains_is_no_fault() -> None:
+    """Brokers delete whole segments, so a large record goes alone."""
+    made = good()
+    made.starts[AGAIN] = 2
+    made.batches[AGAIN] = made.batches[AGAIN][1:]
+    assert faults(made) == []
+
+
 # -- planted faults: how the log is made, and what has to be said
 
 

@@ -24,7 +24,7 @@ from penstock.workers.task_state import TaskState
 from .applications import APPLICATIONS, CLOSER, COUNTS, IN, OUT, TABLE, InputRecord
 from .auditor import Auditor, rows_of
 from .broker import MARKER_DELAY_LONG_MS, Broker
-from .disk import Disk
+from .disk import DISK_ERROR, Disk
 from .faults import Trigger
 from .process import Host, Process, Roughness
 from .world import HostClock, StalledError, World
@@ -55,6 +55,8 @@ LONG_PAUSES_MS = (12_000,)
 OUTAGE_SHARE = 0.03
 OUTAGES_MS = (500, 3_000, 8_000, 40_000, 70_000)
 TRIMMED_SHARE = 0.5
+#: Of writes to the disk, in harsh schedules: those that fail.
+DISK_SHARE = 0.01
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,10 @@ class Simulation:
         self.hosts = [self._host(number) for number in range(self.plan.hosts)]
         self.processes: dict[tuple[str, int], Process] = {}
         self.expected_errors: list[str] = []
+        if harsh:
+            self.expected_errors.append(DISK_ERROR)
+            for host in self.hosts:
+                host.disk.fails = self._disk_fails
         if self.plan.roughness.failed_sends:
             self.expected_errors += ["FailedProcessingError", "a record was not delivered"]
         self.topology = self.plan.application.build(self._seen, self.plan.settings)
@@ -382,6 +388,13 @@ class Simulation:
         self.world.note("schedule", f"nobody runs for {ms} ms")
         self.world.happened("all machines sleep")
         self.world.advance(ms)
+
+    def _disk_fails(self) -> bool:
+        fails = self._faults_on and self._harsh is not None and self._harsh.random() < DISK_SHARE
+        if fails:
+            self.world.disturbed = True
+            self.world.happened("a write to the disk fails")
+        return fails
 
     def _go_away(self, ms: int) -> None:
         """No broker answers for a while."""

@@ -24,7 +24,7 @@ EVENTS = (
     "a request is lost", "an answer is lost", "the end of a partition is left unanswered", "a send fails",
     "a session expires", "a transaction times out", "a producer is fenced",
     "all brokers are away", "a request meets brokers that are away", "ends are asked for while brokers are away",
-    "a changelog loses its beginning",
+    "a changelog loses its beginning", "a write to the disk fails",
     "offsets of a former member are refused in a transaction", "committed offsets are not decided yet",
 )  # fmt: skip
 

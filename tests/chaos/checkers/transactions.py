@@ -139,10 +139,10 @@ def _assign(
         if segment.marker.commit != transaction.decision.commit:
             at = f"{_name(partition)} offset {segment.first}"
             faults.append(f"torn: {transaction} ends at {at} otherwise than its coordinator has decided")
-        if segment.first < start:
+        if start and segment is segments[0]:  # whole segments of the log are deleted: what came before may be, too
             transaction.incomplete.add(partition)
-        elif segment.records:
-            transaction.parts[partition] = segment.records
+        if records := [record for record in segment.records if record.offset >= start]:
+            transaction.parts[partition] = records
 
 
 def _without_repetitions(segments: list[Segment], wanted: int) -> list[Segment]:

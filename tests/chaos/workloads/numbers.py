@@ -191,7 +191,7 @@ class LargeRecords(Numbers):
         size = int(LARGE_BYTES)
         return {
             "topic.max.message.bytes": size,
-            "producer.max.request.size": size,
+            "producer.message.max.bytes": size,
             "consumer.max.partition.fetch.bytes": size,
             "restore.consumer.max.partition.fetch.bytes": size,
         }
