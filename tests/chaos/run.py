@@ -23,7 +23,7 @@ from .checker import EXACTLY_ONCE, TopicReader, Verdict
 from .checkers import Report
 from .hosts import THREADS_MAX, Host
 from .schedule import HOSTS, SESSION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, Action, Event, schedule
-from .workloads import WORKLOADS, Setting
+from .workloads import BUDGET_SECONDS, WORKLOADS, Setting
 
 #: How long outputs of all partitions are awaited before an event; what has not recovered by then is hit again.
 SETTLE_SECONDS = 30.0
@@ -65,7 +65,7 @@ BROKER_FAULTS = {
 class Options:
     """What is run. fault: see program.FAULT_VARIABLE; judged_as: the guarantee that the checker holds it to.
 
-    workload: a name of workloads.WORKLOADS.
+    workload: a name of workloads.WORKLOADS; patience_seconds, budget_seconds: see STALL_SECONDS and Setting.
     """
 
     seed: int
@@ -75,11 +75,14 @@ class Options:
     fault: str = ""
     judged_as: str | None = None
     workload: str = "numbers"
+    patience_seconds: float = STALL_SECONDS
+    budget_seconds: float = BUDGET_SECONDS
 
     @property
     def setting(self) -> Setting:
         """What the workload needs to know."""
-        return Setting(self.seed, HOSTS, self.guarantee, self.judged_as or self.guarantee, self.fault)
+        judged_as = self.judged_as or self.guarantee
+        return Setting(self.seed, HOSTS, self.guarantee, judged_as, self.fault, self.budget_seconds)
 
 
 @dataclass(frozen=True)
@@ -370,9 +373,9 @@ class Chaos:
         seen, deadline = -1, 0.0
         while not self._workload.complete():
             if (now := sum(self._reader.seen.values())) != seen:
-                seen, deadline = now, time.monotonic() + STALL_SECONDS
+                seen, deadline = now, time.monotonic() + self._options.patience_seconds
             elif time.monotonic() > deadline:
-                self._fail(f"nothing has come out for {STALL_SECONDS:.0f} s")
+                self._fail(f"nothing has come out for {self._options.patience_seconds:.0f} s")
                 return
             self._turn()
 

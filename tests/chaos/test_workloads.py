@@ -208,11 +208,10 @@ def test_a_workload_survives_kills(tmp_path: Path, workload: str, protocol: str,
     ],
 )
 def test_a_planted_fault_is_found(
-    tmp_path: Path, workload: str, fault: str, guarantee: str, said: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, workload: str, fault: str, guarantee: str, said: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr("tests.chaos.run.STALL_SECONDS", 15.0)
-    monkeypatch.setattr("tests.chaos.workloads.numbers.BUDGET_SECONDS", 10.0)
-    outcome = chaos(tmp_path, Options(1, 0, guarantee, fault=fault, workload=workload))
+    options = Options(1, 0, guarantee, fault=fault, workload=workload, patience_seconds=15.0, budget_seconds=10.0)
+    outcome = chaos(tmp_path, options)
     assert not outcome.verdict.good
     found = [fault for report in outcome.reports for fault in report.faults]
     for words in said:

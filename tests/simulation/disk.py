@@ -61,12 +61,14 @@ class Files:
 
 
 class Disk:
-    """The stores of one host by their path. A marker file in the real state directory stands for each."""
+    """The stores of one host by their path. A marker file in the real state directory stands for each.
 
-    def __init__(self, chance: random.Random) -> None:
+    fails: asked at each write, whether it fails.
+    """
+
+    def __init__(self, chance: random.Random, fails: Callable[[], bool]) -> None:
         self._chance = chance
-        #: Asked at each write: whether it fails.
-        self.fails: Callable[[], bool] = lambda: False
+        self.fails = fails
         self._files: dict[Path, Files] = {}
 
     def open_rows(self, points: Points, commits_early: Callable[[], bool]) -> Callable[..., BytesStore]:

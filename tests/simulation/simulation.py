@@ -6,7 +6,6 @@ within a bounded simulated time; then all processes are shut down and the audito
 
 from __future__ import annotations
 
-import random
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -24,8 +23,9 @@ from penstock.workers.task_state import TaskState
 from .applications import APPLICATIONS, CLOSER, COUNTS, IN, OUT, TABLE, InputRecord
 from .auditor import Auditor, rows_of
 from .broker import MARKER_DELAY_LONG_MS, Broker
-from .disk import DISK_ERROR, Disk
+from .disk import Disk
 from .faults import Trigger
+from .harsh import Harsh
 from .process import Host, Process, Roughness
 from .world import HostClock, StalledError, World
 
@@ -50,13 +50,6 @@ AIMS = (
 #: How long a process is stopped or slow, in ms: shorter and longer than a session, a transaction, a poll interval.
 PAUSES_MS = (30, 900, 7_000, 12_000, 12_000, 30_000)
 LONG_PAUSES_MS = (12_000,)
-#: In harsh schedules: how often all brokers go away in a round, and for how long, in ms: shorter and longer than a
-#: session, a transaction and the time that a request may take; and how often a compacted changelog loses its beginning.
-OUTAGE_SHARE = 0.03
-OUTAGES_MS = (500, 3_000, 8_000, 40_000, 70_000)
-TRIMMED_SHARE = 0.5
-#: Of writes to the disk, in harsh schedules: those that fail.
-DISK_SHARE = 0.01
 
 
 @dataclass(frozen=True)
@@ -117,12 +110,12 @@ class Simulation:
     """Runs the schedule of one seed. directory: where real state directories are kept meanwhile.
 
     aims: kinds of points where processes are to be stopped for longer than a session, instead of all other faults.
-    harsh: brokers are away for a while, too, and changelogs lose their beginning; the plan is the same.
+    harsh: see Harsh.
     """
 
     def __init__(self, seed: int, directory: Path, aims: Sequence[str] = (), harsh: bool = False) -> None:
         self.world = World(seed)
-        self._harsh = random.Random(f"harsh {seed}") if harsh else None
+        self._harsh = Harsh(self.world, harsh)
         self._aims = aims
         self._pauses_ms = LONG_PAUSES_MS if aims else PAUSES_MS
         # With aims without the application that came last: seeds that are hard to find keep their plans.
@@ -135,9 +128,7 @@ class Simulation:
         self.processes: dict[tuple[str, int], Process] = {}
         self.expected_errors: list[str] = []
         if harsh:
-            self.expected_errors.append(DISK_ERROR)
-            for host in self.hosts:
-                host.disk.fails = self._disk_fails
+            self.expected_errors += Harsh.expected_errors
         if self.plan.roughness.failed_sends:
             self.expected_errors += ["FailedProcessingError", "a record was not delivered"]
         self.topology = self.plan.application.build(self._seen, self.plan.settings)
@@ -160,7 +151,14 @@ class Simulation:
                 "state.dir": str(state_dir),
             }
         )
-        return Host(f"h{number}", process_id, state_dir, config, Disk(self.world.chance), HostClock(self.world))
+        return Host(
+            f"h{number}",
+            process_id,
+            state_dir,
+            config,
+            Disk(self.world.chance, self._harsh.disk_fails),
+            HostClock(self.world),
+        )
 
     def _seen(self, number: str, again: bool = False) -> None:
         assert self._current is not None
@@ -198,8 +196,7 @@ class Simulation:
                 self._produce(chance.randint(1, 4))
             if chance.random() < plan.fault_share:
                 self._fault()
-            if self._harsh is not None and self._harsh.random() < OUTAGE_SHARE:
-                self._go_away(self._harsh.choice(OUTAGES_MS))
+            self._harsh.next_round()
             if chance.random() < 0.1:
                 self._start_missing()
             self._step_someone()
@@ -207,7 +204,7 @@ class Simulation:
 
     def _come_to_rest(self) -> None:
         self._faults_on = False
-        self.world.away_until_ms = 0
+        self._harsh.end()
         self.world.note("schedule", "all is mended")
         for partition in range(self.plan.partitions):
             self._write(IN, CLOSER, partition)
@@ -389,30 +386,13 @@ class Simulation:
         self.world.happened("all machines sleep")
         self.world.advance(ms)
 
-    def _disk_fails(self) -> bool:
-        fails = self._faults_on and self._harsh is not None and self._harsh.random() < DISK_SHARE
-        if fails:
-            self.world.disturbed = True
-            self.world.happened("a write to the disk fails")
-        return fails
-
-    def _go_away(self, ms: int) -> None:
-        """No broker answers for a while."""
-        self.world.disturbed = True
-        self.world.note("broker", f"all brokers are AWAY for {ms} ms")
-        self.world.happened("all brokers are away")
-        self.world.away_until_ms = self.world.now_ms + ms
-
     def _compact(self) -> None:
         topics = sorted({p.topic for p in self.broker.logs if p.topic.endswith("-changelog")})
         if topics:
             topic = self.world.chance.choice(topics)
             self.world.note("broker", f"{topic} is compacted")
             self.world.happened("a changelog is compacted")
-            trimmed = self._harsh is not None and self._harsh.random() < TRIMMED_SHARE
-            if trimmed:
-                self.world.happened("a changelog loses its beginning")
-            self.broker.compact(topic, trimmed)
+            self.broker.compact(topic, self._harsh.trims())
 
     # Input
 

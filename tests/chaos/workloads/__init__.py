@@ -8,9 +8,9 @@ from __future__ import annotations
 from .dead_letters import DeadLetters
 from .numbers import HotKeys, LargeRecords, Numbers, Queried, SlowFunction
 from .recorded import Recorded
-from .workload import Setting, Workload
+from .workload import BUDGET_SECONDS, Setting, Workload
 
-__all__ = ["WORKLOADS", "Setting", "Workload"]
+__all__ = ["BUDGET_SECONDS", "WORKLOADS", "Setting", "Workload"]
 
 WORKLOADS: dict[str, type[Workload]] = {
     workload.name: workload

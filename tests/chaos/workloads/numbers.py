@@ -23,9 +23,6 @@ from tests.chaos.feeder import NumberFeeder, Numbering
 
 from .workload import Setting, Workload
 
-#: From a record's arrival, or the last fault's healing, to its copy: two sessions, a transaction that times out and the
-#: coordinator's look for it, a restart, a restore, on a machine that has much else to do.
-BUDGET_SECONDS = 90.0
 PLACES = Places(
     group=program.APPLICATION_ID,
     numbers=program.NUMBERS,
@@ -52,7 +49,7 @@ class Numbers(Workload):
     def __init__(self, setting: Setting, directory: Path) -> None:
         super().__init__(setting, directory)
         self.ledger = Ledger(setting.judged_as, program.GROUPS)
-        self.stuck = Stuck(BUDGET_SECONDS, time.monotonic)
+        self.stuck = Stuck(setting.budget_seconds, time.monotonic)
 
     @property
     def topics(self) -> Mapping[str, Mapping[str, str]]:
@@ -249,10 +246,10 @@ class Queried(Numbers):
         super().start(bootstrap_servers)
         self._client.start()
 
-    def finish(self) -> None:
-        """See Workload."""
-        super().finish()
+    def verdict(self, bootstrap_servers: str) -> Verdict:
+        """See Workload; until now answers were awaited, as outputs were."""
         self._client.end()
+        return super().verdict(bootstrap_servers)
 
     def reports(self, bootstrap_servers: str, reader: TopicReader) -> list[Report]:
         """See Workload."""

@@ -22,8 +22,6 @@ from tests.chaos.feeder import BATCH, Feeder, FeedRecord, TransactionWriter
 from .recorded_cases import CASES, CLOSER, DISORDER_MS, Case, Comparison, decode_long, encode
 from .workload import Setting, Workload
 
-#: From the last record to the last output, in seconds.
-BUDGET_SECONDS = 90.0
 #: How far ahead of everything else the closing records are, in ms.
 CLOSE_MS = 60_000
 #: The share of transactions that delete every row of a table, if the case has one.
@@ -270,10 +268,18 @@ class Recorded(Workload):
     def reports(self, bootstrap_servers: str, reader: TopicReader) -> list[Report]:
         """See Workload."""
         took = self._complete_at - self._finished_at
-        late = [f"stuck: the last output came {took:.1f} s after the last record"] if took > BUDGET_SECONDS else []
+        late = (
+            [f"stuck: the last output came {took:.1f} s after the last record"]
+            if took > self.setting.budget_seconds
+            else []
+        )
         outputs = sum(len(rows) for rows in self._found.values())
         examined = f"{outputs} outputs of {len(self._cases)} cases"
         idle = [f"recorded cases: {topic} has no output" for topic, rows in self._found.items() if not rows]
         return [
-            Report("recorded cases", f"{examined}, the last after {took:.1f} of {BUDGET_SECONDS:g} s", (*late, *idle))
+            Report(
+                "recorded cases",
+                f"{examined}, the last after {took:.1f} of {self.setting.budget_seconds:g} s",
+                (*late, *idle),
+            )
         ]
