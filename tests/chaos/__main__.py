@@ -1,4 +1,5 @@
-"""``python -m tests.chaos --seed S --kills N --guarantee exactly_once_v2|at_least_once [--protocol classic|streams]``.
+"""``python -m tests.chaos --seed S --kills N --guarantee exactly_once_v2|at_least_once [--protocol classic|streams]
+[--workload NAME]``.
 
 Prints one line for each event, and a verdict; Ctrl-C ends the kills early, a second one ends it all at once.
 Exit status 0 if the guarantee was kept and every host ended in good order; else 1, and the directory with the logs is
@@ -19,6 +20,7 @@ from pathlib import Path
 from .checker import EXACTLY_ONCE, SHOWN
 from .run import Chaos, Options
 from .schedule import schedule
+from .workloads import WORKLOADS
 
 
 def main() -> int:
@@ -31,7 +33,8 @@ def main() -> int:
     logging.basicConfig(level=logging.WARNING)
     directory = Path(tempfile.mkdtemp(prefix="penstock-chaos-"))
     print(
-        f"seed {options.seed}, {options.kills} kills, {options.guarantee}, {options.protocol} protocol; in {directory}"
+        f"seed {options.seed}, {options.kills} kills, {options.guarantee}, {options.protocol} protocol, "
+        f"workload {options.workload}; in {directory}"
     )
     start = time.monotonic()
     chaos = Chaos(options, directory, sys.stdout, sys.stderr if sys.stderr.isatty() or arguments.progress else None)
@@ -40,7 +43,8 @@ def main() -> int:
     print(
         f"{outcome.records} records, {outcome.aborted} more in aborted transactions, {time.monotonic() - start:.0f} s"
     )
-    for line in (*outcome.failures, *outcome.verdict.state[:SHOWN]):
+    details = [line for report in outcome.reports for line in report.lines()]
+    for line in (*outcome.failures, *outcome.verdict.state[:SHOWN], *details):
         print(line)
     print(outcome.verdict)
     if outcome.good:
@@ -63,15 +67,17 @@ def end_early_at_sigint(chaos: Chaos) -> None:
 
 
 def _options() -> tuple[Options, argparse.Namespace]:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__.splitlines()[2])
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__.splitlines()[3])
     parser.add_argument("--seed", type=int, default=1, help="of the schedule (1)")
     parser.add_argument("--kills", type=int, default=20, help="how many (20)")
     parser.add_argument("--guarantee", choices=[EXACTLY_ONCE, "at_least_once"], default=EXACTLY_ONCE)
     parser.add_argument("--protocol", choices=["classic", "streams"], default="classic", help="group.protocol")
+    parser.add_argument("--workload", choices=sorted(WORKLOADS), default="numbers", help="see tests/chaos/workloads")
     parser.add_argument("--dry-run", action="store_true", help="print the schedule and do nothing")
     parser.add_argument("--progress", action="store_true", help="a progress line although stderr is no terminal")
     arguments = parser.parse_args()
-    return Options(arguments.seed, arguments.kills, arguments.guarantee, arguments.protocol), arguments
+    given = (arguments.seed, arguments.kills, arguments.guarantee, arguments.protocol)
+    return Options(*given, workload=arguments.workload), arguments
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,8 +32,11 @@ CLIENT_THREADS = "rdk:"
 class Host:
     """One `penstock run`. gave_up: how often it ended although nobody had told it to."""
 
-    def __init__(self, name: str, directory: Path, config: dict[str, object], environment: dict[str, str]) -> None:
+    def __init__(
+        self, name: str, directory: Path, config: Mapping[str, object], environment: dict[str, str], topology: str = ""
+    ) -> None:
         self.name = name
+        self._topology = topology
         self.threads = THREADS
         self.directory = directory / name
         self.state = self.directory / "state"
@@ -56,7 +60,7 @@ class Host:
     def start(self) -> None:
         """Start the supervisor; it ends with this process, whatever happens."""
         self.threads = THREADS
-        command = [sys.executable, "-m", "penstock.cli", "run", "tests.chaos.program:topology"]
+        command = [sys.executable, "-m", "penstock.cli", "run", self._topology]
         command += ["--config", "penstock.toml", "--threads", str(THREADS)]
         with self.log.open("ab") as log:
             self._process = psutil.Popen(

@@ -19,13 +19,12 @@ from confluent_kafka.cimpl import NewTopic
 from tests.brokers import Controller, LedBroker
 
 from . import program
-from .checker import EXACTLY_ONCE, Ledger, TopicReader, Verdict, read_table
-from .feeder import Feeder
+from .checker import EXACTLY_ONCE, TopicReader, Verdict
+from .checkers import Report
 from .hosts import THREADS_MAX, Host
 from .schedule import HOSTS, SESSION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, Action, Event, schedule
+from .workloads import BUDGET_SECONDS, WORKLOADS, Setting
 
-PARTITIONS = 4
-TOPICS = (program.NUMBERS, program.COPIES, program.TALLIES, program.GROUP_TALLIES)
 #: How long outputs of all partitions are awaited before an event; what has not recovered by then is hit again.
 SETTLE_SECONDS = 30.0
 #: When a partition counts as stalled: after a broker's death librdkafka may not read one any more (its issue 5430).
@@ -64,7 +63,10 @@ BROKER_FAULTS = {
 
 @dataclass(frozen=True)
 class Options:
-    """What is run. fault: see program.FAULT_VARIABLE; judged_as: the guarantee that the checker holds it to."""
+    """What is run. fault: see program.FAULT_VARIABLE; judged_as: the guarantee that the checker holds it to.
+
+    workload: a name of workloads.WORKLOADS; patience_seconds, budget_seconds: see STALL_SECONDS and Setting.
+    """
 
     seed: int
     kills: int
@@ -72,13 +74,22 @@ class Options:
     protocol: str = "classic"
     fault: str = ""
     judged_as: str | None = None
+    workload: str = "numbers"
+    patience_seconds: float = STALL_SECONDS
+    budget_seconds: float = BUDGET_SECONDS
+
+    @property
+    def setting(self) -> Setting:
+        """What the workload needs to know."""
+        judged_as = self.judged_as or self.guarantee
+        return Setting(self.seed, HOSTS, self.guarantee, judged_as, self.fault, self.budget_seconds)
 
 
 @dataclass(frozen=True)
 class Outcome:
     """The verdict, hosts that ended by themselves or not in good order, and how many records there were.
 
-    broker_failed: the broker itself has made a mistake, see BROKER_FAULTS.
+    broker_failed: the broker itself has made a mistake, see BROKER_FAULTS. reports: of the checkers beside the verdict.
     """
 
     verdict: Verdict
@@ -88,6 +99,7 @@ class Outcome:
     aborted: int
     events: tuple[str, ...] = field(default=())
     broker_failed: bool = False
+    reports: tuple[Report, ...] = ()
 
     @property
     def judged(self) -> bool:
@@ -97,7 +109,7 @@ class Outcome:
     @property
     def good(self) -> bool:
         """Whether nothing is wrong."""
-        return self.verdict.good and not self.failures
+        return self.verdict.good and not self.failures and all(report.good for report in self.reports)
 
 
 class Chaos:
@@ -112,7 +124,8 @@ class Chaos:
         self._lines: list[str] = []
         self._controller = Controller("controller", directory / "controller", config=BROKER_SESSION)
         self._directory = directory
-        self._ledger = Ledger(options.judged_as or options.guarantee, program.GROUPS)
+        (directory / "workload").mkdir(parents=True)
+        self._workload = WORKLOADS[options.workload](options.setting, directory / "workload")
         self._hosts: list[Host] = []
         self._due: list[tuple[float, str, Callable[[], None]]] = []
         self._interrupted = False
@@ -156,15 +169,19 @@ class Chaos:
 
     def _set_up(self, address: str) -> None:
         admin = AdminClient({"bootstrap.servers": address})
-        for future in admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in TOPICS]).values():
+        workload = self._workload
+        topics = [NewTopic(t, workload.partitions, 1, config=dict(config)) for t, config in workload.topics.items()]
+        for future in admin.create_topics(topics).values():
             future.result(30.0)
-        self._feeder = Feeder(address, program.NUMBERS, program.KEYS, self._options.seed)
-        self._reader = TopicReader(address, TOPICS)
-        environment = {program.FAULT_VARIABLE: self._options.fault}
-        for number in range(1, HOSTS + 1):
-            self._hosts.append(Host(f"host-{number}", self._directory, self._config(address), environment))
+        workload.prepare(address)
+        self._reader = TopicReader(address, workload.followed)
+        fault = {program.FAULT_VARIABLE: self._options.fault, program.ADDRESS_VARIABLE: address}
+        environment = {**fault, **workload.environment}
+        for number in range(HOSTS):
+            config = {**self._config(address), **workload.settings(number)}
+            self._hosts.append(Host(f"host-{number + 1}", self._directory, config, environment, workload.topology))
             self._hosts[-1].start()
-        self._feeder.start()
+        workload.start(address)
 
     def _config(self, address: str) -> dict[str, object]:
         exact = self._options.guarantee == EXACTLY_ONCE
@@ -199,13 +216,15 @@ class Chaos:
             self._turn()
 
     def _moved_on(self, before: dict[tuple[str, int], int]) -> bool:
-        seen = self._reader.seen
-        return all(seen[p] > count for p, count in before.items() if p[0] in (program.COPIES, program.GROUP_TALLIES))
+        seen, moving = self._reader.seen, self._workload.moving
+        if not moving:
+            return sum(seen.values()) > sum(before.values())
+        return all(seen[p] > count for p, count in before.items() if p[0] in moving)
 
     def _turn(self) -> None:
         """Read what has come out, do what has become due, look after the hosts, and show where things are."""
-        for topic, key, value in self._reader.poll(0.05):
-            self._see(topic, key, value)
+        for record in self._reader.poll(0.05):
+            self._workload.see(record)
         now = time.monotonic()
         for entry in [entry for entry in self._due if entry[0] <= now]:
             self._due.remove(entry)
@@ -216,24 +235,14 @@ class Chaos:
                 host.start()
         self._show_progress(now)
 
-    def _see(self, topic: str, key: str, value: object) -> None:
-        ledger = self._ledger
-        see = {
-            program.NUMBERS: ledger.see_input,
-            program.COPIES: ledger.see_copy,
-            program.TALLIES: ledger.see_tally,
-            program.GROUP_TALLIES: ledger.see_group_tally,
-        }
-        see[topic](key, value)
-
     def _show_progress(self, now: float) -> None:
         if self._progress is None or now < self._progress_at + PROGRESS_SECONDS:
             return
         self._progress_at = now
-        ledger, workers = self._ledger, sum(len(host.workers()) for host in self._hosts)
+        workload, workers = self._workload, sum(len(host.workers()) for host in self._hosts)
         self._progress.write(
             f"\r{now - self._start:7.1f} s  {self._kills} of {self._options.kills} kills, {self._done} events, "
-            f"{ledger.sent()} records in, {ledger.copied()} out, {workers} workers \x1b[K"
+            f"{workload.sent()} records in, {workload.copied()} out, {workers} workers \x1b[K"
         )
         self._progress.flush()
 
@@ -341,33 +350,32 @@ class Chaos:
 
     def _finish(self, address: str) -> Outcome:
         """Let everything recover, write a last record of each key, wait for all outputs, and judge."""
+        workload = self._workload
         while self._due:
             self._turn()
-        self._feeder.finish()
+        workload.healed()
+        workload.finish()
         self._await_outputs()
         for host in self._hosts:
             code = host.stop()
             if code:
                 self._fail(f"{host.name} was told to stop and ended with exit code {code}: {host.last_error()}")
-        for topic, key, value in self._reader.read_to_end():
-            self._see(topic, key, value)
-        self._reader.close()
+        for record in self._reader.read_to_end():
+            workload.see(record)
         self._look_at_brokers_log()
-        changelog = f"{program.APPLICATION_ID}-%s-changelog"
-        verdict = self._ledger.verdict(
-            read_table(address, changelog % program.TALLY_STORE), read_table(address, changelog % program.GROUP_STORE)
-        )
-        records, aborted = self._ledger.sent(), self._feeder.aborted
+        verdict, reports = workload.verdict(address), tuple(workload.reports(address, self._reader))
+        self._reader.close()
         failures, lines = tuple(self.failures), tuple(self._lines)
-        return Outcome(verdict, failures, self._kills, records, aborted, lines, bool(self._broker_faults))
+        broker_failed = bool(self._broker_faults)
+        return Outcome(verdict, failures, self._kills, workload.sent(), workload.aborted, lines, broker_failed, reports)
 
     def _await_outputs(self) -> None:
         seen, deadline = -1, 0.0
-        while not (self._ledger.sent() == self._feeder.sent() and self._ledger.complete()):
+        while not self._workload.complete():
             if (now := sum(self._reader.seen.values())) != seen:
-                seen, deadline = now, time.monotonic() + STALL_SECONDS
+                seen, deadline = now, time.monotonic() + self._options.patience_seconds
             elif time.monotonic() > deadline:
-                self._fail(f"nothing has come out for {STALL_SECONDS:.0f} s")
+                self._fail(f"nothing has come out for {self._options.patience_seconds:.0f} s")
                 return
             self._turn()
 

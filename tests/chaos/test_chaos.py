@@ -140,11 +140,8 @@ def test_kills_with_the_streams_protocol(tmp_path: Path) -> None:
 @pytest.mark.broker
 @pytest.mark.slow
 @pytest.mark.parametrize(("fault", "said"), [("drop", "1 lost, 0 doubled"), ("double", "0 lost, 1 doubled")])
-def test_a_topology_that_drops_or_doubles_a_record_is_found_out(
-    tmp_path: Path, fault: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tests.chaos.run.STALL_SECONDS", 15.0)  # a lost record is waited for
-    outcome = chaos(tmp_path, Options(seed=1, kills=0, fault=fault))
+def test_a_topology_that_drops_or_doubles_a_record_is_found_out(tmp_path: Path, fault: str, said: str) -> None:
+    outcome = chaos(tmp_path, Options(seed=1, kills=0, fault=fault, patience_seconds=15.0))  # it is waited for
     assert not outcome.verdict.good
     assert str(outcome.verdict).startswith(said)
 

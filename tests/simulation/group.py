@@ -274,6 +274,7 @@ class Group:
             self._alive(member)
             return
         self.world.note("group", f"the session of {member.member_id} has expired")
+        self.world.happened("a session expires")
         self._remove(member)
         self._after_removal()
 
@@ -337,6 +338,8 @@ class Group:
             for number in topic.partition_indexes
         ]
         unstable = any(partition in self.offsets.pending for partition in asked)
+        if unstable:
+            self.world.happened("committed offsets are not decided yet")
         code = int(errors.UnstableOffsetCommitError.errno) if unstable else OK
         nothing = OffsetAndMetadata(-1, "")
         found = {partition: self.offsets.committed.get(partition, nothing) for partition in asked}
