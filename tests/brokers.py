@@ -17,10 +17,10 @@ CONTROLLER, SECOND = 1, 2
 class Controller(DevBroker):
     """A controller alone. It goes on when brokers die, and hears of it."""
 
-    def _write_config(self, port: int, controller_port: int) -> None:
+    def _settings(self, port: int, controller_port: int) -> dict[str, str]:
         listener = f"CONTROLLER://{HOST}:{controller_port}"
-        self._config |= {"process.roles": "controller", "listeners": listener, "advertised.listeners": listener}
-        super()._write_config(port, controller_port)
+        only = {"process.roles": "controller", "listeners": listener, "advertised.listeners": listener}
+        return super()._settings(port, controller_port) | only
 
     def _serves(self, running: Any) -> bool:
         try:
@@ -43,10 +43,12 @@ class LedBroker(DevBroker):
         data.parent.mkdir(parents=True)
         data.write_text(f"version=1\ncluster.id={identity['cluster.id']}\nnode.id={SECOND}\n")
 
-    def _write_config(self, port: int, controller_port: int) -> None:
-        self._config["listeners"] = f"BROKER://{HOST}:{port}"
-        self._config["controller.quorum.voters"] = f"{CONTROLLER}@{HOST}:{self._voter}"
-        super()._write_config(port, controller_port)
+    def _settings(self, port: int, controller_port: int) -> dict[str, str]:
+        return {
+            **super()._settings(port, controller_port),
+            "listeners": f"BROKER://{HOST}:{port}",
+            "controller.quorum.voters": f"{CONTROLLER}@{HOST}:{self._voter}",
+        }
 
     def kill(self) -> None:
         """End it as a power failure would."""
