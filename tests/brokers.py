@@ -1,33 +1,15 @@
-"""Brokers that are not alone, as in production: a controller in a process of its own, and brokers that it leads."""
+"""A second broker beside a dev broker; tests/chaos/cluster.py has whole clusters."""
 
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-from penstock.dev_broker import ANSWER_TIMEOUT_SECONDS, HOST, STOP_TIMEOUT_SECONDS, DevBroker
+from penstock.dev_broker import HOST, STOP_TIMEOUT_SECONDS, DevBroker
 
 CONTROLLER, SECOND = 1, 2
-
-
-class Controller(DevBroker):
-    """A controller alone. It goes on when brokers die, and hears of it."""
-
-    def _settings(self, port: int, controller_port: int) -> dict[str, str]:
-        listener = f"CONTROLLER://{HOST}:{controller_port}"
-        only = {"process.roles": "controller", "listeners": listener, "advertised.listeners": listener}
-        return super()._settings(port, controller_port) | only
-
-    def _serves(self, running: Any) -> bool:
-        try:
-            socket.create_connection((HOST, running.controller_port), ANSWER_TIMEOUT_SECONDS).close()
-        except OSError:
-            return False
-        return True
 
 
 class LedBroker(DevBroker):
