@@ -42,6 +42,7 @@ def compile_shim(directory: Path) -> Path:
     command = compiler()
     if command is None:
         raise FileNotFoundError(f"none of {', '.join(COMPILERS)} is there")
+    directory.mkdir(parents=True, exist_ok=True)
     shim = directory / "machine.so"
     subprocess.run([command, *SHIM_FLAGS, "-o", shim, SOURCE, "-ldl"], check=True, capture_output=True, text=True)
     return shim

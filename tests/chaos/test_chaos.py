@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from . import program
+from . import run as carrying_out
 from .__main__ import end_early_at_sigint
 from .hosts import ROOT
 from .run import Chaos, Options, Outcome, run
@@ -153,7 +154,7 @@ def test_kills_with_the_streams_protocol(tmp_path: Path) -> None:
 def test_a_topology_that_drops_or_doubles_a_record_is_found_out(
     tmp_path: Path, fault: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.chaos.run.STALL_SECONDS", 15.0)  # a lost record is waited for
+    monkeypatch.setattr(carrying_out, "STALL_SECONDS", 15.0)  # a lost record is waited for
     outcome = chaos(tmp_path, Options(seed=1, kills=0, fault=fault))
     assert not outcome.verdict.good
     assert str(outcome.verdict).startswith(said)

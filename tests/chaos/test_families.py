@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from .hosts import Host
 from .means import why_not
 from .run import Options, Outcome, run
 from .schedule import BROKERS, MACHINES, NETWORK, PROCESSES, VERSIONS, Action
@@ -72,7 +73,7 @@ def test_an_older_kafka_is_upgraded_under_load(tmp_path: Path) -> None:
 
 def test_a_fault_that_leaves_no_trace_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kill of nobody, as if the means were broken."""
-    monkeypatch.setattr("tests.chaos.hosts.Host.victim", lambda _host, _share: None)
+    monkeypatch.setattr(Host, "victim", lambda _host, _share: None)
     outcome = chaos(tmp_path, Options(1, each=True, without=only(Action.KILL_WORKER)))
     assert outcome.failures == ("kill-worker was to happen, and nothing of it was seen",)
     assert outcome.verdict.good

@@ -27,7 +27,8 @@ CONFIG = {
     "min.insync.replicas": "1",
     "transaction.state.log.min.isr": "1",
 }
-REQUEST_SECONDS = 5.0
+#: For an answer; librdkafka waits for leaders within it.
+REQUEST_SECONDS = 2.0
 
 
 class Ends:
@@ -40,10 +41,11 @@ class Ends:
     def poll(self, seconds: float) -> list[tuple[str, str, Any]]:
         """Look again; what cannot be asked stays as it was."""
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        asked = self._client.list_offsets({TopicPartition(*partition): latest for partition in self.seen})
+        partitions = {TopicPartition(*partition): latest for partition in self.seen}
+        asked = self._client.list_offsets(partitions, request_timeout=REQUEST_SECONDS)
         for partition, answer in asked.items():
             try:
-                self.seen[partition.topic, partition.partition] = answer.result(REQUEST_SECONDS).offset
+                self.seen[partition.topic, partition.partition] = answer.result().offset
             except KafkaException:
                 continue  # it has no leader now
         time.sleep(seconds)  # the pace of a reader that finds nothing

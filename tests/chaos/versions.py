@@ -23,7 +23,7 @@ def why_not(commit: str) -> str | None:
 def check_out(commit: str, directory: Path) -> Path:
     """Lay a commit out in a directory, build its kernel, and return where it is. Raises CalledProcessError."""
     root = directory / "previous"
-    root.mkdir()
+    root.mkdir(parents=True)
     archive = _git("archive", commit)
     archive.check_returncode()
     subprocess.run(["tar", "-x", "-C", root], input=archive.stdout, check=True)
