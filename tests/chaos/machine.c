@@ -26,13 +26,12 @@ struct control {
 };
 
 static struct control *control;
-static const char *disk;
+static char *disk; /* a copy: who sets a process's title overwrites the environment */
 static size_t disk_length;
 
 __attribute__((constructor)) static void map_control(void) {
-    const char *name = getenv("MACHINE_CONTROL");
-    disk = getenv("MACHINE_DISK");
-    if (name == NULL || disk == NULL)
+    const char *name = getenv("MACHINE_CONTROL"), *below = getenv("MACHINE_DISK");
+    if (name == NULL || below == NULL || (disk = strdup(below)) == NULL)
         return;
     disk_length = strlen(disk);
     int file = open(name, O_RDWR | O_CLOEXEC);

@@ -40,7 +40,8 @@ class Victim:
 
 
 LOOP = """
-import os, sys, time, datetime
+import os, sys, time, datetime, setproctitle
+setproctitle.setproctitle("a title as long as the environment " * 20)
 for line in sys.stdin:
     try: print(eval(line), flush=True)
     except OSError as error: print(error.errno, flush=True)
