@@ -49,8 +49,8 @@ class Host:
         self.name = name
         #: Where its Penstock is, and its settings: both count from the next start.
         self.root, self.config = ROOT, dict(config)
-        #: Whether it may end by itself now: its disk fails, or its memory is too little.
-        self.may_end = False
+        #: Whether its disk fails or its memory is too little; until when it may end for that (monotonic clock).
+        self.troubled, self.excused_until = False, 0.0
         self.threads = THREADS
         self.directory = directory / name
         self.state = self.directory / "state"

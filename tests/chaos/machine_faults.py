@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import random
 import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from .faults import Faults, Stage
@@ -17,6 +18,8 @@ from .schedule import Action, Event
 CLOCK_MS = (60_000, 600_000)
 #: How often a clock jumps before it is right again.
 JUMPS = 4
+#: How long after its trouble a host may end by itself.
+EXCUSED_SECONDS = 60.0
 #: What each write of a slow disk takes longer, in µs.
 WRITE_DELAY_US = 20_000
 
@@ -79,7 +82,7 @@ class MachineFaults(Faults):
         self._heal_now(self._owner(event))
         group, host = self._groups[event.host], self._hosts[event.host]
         hits, kills = group.hits(), group.kills()
-        host.may_end = True
+        host.troubled = True
         limit = group.squeeze()
 
         def heal() -> None:
@@ -100,7 +103,7 @@ class MachineFaults(Faults):
         self._heal_now(self._owner(event))
         control, host = self._controls[event.host], self._hosts[event.host]
         before = control[proof]
-        host.may_end = field is Field.DISK_ERRNO
+        host.troubled = field is Field.DISK_ERRNO
         control[field] = value
         victim = host.victim(event.victim)
         if victim is not None and field is not Field.CLOCK_OFFSET_MS:
@@ -118,11 +121,9 @@ class MachineFaults(Faults):
         return f"{self._hosts[event.host].name}'s machine"
 
     def _end_trouble(self, host: Host) -> None:
-        """Start a host that has ended meanwhile, as a service manager would."""
-        host.may_end = False
-        if host.exit_code is not None and not self._stage.agenda.expects(host.name):
-            self._stage.say(f"{'':11} {host.name} had ended with exit code {host.exit_code}: {host.last_error()}")
-            host.start()
+        """A host may still end for what was: to close its tasks takes time."""
+        if host.troubled:
+            host.troubled, host.excused_until = False, time.monotonic() + EXCUSED_SECONDS
 
     def _name(self, event: Event) -> str:
         return f"{self._hosts[event.host].name}, for {event.duration_ms} ms"

@@ -150,14 +150,14 @@ class UncleanFaults(Faults):
     def _elect(self, event: Event) -> str:
         """Let one broker alone take records, kill it, and let the others, which lack them, go on without it."""
         self._brokers.await_settled()
+        self._await_records("all partitions have records")
         brokers = list(self._cluster.brokers.values())
         alone = brokers[int(event.victim * len(brokers))]
         others = [node for node in brokers if node is not alone]
         for node in others:
             node.kill()
         self._until(lambda: set(self._cluster.leaders().values()) == {alone.node_id}, "one broker leads all")
-        begin = dict(self._ends.seen)
-        self._until(lambda: all(end > begin[p] for p, end in self._ends.seen.items()), "it takes records of all")
+        self._await_records("it takes records of all partitions")
         before = dict(self._ends.seen)
         alone.kill()
         self._cluster.start(others)
@@ -167,6 +167,11 @@ class UncleanFaults(Faults):
         self._see(event, cut, "records cut off")
         self._cluster.start([alone])
         return f"{alone.name} had at least {cut} records that the others have not"
+
+    def _await_records(self, what: str) -> None:
+        """Wait until every partition has got another record."""
+        begin = dict(self._ends.seen)
+        self._until(lambda: all(end > begin[partition] for partition, end in self._ends.seen.items()), what)
 
     def _until(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + SETTLE_SECONDS
