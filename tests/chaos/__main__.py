@@ -108,17 +108,21 @@ def _options() -> tuple[Options, argparse.Namespace]:
 
 
 def _actions(names: str) -> frozenset[Action]:
-    """Return the kinds of faults of a list with commas; argparse shows a ValueError."""
-    return frozenset(map(Action, names.split(",")))
+    """Return the kinds of faults of a list with commas; argparse shows what is raised."""
+    return frozenset(Action(name) for name in _split(names, [action.value for action in Action]))
 
 
 def _families(names: str) -> tuple[str, ...]:
     """Return the families of a list with commas; argparse shows what is raised."""
-    families = LOSSLESS if names == "all" else tuple(names.split(","))
-    unknown = [name for name in families if name not in FAMILIES]
+    return LOSSLESS if names == "all" else tuple(_split(names, list(FAMILIES)))
+
+
+def _split(names: str, known: list[str]) -> list[str]:
+    found = names.split(",")
+    unknown = [name for name in found if name not in known]
     if unknown:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(FAMILIES)}")
-    return families
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(known)}")
+    return found
 
 
 if __name__ == "__main__":

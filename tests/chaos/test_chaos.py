@@ -16,7 +16,7 @@ import pytest
 from . import program
 from . import run as carrying_out
 from .__main__ import end_early_at_sigint
-from .hosts import ROOT
+from .hosts import ROOT, Host
 from .run import Chaos, Options, Outcome, run
 from .schedule import FAMILIES, KILLS, PROCESSES, Action, Event, each_once, schedule
 
@@ -155,9 +155,12 @@ def test_a_topology_that_drops_or_doubles_a_record_is_found_out(
     tmp_path: Path, fault: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(carrying_out, "STALL_SECONDS", 15.0)  # a lost record is waited for
-    outcome = chaos(tmp_path, Options(seed=1, kills=0, fault=fault))
+    monkeypatch.setattr(Host, "victim", lambda _host, _share: None)  # a fault that hits nobody is found too
+    without = frozenset(Action) - {Action.KILL_WORKER}
+    outcome = chaos(tmp_path, Options(seed=1, each=True, without=without, fault=fault))
     assert not outcome.verdict.good
     assert str(outcome.verdict).startswith(said)
+    assert "kill-worker was to happen, and nothing of it was seen" in outcome.failures
 
 
 @pytest.mark.broker
