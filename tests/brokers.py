@@ -1,33 +1,15 @@
-"""Brokers that are not alone, as in production: a controller in a process of its own, and brokers that it leads."""
+"""A second broker beside a dev broker; tests/chaos/cluster.py has whole clusters."""
 
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-from penstock.dev_broker import ANSWER_TIMEOUT_SECONDS, HOST, STOP_TIMEOUT_SECONDS, DevBroker
+from penstock.dev_broker import HOST, STOP_TIMEOUT_SECONDS, DevBroker
 
 CONTROLLER, SECOND = 1, 2
-
-
-class Controller(DevBroker):
-    """A controller alone. It goes on when brokers die, and hears of it."""
-
-    def _write_config(self, port: int, controller_port: int) -> None:
-        listener = f"CONTROLLER://{HOST}:{controller_port}"
-        self._config |= {"process.roles": "controller", "listeners": listener, "advertised.listeners": listener}
-        super()._write_config(port, controller_port)
-
-    def _serves(self, running: Any) -> bool:
-        try:
-            socket.create_connection((HOST, running.controller_port), ANSWER_TIMEOUT_SECONDS).close()
-        except OSError:
-            return False
-        return True
 
 
 class LedBroker(DevBroker):
@@ -45,10 +27,12 @@ class LedBroker(DevBroker):
         data.parent.mkdir(parents=True)
         data.write_text(f"version=1\ncluster.id={identity['cluster.id']}\nnode.id={node}\n")
 
-    def _write_config(self, port: int, controller_port: int) -> None:
-        self._config["listeners"] = f"BROKER://{HOST}:{port}"
-        self._config["controller.quorum.voters"] = f"{CONTROLLER}@{HOST}:{self._voter}"
-        super()._write_config(port, controller_port)
+    def _settings(self, port: int, controller_port: int) -> dict[str, str]:
+        return {
+            **super()._settings(port, controller_port),
+            "listeners": f"BROKER://{HOST}:{port}",
+            "controller.quorum.voters": f"{CONTROLLER}@{HOST}:{self._voter}",
+        }
 
     def kill(self) -> None:
         """End it as a power failure would."""

@@ -13,8 +13,8 @@ import pytest
 from . import program
 from .checker import EXACTLY_ONCE, Sight
 from .feeder import FeedRecord
+from .options import Options
 from .program import Fault
-from .run import Options
 from .test_chaos import AT_LEAST_ONCE, chaos
 from .workloads import WORKLOADS, Setting
 from .workloads.dead_letters import LETTERS, PLACE_HEADERS, DeadLetters

@@ -16,12 +16,11 @@ from confluent_kafka.cimpl import NewTopic
 from penstock.dev_broker import DevBroker
 from penstock.testing.wire import Plan, WireProxy
 from tests.chaos import program
-from tests.chaos.checker import EXACTLY_ONCE, Ledger, TopicReader, Verdict, read_table
-from tests.chaos.feeder import Feeder
+from tests.chaos.checker import EXACTLY_ONCE, Verdict
 from tests.chaos.hosts import Host
+from tests.chaos.workloads import Setting
+from tests.chaos.workloads.numbers import Numbers
 
-PARTITIONS = 4
-TOPICS = (program.NUMBERS, program.COPIES, program.TALLIES, program.GROUP_TALLIES)
 #: How long a plan's rules hold: some thirty commits with exactly-once.
 PLAN_SECONDS = 3.0
 #: How long all that was written before a plan was healed may take to come out: two sessions, a transaction's timeout
@@ -73,7 +72,8 @@ class WirePlans:
         self._protocol = protocol
         self._fault = fault
         self._out = out
-        self._ledger = Ledger(guarantee, program.GROUPS)
+        self._workload = Numbers(Setting(1, 1, guarantee, guarantee, fault), directory)
+        self._ledger = self._workload.ledger
 
     def run(self, seeds: Iterable[int]) -> Result:
         """Run the plans of these seeds, one after the other, and judge."""
@@ -92,14 +92,14 @@ class WirePlans:
                 self._host.kill()
 
     def _set_up(self) -> None:
-        admin = AdminClient({"bootstrap.servers": self._address})
-        for future in admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in TOPICS]).values():
+        admin, workload = AdminClient({"bootstrap.servers": self._address}), self._workload
+        for future in admin.create_topics([NewTopic(topic, workload.partitions) for topic in workload.topics]).values():
             future.result(30.0)
-        self._host = Host("host", self._directory, self._config(), {program.FAULT_VARIABLE: self._fault})
-        self._feeder = Feeder(self._address, program.NUMBERS, program.KEYS, seed=1)
-        self._reader = TopicReader(self._address, TOPICS)
+        environment = {program.FAULT_VARIABLE: self._fault}
+        self._host = Host("host", self._directory, self._config(), environment, workload.topology)
+        self._reader = workload.reader(self._address)
         self._host.start()
-        self._feeder.start()
+        workload.start(self._address)
         self.result.findings += self._recover(START_SECONDS)
 
     def _config(self) -> dict[str, object]:
@@ -180,42 +180,27 @@ class WirePlans:
         return self._ledger.repeated_tallies + sum(sequence.doubled for sequence in self._ledger.copies.values())
 
     def _read(self) -> None:
-        for topic, key, value in self._reader.poll(0.1):
-            self._see(topic, key, value)
-
-    def _see(self, topic: str, key: str, value: object) -> None:
-        see = {
-            program.NUMBERS: self._ledger.see_input,
-            program.COPIES: self._ledger.see_copy,
-            program.TALLIES: self._ledger.see_tally,
-            program.GROUP_TALLIES: self._ledger.see_group_tally,
-        }
-        see[topic](key, value)
+        for record in self._reader.poll(0.1):
+            self._workload.see(record)
 
     # -- the end
 
     def _finish(self) -> Result:
-        self._feeder.finish()
+        workload = self._workload
+        workload.finish()
         deadline = time.monotonic() + STUCK_SECONDS
-        while not self._complete() and time.monotonic() < deadline:
+        while not workload.complete() and time.monotonic() < deadline:
             self._read()
-        if not self._complete():
+        if not workload.complete():
             self.result.findings.append("at the end: not all has come out")
         if code := self._host.stop():
             self.result.findings.append(f"at the end: exit code {code}: {self._host.last_error()}")
-        for topic, key, value in self._reader.read_to_end():
-            self._see(topic, key, value)
+        for record in self._reader.read_to_end():
+            workload.see(record)
         self._reader.close()
-        changelog = f"{program.APPLICATION_ID}-%s-changelog"
-        self.result.records = self._ledger.sent()
-        self.result.verdict = self._ledger.verdict(
-            read_table(self._address, changelog % program.TALLY_STORE),
-            read_table(self._address, changelog % program.GROUP_STORE),
-        )
+        self.result.records = workload.sent()
+        self.result.verdict = workload.verdict(self._address)
         return self.result
-
-    def _complete(self) -> bool:
-        return self._ledger.sent() == self._feeder.sent() and self._ledger.complete()
 
     def _say(self, line: str) -> None:
         print(line, file=self._out, flush=True)

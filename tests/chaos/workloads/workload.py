@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from tests.chaos.checker import EXACTLY_ONCE, Sight, TopicReader, Verdict
+from tests.chaos.checker import EXACTLY_ONCE, Reader, Sight, TopicReader, Verdict
 from tests.chaos.checkers import Report
 
 #: Two sessions, a transaction that times out and the coordinator's look for it, a restart, a restore, on a machine that
@@ -42,6 +42,8 @@ class Workload(ABC):
     name: ClassVar[str]
     #: What `penstock run` is given.
     topology: ClassVar[str]
+    #: Whether every partition of ``moving`` gets records all the time; else there is always one that does.
+    steady: ClassVar[bool] = True
 
     def __init__(self, setting: Setting, directory: Path) -> None:
         self.setting = setting
@@ -66,10 +68,21 @@ class Workload(ABC):
     @property
     @abstractmethod
     def moving(self) -> tuple[str, ...]:
-        """The outputs whose partitions all get records all the time, as long as the application is well.
+        """The outputs that get records all the time as long as the application is well."""
 
-        () if there are none: then any record says that something moves.
+    def progress(self, seen: Mapping[tuple[str, int], int]) -> dict[str, int]:
+        """Return, by name, counts that all grow as long as the application is well.
+
+        seen: how many records each partition has.
         """
+        moving = {partition: count for partition, count in seen.items() if partition[0] in self.moving}
+        if not self.steady:
+            return {"any output": sum(moving.values())}
+        return {f"{topic}-{number}": count for (topic, number), count in moving.items()}
+
+    def reader(self, bootstrap_servers: str) -> Reader:
+        """Return what ``see`` is given the records of."""
+        return TopicReader(bootstrap_servers, self.followed)
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -119,6 +132,6 @@ class Workload(ABC):
     def verdict(self, bootstrap_servers: str) -> Verdict:
         """Judge the records, when no host runs any more."""
 
-    def reports(self, bootstrap_servers: str, reader: TopicReader) -> list[Report]:
+    def reports(self, bootstrap_servers: str, reader: Reader) -> list[Report]:
         """Judge the rest. reader: what has given the records to ``see``, from their beginning to their end."""
         return []
