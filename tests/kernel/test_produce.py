@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from penstock import Serdes, StreamsBuilder, TimeWindows, kernel
-from penstock._driver_task import DriverTask
 from penstock.testing import TopologyTestDriver
+from penstock.testing.driver_task import DriverTask
 from penstock.topology.partitioners import WindowedHashes, WindowedStreamPartitioner, partition_for_key
 from penstock.topology.records import Windowed
 from penstock.topology.windowed_serdes import SessionWindowedSerde, TimeWindowedSerde, WindowedSerde

@@ -142,8 +142,11 @@ class Broker:
             found += [record for record in read if record is not None]
         return found
 
-    def compact(self, topic: str) -> None:
-        """Remove what a later record of the same key, below the last stable offset, has overtaken."""
+    def compact(self, topic: str, trimmed: bool) -> None:
+        """Remove what a later record of the same key, below the last stable offset, has overtaken.
+
+        trimmed: the partitions begin behind what is gone (segments of "compact,delete"), and not where they did.
+        """
         for partition in self.partitions(topic):
             log = self.logs[partition]
             stable = log.readable_end(committed_only=True)
@@ -152,6 +155,8 @@ class Broker:
             for offset in range(stable):
                 if offset not in keep:
                     log.records[offset] = None
+            if trimmed:
+                log.start = max(log.start, min(keep, default=stable))
 
     # Transactions
 
@@ -171,6 +176,7 @@ class Broker:
         """Return the writer; raises the error of a fenced producer."""
         writer = self.writers[transactional_id]
         if writer.epoch != epoch:
+            self.world.happened("a producer is fenced")
             raise kafka_error(KafkaError._FENCED, "the producer has been fenced")
         return writer
 
@@ -200,6 +206,7 @@ class Broker:
         is_member = member.generation >= 0 or bool(member.member_id)  # who names no member is not looked at
         code = self.group.check(member.member_id, member.instance_id, member.generation) if is_member else 0
         if code:
+            self.world.happened("offsets of a former member are refused in a transaction")
             raise kafka_error(code, "the group has gone on without this member")
         self._on_commit(transaction.client, offsets)
         transaction.offsets |= offsets
@@ -215,6 +222,7 @@ class Broker:
     def _time_out(self, writer: Writer, transaction: Transaction) -> None:
         if writer.current is transaction:
             self.world.note("broker", f"the transaction of {transaction.client} has timed out")
+            self.world.happened("a transaction times out")
             writer.epoch += 1
             self._decide(writer, transaction, commit=False)
 

@@ -273,6 +273,7 @@ class Group:
             self._alive(member)
             return
         self.world.note("group", f"the session of {member.member_id} has expired")
+        self.world.happened("a session expires")
         self._remove(member)
         self._after_removal()
 
@@ -338,6 +339,8 @@ class Group:
             for number in topic["partition_indexes"]
         ]
         unstable = any(partition in self.offsets.pending for partition in asked)
+        if unstable:
+            self.world.happened("committed offsets are not decided yet")
         code = ErrorCode.UNSTABLE_OFFSET_COMMIT if unstable else OK
         nothing = OffsetAndMetadata(-1, "")
         found = {partition: self.offsets.committed.get(partition, nothing) for partition in asked}

@@ -1,10 +1,4 @@
-"""Tests of topologies without a broker: TopologyTestDriver, as Kafka Streams has it (KIP-247, KIP-470).
-
-with TopologyTestDriver(builder.build()) as driver:
-    words = driver.create_input_topic("words")
-    words.pipe_input("key", "hello")
-    assert driver.create_output_topic("counts").read_key_value() == ("hello", 1)
-"""
+"""TopologyTestDriver: runs a topology on records that a test pipes in, without a broker."""
 
 from __future__ import annotations
 
@@ -28,20 +22,9 @@ from penstock.topology.subtopologies import build_whole_topology
 from penstock.topology.topology import Topology
 from penstock.workers.metrics import Metric
 
-from ._driver_task import Clock, DriverTask, ProducedRecord, RecordQueues
-from ._mock_processor_context import CapturedForward, CapturedPunctuator, MockProcessorContext
-from ._store_facades import KeyValueStoreFacade, WindowStoreFacade
-from ._test_topics import NoSuchElementError, TestInputTopic, TestOutputTopic
-
-__all__ = [
-    "CapturedForward",
-    "CapturedPunctuator",
-    "MockProcessorContext",
-    "NoSuchElementError",
-    "TestInputTopic",
-    "TestOutputTopic",
-    "TopologyTestDriver",
-]
+from .driver_task import Clock, DriverTask, ProducedRecord, RecordQueues
+from .driver_topics import TestInputTopic, TestOutputTopic
+from .store_facades import KeyValueStoreFacade, WindowStoreFacade
 
 _DEFAULTS: Mapping[str, Any] = {
     "application.id": "topology-test-driver",

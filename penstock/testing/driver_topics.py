@@ -13,7 +13,7 @@ from penstock.topology.records import Headers, HeadersLike, Record, as_headers
 from penstock.topology.serdes import Serde
 from penstock.topology.timestamp_extractors import as_timestamp
 
-from ._driver_task import ProducedRecord
+from .driver_task import ProducedRecord
 
 #: pipe(topic, key, value, timestamp in ms, headers)
 Pipe = Callable[[str, bytes | None, bytes | None, int, Headers], None]
