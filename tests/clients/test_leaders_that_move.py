@@ -31,9 +31,6 @@ def numbered(what: str, count: int) -> list[str]:
     return [f"0 {what} {number}" for number in range(count)]
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="One Kafka client: a reset of offsets ends the application"
-)
 def test_offsets_are_reset_at_the_new_leader_when_records_were_deleted(brokers: Trio, run: MakeApplication) -> None:
     topics = brokers.topics
     topics.create(SOURCE, replicas=[FIRST, SECOND])
@@ -48,9 +45,6 @@ def test_offsets_are_reset_at_the_new_leader_when_records_were_deleted(brokers: 
     wait_for_values(application, topics, SINK, ["12 slow", *written[50:]], 40)
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="One Kafka client: a reset of offsets ends the application"
-)
 def test_an_unclean_election_that_cuts_what_was_read_is_followed_by_what_is_new(
     brokers: Trio, run: MakeApplication
 ) -> None:
@@ -62,9 +56,6 @@ def test_an_unclean_election_that_cuts_what_was_read_is_followed_by_what_is_new(
     wait_for_values(application, topics, SINK, [*old, *new], 60)
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="One Kafka client: offsets are committed without their leader epoch"
-)
 def test_what_is_new_after_an_unclean_election_is_not_skipped_by_an_application_that_was_stopped(
     brokers: Trio, run: MakeApplication
 ) -> None:
@@ -100,11 +91,6 @@ def elect_the_second(brokers: Trio) -> None:
     brokers.topics.wait_for_leader(SOURCE, SECOND, in_sync=1)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="One Kafka client: the coordinator is looked for at bootstrap.servers only",
-)
 def test_offsets_are_committed_when_the_only_bootstrap_broker_is_gone_for_good(
     tmp_path: Path, run: MakeApplication
 ) -> None:

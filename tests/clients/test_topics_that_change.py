@@ -10,9 +10,6 @@ from tests.clients.conftest import MakeApplication, MakeTopic
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="One Kafka client: a sink topic recreated with fewer partitions"
-)
 def test_a_sink_that_is_recreated_with_fewer_partitions_is_written_to(
     topics: Topics, run: MakeApplication, make_topic: MakeTopic
 ) -> None:
@@ -27,9 +24,6 @@ def test_a_sink_that_is_recreated_with_fewer_partitions_is_written_to(
     wait_for_values(application, topics, sink, after, 60)
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="One Kafka client: a source topic recreated with a longer log"
-)
 def test_a_source_that_is_recreated_with_a_longer_log_is_read_from_its_beginning(
     topics: Topics, run: MakeApplication, make_topic: MakeTopic
 ) -> None:
