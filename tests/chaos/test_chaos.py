@@ -73,6 +73,20 @@ def test_each_kind_of_fault_once_and_every_kind_is_in_a_family_or_is_the_upgrade
     assert [event.number for event in upgraded] == list(range(1, len(upgraded) + 1))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--unclean", "--workload", "recorded"], "unclean elections take the workload numbers, not recorded"),
+        (["--faults", "network", "--workload", "queries"], "reaches no host in a network of its own"),
+    ],
+)
+def test_a_workload_that_cannot_do_with_the_faults_is_refused(arguments: list[str], said: str) -> None:
+    command = [sys.executable, "-m", "tests.chaos", "--dry-run", *arguments]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert process.returncode == 2
+    assert said in process.stderr
+
+
 # -- Ctrl-C
 
 
@@ -123,8 +137,9 @@ def test_ctrl_c_ends_it_early_with_a_verdict(tmp_path: Path) -> None:
 
 @pytest.mark.broker
 @pytest.mark.slow
-def test_twenty_kills_with_exactly_once(tmp_path: Path) -> None:
-    outcome = chaos(tmp_path, Options(seed=20, kills=20))
+def test_kills_with_exactly_once(tmp_path: Path) -> None:
+    """test_workloads has runs with at-least-once and with the streams protocol."""
+    outcome = chaos(tmp_path, Options(seed=20, kills=8))
     assert outcome.failures == ()
     assert str(outcome.verdict) == "0 lost, 0 doubled, 0 out of order, state equal"
     assert outcome.records > 1_000
@@ -133,33 +148,15 @@ def test_twenty_kills_with_exactly_once(tmp_path: Path) -> None:
 
 @pytest.mark.broker
 @pytest.mark.slow
-def test_kills_with_at_least_once(tmp_path: Path) -> None:
-    outcome = chaos(tmp_path, Options(seed=19, kills=5, guarantee=AT_LEAST_ONCE))
-    assert outcome.failures == ()
-    assert outcome.verdict.good, outcome.verdict
-    assert (outcome.verdict.lost, outcome.verdict.out_of_order) == (0, 0)
-
-
-@pytest.mark.broker
-@pytest.mark.slow
-def test_kills_with_the_streams_protocol(tmp_path: Path) -> None:
-    outcome = chaos(tmp_path, Options(seed=43, kills=4, protocol="streams"))
-    assert outcome.failures == ()
-    assert str(outcome.verdict) == "0 lost, 0 doubled, 0 out of order, state equal"
-
-
-@pytest.mark.broker
-@pytest.mark.slow
-@pytest.mark.parametrize(("fault", "said"), [("drop", "1 lost, 0 doubled"), ("double", "0 lost, 1 doubled")])
-def test_a_topology_that_drops_or_doubles_a_record_is_found_out(
-    tmp_path: Path, fault: str, said: str, monkeypatch: pytest.MonkeyPatch
+def test_a_doubled_record_and_a_fault_that_hits_nobody_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Host, "victim", lambda _host, _share: None)  # a fault that hits nobody is found too
+    """test_workloads has a run with a record that is dropped."""
+    monkeypatch.setattr(Host, "victim", lambda _host, _share: None)
     without = frozenset(Action) - {Action.KILL_WORKER}
-    options = Options(seed=1, each=True, without=without, fault=fault, patience_seconds=15.0)  # it is waited for
-    outcome = chaos(tmp_path, options)
+    outcome = chaos(tmp_path, Options(seed=1, each=True, without=without, fault=program.Fault.DOUBLE))
     assert not outcome.verdict.good
-    assert str(outcome.verdict).startswith(said)
+    assert str(outcome.verdict).startswith("0 lost, 1 doubled")
     assert "kill-worker was to happen, and nothing of it was seen" in outcome.failures
 
 

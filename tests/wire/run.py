@@ -150,12 +150,17 @@ class WirePlans:
                 self._say(f"    {rule}")
 
     def _recover(self, seconds: float) -> list[str]:
-        """Wait until all that is in the input now has come out; returns what is stuck."""
+        """Wait until all that is in the input now, one record at least, has come out; returns what is stuck."""
+        deadline = time.monotonic() + seconds
+        while not self._ledger.expected and time.monotonic() < deadline:  # the feeder may only just have started
+            self._read()
         for _ in range(3):
             self._read()
-        expected, deadline = dict(self._ledger.expected), time.monotonic() + seconds
+        expected = dict(self._ledger.expected)
         while self._missing(expected) and time.monotonic() < deadline and self._host.exit_code is None:
             self._read()
+        if not expected:
+            return [f"stuck: nothing has been written within {seconds:.0f} s"]
         missing = self._missing(expected)
         return [f"stuck: {missing} records have not come out within {seconds:.0f} s"] if missing else []
 

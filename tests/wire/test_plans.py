@@ -10,6 +10,7 @@ import pytest
 
 from penstock.testing.wire import Drop, Plan, Rule, WireProxy
 from tests.chaos.checker import EXACTLY_ONCE
+from tests.chaos.program import Fault
 
 from . import run
 
@@ -25,15 +26,12 @@ def test_nothing_is_lost_doubled_or_stuck_after_random_plans(tmp_path: Path, gua
     assert result.records > 500
 
 
-@pytest.mark.parametrize(("fault", "said"), [("drop", "1 lost, 0 doubled"), ("double", "0 lost, 1 doubled")])
-def test_an_application_that_drops_or_doubles_a_record_is_found_out(
-    tmp_path: Path, fault: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_application_that_drops_a_record_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("START_SECONDS", "STUCK_SECONDS"):
         monkeypatch.setattr(run, name, 15.0)  # a lost record is waited for
-    result = run.WirePlans(tmp_path, EXACTLY_ONCE, "classic", sys.stdout, fault).run([])
+    result = run.WirePlans(tmp_path, EXACTLY_ONCE, "classic", sys.stdout, Fault.DROP).run([])
     assert not result.good
-    assert str(result.verdict).startswith(said)
+    assert str(result.verdict).startswith("1 lost, 0 doubled")
 
 
 def test_an_application_that_is_stuck_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
