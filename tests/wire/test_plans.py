@@ -30,7 +30,7 @@ def test_an_application_that_drops_or_doubles_a_record_is_found_out(
     tmp_path: Path, fault: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("START_SECONDS", "STUCK_SECONDS"):
-        monkeypatch.setattr(run, name, 15.0)  # a lost record is waited for
+        monkeypatch.setattr(run, name, 30.0)  # a lost record is waited for
     result = run.WirePlans(tmp_path, EXACTLY_ONCE, "classic", sys.stdout, fault).run([])
     assert not result.good
     assert str(result.verdict).startswith(said)
