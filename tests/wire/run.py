@@ -61,17 +61,13 @@ class Result:
 
 
 class WirePlans:
-    """One run. directory: for logs, state and the broker; out: where a line for each plan is written.
+    """One run. directory: for logs, state and the broker; out: where a line for each plan is written."""
 
-    fault: see program.FAULT_VARIABLE.
-    """
-
-    def __init__(self, directory: Path, guarantee: str, protocol: str, out: TextIO, fault: str = "") -> None:
+    def __init__(self, directory: Path, guarantee: str, protocol: str, out: TextIO) -> None:
         self.result = Result()
         self._directory = directory
         self._guarantee = guarantee
         self._protocol = protocol
-        self._fault = fault
         self._out = out
         self._ledger = Ledger(guarantee, program.GROUPS)
 
@@ -95,7 +91,7 @@ class WirePlans:
         admin = AdminClient({"bootstrap.servers": self._address})
         for future in admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in TOPICS]).values():
             future.result(30.0)
-        self._host = Host("host", self._directory, self._config(), {program.FAULT_VARIABLE: self._fault})
+        self._host = Host("host", self._directory, self._config(), {program.FAULT_VARIABLE: ""})
         self._feeder = Feeder(self._address, program.NUMBERS, program.KEYS, seed=1)
         self._reader = TopicReader(self._address, TOPICS)
         self._host.start()
