@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.kernel.compression import CODECS
+
 from ..kafka_connections import CONNECTION_SETTINGS, connection_settings
 from ..network_settings import NETWORK_FIELDS, NetworkSettings, limit_ms
 from ..security_config import is_security_key
 
-#: What is compressed here. Of the others (snappy, zstd) librdkafka knows.
-COMPRESSION_TYPES = ("none", "gzip", "lz4")
+COMPRESSION_TYPES = tuple(CODECS)
 _KIB = 1024
 
 #: Fields of ProduceSettings by librdkafka's names (of aliases, the last one that is given wins, as there).
