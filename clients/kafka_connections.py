@@ -158,32 +158,30 @@ class KafkaConnections:
             node = random.choice(self._manager.cluster.bootstrap_brokers()).node_id
         return node
 
-    async def take_socket(self, node_id: int, api_key: int, version: int) -> socket.socket:
+    async def take_socket(self, node_id: int) -> tuple[socket.socket, dict[int, tuple[int, int]]]:
         """Return a new connection to a broker, authenticated, for requests that are made and read elsewhere.
 
-        api_key, version: of the request that it is for. Raises UnreachableError, kafka-python's
-        UnsupportedVersionError if the broker does not know that, or its authentication errors.
+        And the first and last versions of requests that the broker knows, by API key. Raises UnreachableError, or
+        kafka-python's authentication errors.
         """
 
-        async def take(opened: KafkaConnection) -> socket.socket:
+        async def take(opened: KafkaConnection) -> tuple[socket.socket, dict[int, tuple[int, int]]]:
             await opened.init_future
-            least, most = opened.broker_version_data.api_versions.get(api_key, (0, -1))
-            if not least <= version <= most:
-                raise kafka_errors.UnsupportedVersionError(f"the broker knows versions {least} to {most}")
+            versions = dict(opened.broker_version_data.api_versions)
             transport = opened.transport
             transport.pause_reading()
             self._net.cancel(transport._read_task)
             taken: socket.socket = transport._sock
             transport._sock = None
             opened.close()
-            return taken
+            return taken, versions
 
         broker = self._manager.cluster.broker_metadata(node_id)
         if broker is None:
             raise UnreachableError(f"broker {node_id} is not known any more")
         # Not the connection that questions go through: an answer on its way would come to whoever has the socket.
         named = SimpleNamespace(node_id=node_id, host=broker.host, port=broker.port)
-        return await self._use(self._connection_name(named, f"api-{api_key}"), take)
+        return await self._use(self._connection_name(named, "taken"), take)
 
     async def send(self, connection: str | int, request: Any, timeout_ms: float | None = None) -> Any:
         """Send a request and return the response; timeout None: the connection's own. Raises UnreachableError."""

@@ -8,16 +8,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-import kafka.errors as kafka_errors
-
 from penstock.topology.records import TopicPartition
 
 from ..kafka_connections import KafkaConnections
 
 T = TypeVar("T")
-
-#: The broker does not know Fetch requests of our version.
-TooOldError = kafka_errors.UnsupportedVersionError
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +33,22 @@ class ProducerId:
 
 @dataclass(frozen=True, slots=True)
 class Leaders:
-    """An answer about some topics. errors: code by topic, of those that the broker says nothing else about."""
+    """An answer about some topics. errors: code by topic, of those that the broker says nothing else about.
+
+    ids: by topic, if the broker knows any (KIP-516): a topic that is deleted and created again has another.
+    """
 
     by_partition: Mapping[TopicPartition, Leader]
     errors: Mapping[str, int] = field(default_factory=dict)
+    ids: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A new connection, authenticated. versions: the first and the last that the broker knows, by API key."""
+
+    socket: socket.socket
+    versions: Mapping[int, tuple[int, int]]
 
 
 class Brokers(Protocol):
@@ -57,8 +64,8 @@ class Brokers(Protocol):
     def producer_id(self, on_done: Callable[[], None]) -> Future[ProducerId]:
         """Ask for a new producer id; kafka-python's errors say why there is none."""
 
-    def open(self, node: int, api_key: int, version: int, on_done: Callable[[], None]) -> Future[socket.socket]:
-        """Connect to a broker, for such requests: the future has a socket, authenticated; errors as above."""
+    def open(self, node: int, on_done: Callable[[], None]) -> Future[Opened]:
+        """Connect to a broker; errors as above. Whoever asks owns the socket."""
 
     def close(self) -> None:
         """Ask nothing any more; futures that are not done are cancelled."""
@@ -98,7 +105,8 @@ class KafkaBrokers:
             for topic in response.topics
             for partition in topic.partitions
         }
-        return Leaders(by_partition, {t.name: t.error_code for t in response.topics if t.error_code})
+        ids = {t.name: t.topic_id.bytes for t in response.topics if t.topic_id and t.topic_id.int}
+        return Leaders(by_partition, {t.name: t.error_code for t in response.topics if t.error_code}, ids)
 
     def producer_id(self, on_done: Callable[[], None]) -> Future[ProducerId]:
         """See Brokers."""
@@ -107,9 +115,12 @@ class KafkaBrokers:
     async def _producer_id(self) -> ProducerId:
         return ProducerId(*await self._connections.producer_id())
 
-    def open(self, node: int, api_key: int, version: int, on_done: Callable[[], None]) -> Future[socket.socket]:
+    def open(self, node: int, on_done: Callable[[], None]) -> Future[Opened]:
         """See Brokers."""
-        return _told(self._connections.submit(self._connections.take_socket, node, api_key, version), on_done)
+        return _told(self._connections.submit(self._open, node), on_done)
+
+    async def _open(self, node: int) -> Opened:
+        return Opened(*await self._connections.take_socket(node))
 
     def close(self) -> None:
         """See Brokers."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import selectors
-import socket
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -11,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, Generic, Protocol, TypeVar
 
-from ..cluster.brokers import Brokers, TooOldError
+from ..cluster.brokers import Brokers, Opened
 from ..log_context import TRACE, PrefixedLogger
 from ..network_settings import NetworkSettings
 from ..state_machine import StateMachine
@@ -35,17 +34,17 @@ A = TypeVar("A", bound=Answer)
 
 @dataclass(frozen=True, slots=True)
 class Api(Generic[A]):
-    """A kind of request. since: the first Kafka that knows the version. verb: what a broker is, as in "read from".
+    """A kind of request. versions: the first and the last that we know. since: the first Kafka that knows one of them.
 
-    decode: makes an answer of its bytes, without the length; it raises ValueError for bytes that are none. in_flight:
-    how many requests a broker may have at a time.
+    verb: what a broker is, as in "read from". decode: makes an answer of its bytes, without the length, and the version
+    of the request; it raises ValueError for bytes that are none. in_flight: how many requests may be on their way.
     """
 
     key: int
-    version: int
+    versions: tuple[int, int]
     since: str
     verb: str
-    decode: Callable[[bytearray], A]
+    decode: Callable[[bytearray, int], A]
     in_flight: int = 1
 
 
@@ -54,6 +53,7 @@ class Pending:
     """A request on its way. asked: what whoever has sent it needs to make something of the answer."""
 
     correlation_id: int
+    version: int
     deadline_ms: int
     asked: Any
 
@@ -103,7 +103,7 @@ class BrokerLink(Generic[A]):
         self._selector = selector
         self._on_done = on_done
         self._states = StateMachine(_S.CLOSED, LINK_TRANSITIONS, log, level=TRACE)
-        self._opening: Future[socket.socket] | None = None
+        self._opening: Future[Opened] | None = None
         self._socket: BrokerSocket | None = None
         self._events = 0
         self._correlation_id = 0
@@ -112,6 +112,8 @@ class BrokerLink(Generic[A]):
         self._idle_since_ms = 0
         #: What was asked when the connection was lost, and is not answered any more; whoever reads this empties it.
         self.unanswered: list[Any] = []
+        #: The highest version of requests that both sides know, since there was a connection.
+        self.version = api.versions[0]
         #: Why the connection was lost or refused, None since there is one again.
         self.failure: str | None = None
 
@@ -128,7 +130,7 @@ class BrokerLink(Generic[A]):
             self._let_go()  # who is between us and the broker may have forgotten the connection, and tell nobody
         if self.state is _S.CLOSED:
             self._states.transition_to(_S.CONNECTING)
-            self._opening = self._brokers.open(self.node, self._api.key, self._api.version, self._on_done)
+            self._opening = self._brokers.open(self.node, self._on_done)
         return self.state is _S.IDLE or (self.state is _S.WAITING and len(self._pending) < self._api.in_flight)
 
     def next_at(self, now_ms: int) -> int | None:
@@ -137,16 +139,19 @@ class BrokerLink(Generic[A]):
             return self._pending[0].deadline_ms
         return self._not_before_ms if self._not_before_ms > now_ms else None
 
-    def send(self, request: Callable[[int], bytes], asked: Any, max_wait_ms: int, now_ms: int) -> None:
+    def send(
+        self, request: Callable[[int], bytes], asked: Any, max_wait_ms: int, now_ms: int, version: int | None = None
+    ) -> None:
         """Send the request that a correlation id makes. If the connection is lost, advance() says so.
 
         asked: comes back with the answer, or among what is unanswered. max_wait_ms: how long the broker may wait by
-        itself before it answers.
+        itself before it answers. version: of the request; None: the link's.
         """
         assert self._socket is not None
         self._correlation_id = (self._correlation_id + 1) % (1 << 31)
         deadline_ms = now_ms + max_wait_ms + self._settings.request_timeout_ms
-        self._pending.append(Pending(self._correlation_id, deadline_ms, asked))
+        version = self.version if version is None else version
+        self._pending.append(Pending(self._correlation_id, version, deadline_ms, asked))
         if self.state is _S.IDLE:
             self._states.transition_to(_S.WAITING)
         try:
@@ -187,18 +192,29 @@ class BrokerLink(Generic[A]):
             return
         error, opening = self._opening.exception(), self._opening
         self._opening = None
-        if isinstance(error, TooOldError):
-            self._states.transition_to(_S.CLOSED)
-            raise OldBrokerError(f"broker {self.node} is older than Kafka {self._api.since}: {error}") from error
         if error is not None:
             self._lose(error, now_ms)
             return
-        self._socket = BrokerSocket(opening.result(), self._settings.max_answer_bytes)
+        opened = opening.result()
+        self._agree(opened)
+        self._socket = BrokerSocket(opened.socket, self._settings.max_answer_bytes)
         self._events = selectors.EVENT_READ
         self._selector.register(self._socket, self._events)
         self._not_before_ms, self.failure = 0, None
         self._idle_since_ms = now_ms
         self._states.transition_to(_S.IDLE)
+
+    def _agree(self, opened: Opened) -> None:
+        """Choose the version of requests. Raises OldBrokerError if there is none."""
+        least, most = opened.versions.get(self._api.key, (0, -1))
+        self.version = min(most, self._api.versions[1])
+        if self.version < max(least, self._api.versions[0]):
+            opened.socket.close()
+            self._states.transition_to(_S.CLOSED)
+            raise OldBrokerError(
+                f"broker {self.node} is older than Kafka {self._api.since}: it cannot be {self._api.verb} by requests "
+                f"of version {self._api.versions[0]}, only by versions {least} to {most}"
+            )
 
     def _watch(self) -> None:
         """Have the selector wake up for room in the socket too while a request is not sent as a whole."""
@@ -220,7 +236,7 @@ class BrokerLink(Generic[A]):
                 elif now_ms >= first.deadline_ms:
                     raise TimeoutError(f"no answer within {self._settings.request_timeout_ms} ms")
                 return None
-            answer = self._api.decode(received)
+            answer = self._api.decode(received, first.version)
             if answer.correlation_id != first.correlation_id:
                 raise ConnectionError(f"answer {answer.correlation_id} to request {first.correlation_id}")
         except (OSError, ValueError) as error:
@@ -254,6 +270,6 @@ class BrokerLink(Generic[A]):
             self._opening = None
 
 
-def _close_opened(opening: Future[socket.socket]) -> None:
+def _close_opened(opening: Future[Opened]) -> None:
     if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()
+        opening.result().socket.close()

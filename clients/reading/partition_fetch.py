@@ -47,6 +47,8 @@ class PartitionFetch:
         self.origin = record_batches.origin_of(partition.topic, partition.partition)
         self.next_offset = offset
         self.last_epoch = -1  # of the last record that was fetched
+        self.topic_id: bytes | None = None  # of the topic that is read, from the first request on
+        self.doubted_at: int | None = None  # at which of LeaderTable.answers a broker did not know the topic
         self.high_watermark: int | None = None
         self.paused = False
         self.is_assigned = True

@@ -34,7 +34,7 @@ REQUESTS_IN_FLIGHT = 5
 BEHIND_WAIT_MS, AWAY_WAIT_MS = 1, 10
 #: The longest wait, in ms, for whatever comes.
 WAIT_MAX_MS = 10_000
-PRODUCE = Api(API_KEY, API_VERSION, "2.4", "written to", ProduceAnswer, REQUESTS_IN_FLIGHT)
+PRODUCE = Api(API_KEY, (API_VERSION, API_VERSION), "2.4", "written to", ProduceAnswer, REQUESTS_IN_FLIGHT)
 
 #: The batch is there, now or since it was sent before.
 _WRITTEN = (KafkaError.NO_ERROR, KafkaError.DUPLICATE_SEQUENCE_NUMBER)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from penstock.clients.cluster.brokers import Leader, Leaders, ProducerId
+from penstock.clients.cluster.brokers import Leader, Leaders, Opened, ProducerId
 from penstock.topology.records import TopicPartition
 
 RECEIVE_SECONDS = 5.0
@@ -15,13 +15,17 @@ _LENGTH_BYTES = 4
 
 
 class PlayedBrokers:
-    """The Brokers of a client under test. refused: why a node cannot be connected to. ids: the next producer ids."""
+    """The Brokers of a client under test. refused: why a node cannot be connected to. ids: the next producer ids.
+
+    versions: of requests that all brokers know, by API key.
+    """
 
     def __init__(self, leaders: Mapping[TopicPartition, Leader]) -> None:
         self.answer: Leaders | Exception = Leaders(leaders)
         self.asked: list[set[str]] = []
         self.refused: dict[int, Exception] = {}
         self.opened: list[int] = []
+        self.versions = {0: (0, 9), 1: (4, 12)}
         self.ids: list[ProducerId | Exception] = [ProducerId(7, 0)]
         self.ends: dict[int, socket.socket] = {}
         self.closed = False
@@ -36,7 +40,7 @@ class PlayedBrokers:
         on_done()
         return _done(self.ids.pop(0))
 
-    def open(self, node: int, api_key: int, version: int, on_done: Callable[[], None]) -> Future[socket.socket]:
+    def open(self, node: int, on_done: Callable[[], None]) -> Future[Opened]:
         self.opened.append(node)
         on_done()
         if node in self.refused:
@@ -46,7 +50,7 @@ class PlayedBrokers:
         if node in self.ends:
             self.ends[node].close()
         self.ends[node] = theirs
-        return _done(ours)
+        return _done(Opened(ours, self.versions))
 
     def close(self) -> None:
         self.closed = True

@@ -70,7 +70,7 @@ def test_what_is_asked_is_what_the_settings_say() -> None:
     fields = assigned(stage, {IN_0: 1 << 40}).fields
     stage.fetcher.close()
     assert (fields.min_bytes, fields.max_bytes, fields.isolation_level, fields.rack_id) == (7, 8, 1, "r1")
-    assert (fields.replica_id, fields.session_id, fields.session_epoch, fields.header.client_id) == (-1, 0, -1, "me")
+    assert (fields.replica_id, fields.session_id, fields.session_epoch, fields.header.client_id) == (-1, 0, 0, "me")
     assert [(p.partition_max_bytes, p.fetch_offset) for p in fields.topics[0].partitions] == [(9, 1 << 40)]
 
 
@@ -438,7 +438,7 @@ def test_an_io_thread_that_has_died_ends_it_all(stage: FetchStage) -> None:
 
 
 def test_a_fetcher_says_why_it_cannot_go_on(stage: FetchStage) -> None:
-    stage.brokers.refused[1] = kafka_errors.UnsupportedVersionError("Fetch up to 11")
+    stage.brokers.versions = {1: (4, 11)}
     stage.fetcher.assign({IN_0: 1})
     with pytest.raises(NotFetchableError, match="broker 1 is older than Kafka"):
         stage.run()

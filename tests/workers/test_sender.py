@@ -220,7 +220,7 @@ def test_partitions_that_are_added_are_known_when_the_leaders_are(stage: Produce
 
 
 def test_an_old_broker_is_librdkafkas(stage: ProduceStage) -> None:
-    stage.brokers.refused[1] = kafka_errors.UnsupportedVersionError("the broker knows versions 0 to 8")
+    stage.brokers.versions = {0: (0, 8)}
     stage.send(b"a")
     stage.run()
     with pytest.raises(NotProducibleError, match=r"broker 1 is older than Kafka 2\.4"):
