@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as Place
 
 from penstock import kernel
 from penstock.clients.clock import SystemClock
@@ -19,6 +20,7 @@ from penstock.topology.records import TopicPartition
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.client_supplier import KafkaClientSupplier
 from penstock.workers.partition_consumer import PartitionConsumer
+from tests import waiting
 
 pytestmark = [
     pytest.mark.broker,
@@ -60,7 +62,22 @@ def topic(request: pytest.FixtureRequest, bootstrap_servers: str, make_topic: Ca
             transactional.abort_transaction(DEADLINE_SECONDS)
         else:
             transactional.commit_transaction(DEADLINE_SECONDS)
+    waiting.eventually(lambda: stable_end(bootstrap_servers, name) == end(bootstrap_servers, name), "markers are there")
     return name
+
+
+def stable_end(bootstrap_servers: str, topic: str) -> list[int]:
+    """Return up to where all transactions have ended; commit_transaction returns before the markers are written."""
+    return end(bootstrap_servers, topic, "read_committed")
+
+
+def end(bootstrap_servers: str, topic: str, isolation: str = "read_uncommitted") -> list[int]:
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "ends", "isolation.level": isolation})
+    try:
+        places = [Place(topic, number) for number in range(PARTITIONS)]
+        return [consumer.get_watermark_offsets(place, DEADLINE_SECONDS)[1] for place in places]
+    finally:
+        consumer.close()
 
 
 def write(producer: Producer, topic: str, turn: int, count: int) -> None:
