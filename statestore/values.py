@@ -78,8 +78,9 @@ class Values:
         self.read_plain: Callable[[Any], Any] = same if self.exact else decode
         self.bytes_of: Callable[[Any], bytes | None] = encode if self.exact else same
         if serdes.private_value is not None:
-            functions = (inline(function).compiled or function for function in (encode, decode))
-            self.hold_plain, self.read_plain, self.bytes_of = serdes.private_value(*functions)
+            self.hold_plain, self.read_plain, self.bytes_of = serdes.private_value(
+                inline(encode).compiled or encode, inline(decode).compiled or decode
+            )
         held_plain = decode if self.exact else same
         self.encode: Encode = encode
         self.decode: Decode = decode

@@ -67,7 +67,7 @@ def create_task_assignor(config: Mapping[str, Any]) -> TaskAssignor:
 
 
 class StreamsPartitionAssignor:
-    """The assignor of one member. assign() runs on a thread of its own, only in the leader; all else in the stream thread.
+    """The assignor of one member. assign() runs in the leader only, on its own thread; all else in the stream thread.
 
     process_id: of the application instance, kept in its state directory. config: a StreamsConfig. latest_version: the
     highest encoding this member understands. rack: client.rack. facts: what SubscriptionInfo.facts is to be.
