@@ -30,10 +30,9 @@ from penstock.kernel.record_format cimport (
 )
 from penstock.kernel.sinks cimport PARTITIONER_DECIDES, RecordTaker, find_bytes
 
-import gzip
-
 from crc32c import crc32c
-from lz4.frame import compress as lz4_compress
+
+from penstock.kernel.compression import CODECS
 
 cdef enum:
     MAGIC = 2
@@ -44,20 +43,6 @@ cdef enum:
     NONE = -1  # the size of a key or value that is none
 
 NO_HEADERS = b"\0"
-
-
-def gzip_compress(data):
-    """Return data compressed as a broker or another client would: the same bytes each time."""
-    return gzip.compress(data, 6, mtime=0)
-
-
-def lz4_frame_compress(data):
-    """Return a frame as Java's reader takes it: blocks of 64 KiB that do not depend on each other."""
-    return lz4_compress(data, block_linked=False, store_size=False)
-
-
-#: A codec's number in a record batch, and what compresses, by compression.type.
-CODECS = {"none": (0, bytes), "gzip": (1, gzip_compress), "lz4": (3, lz4_frame_compress)}
 
 
 cdef inline uint8_t *put_varint(uint8_t *at, int64_t number) noexcept nogil:
@@ -202,8 +187,9 @@ cdef class ProducerBatch:
     def pack(self, str compression_type not None):
         """Compress the records; nothing is added from then on."""
         if self.packed is None:
-            self.codec, compress = CODECS[compression_type]
-            self.packed = compress(memoryview(<uint8_t[:self.used]>self.data) if self.used else b"")
+            codec = CODECS[compression_type]
+            self.codec = codec.number
+            self.packed = bytes(codec.compress(memoryview(<uint8_t[:self.used]>self.data) if self.used else b""))
             free(self.data)
             self.data, self.capacity = NULL, 0
 

@@ -292,20 +292,13 @@ class StreamThread:
     def poll_requests(self, poll_time_ms: int) -> Records:
         """Return the next batch by partition, waiting up to poll_time_ms for its first record."""
         self._last_poll_ms = self._time.now_ms
+        records: Records = {}
         try:
-            return self._consumer.poll(self._parts.poll_records, poll_time_ms / 1000)
+            records = self._consumer.poll(self._parts.poll_records, poll_time_ms / 1000)
         except InvalidOffsetError as error:
-            self.reset_invalid_offsets(error)
-            return {}
-
-    def reset_invalid_offsets(self, error: InvalidOffsetError) -> None:
-        """Go on where the sources' reset policies say; raises StreamsError if one says that it must not."""
-        try:
-            offsets = self._parts.offset_reset.offsets(error.partitions)
-        except StreamsError as refused:
-            raise refused from error
-        self._log.warning("%s; resetting", error)
-        self._consumer.seek(offsets)
+            self._parts.invalid_positions.add(error)
+        self._parts.invalid_positions.reset()
+        return records
 
     def add_records_to_tasks(self, records: Records) -> None:
         """Hand what was read to the tasks that read it."""

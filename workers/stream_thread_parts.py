@@ -20,6 +20,7 @@ from penstock.statestore.stores import OpenRows
 from penstock.statestore.thread_cache import ThreadCache
 from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.processor_topology import ProcessorTopology
+from penstock.topology.records import TaskId, TopicPartition
 from penstock.topology.streams_config import EXACTLY_ONCE_V2, StreamsConfig
 from penstock.topology.topology_facts import facts_of, pack_facts
 
@@ -34,6 +35,7 @@ from .control import ApplicationShutdownRequested, ThreadControl
 from .custom_metrics import CustomMetrics
 from .global_state import GlobalState, GlobalTask, NoGlobalState
 from .internal_topic_manager import InternalTopicManager
+from .invalid_positions import InvalidPositions
 from .loop_time import LoopTime
 from .membership.membership import GroupMembership
 from .membership.streams_group_member import StreamsGroupMember
@@ -113,7 +115,7 @@ class StreamThreadParts:
     consumer: PartitionConsumer
     producer: StreamsProducer
     changelog_reader: StoreChangelogReader
-    offset_reset: OffsetReset
+    invalid_positions: InvalidPositions
     task_manager: TaskManager
     group: StreamsGroup
     global_state: GlobalState
@@ -268,7 +270,7 @@ class _Assembly:
             consumer=consumer,
             producer=producer,
             changelog_reader=changelog_reader,
-            offset_reset=offset_reset,
+            invalid_positions=self._invalid_positions(consumer, offset_reset, timeouts, task_manager),
             task_manager=task_manager,
             group=self._group(membership, assignor, task_manager, changelog_reader),
             global_state=global_state,
@@ -286,6 +288,15 @@ class _Assembly:
             },
             log=self.log,
         )
+
+    def _invalid_positions(
+        self, consumer: PartitionConsumer, reset: OffsetReset, timeouts: TaskTimeouts, task_manager: TaskManager
+    ) -> InvalidPositions:
+        def task_of(partition: TopicPartition) -> TaskId | None:
+            task = task_manager.active.running_task_for(partition)
+            return None if task is None else task.task_id
+
+        return InvalidPositions(consumer, reset, timeouts, task_of, self.log)
 
     def _changelog_reader(
         self, consumer: PartitionConsumer, membership: GroupMembership, timeouts: TaskTimeouts

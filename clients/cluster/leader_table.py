@@ -6,28 +6,21 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 
-from confluent_kafka import KafkaError
-
 from penstock.topology.records import TopicPartition
 
+from ..errors import ErrorCode, Kind
 from ..network_settings import NetworkSettings
 from .brokers import Brokers, Leader, Leaders
 
 #: What brokers say of topics that may still come to be, or be known there soon.
-_NOT_YET = frozenset((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN))
-
-#: Errors of a partition after which its leader is looked up again, and asked the same.
-MOVED = frozenset(
-    (
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.REPLICA_NOT_AVAILABLE,
-        KafkaError.KAFKA_STORAGE_ERROR,
-        KafkaError.FENCED_LEADER_EPOCH,
-        KafkaError.UNKNOWN_LEADER_EPOCH,
-    )
+_NOT_YET = frozenset(
+    (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_SERVER_ERROR)
 )
+
+#: What brokers say of a topic or partition that they do not know, or no more: it may be another one by the same name.
+UNKNOWN_THERE = frozenset(code for code in ErrorCode if code.kind is Kind.MISSING and code.retriable)
+#: Errors of a partition after which its leader is looked up again, and asked the same.
+MOVED = UNKNOWN_THERE | {code for code in ErrorCode if code.kind is Kind.MOVED}
 
 
 class LeaderTable:
@@ -43,6 +36,7 @@ class LeaderTable:
         self._leaders: dict[TopicPartition, Leader] = {}
         self._counts: dict[str, int] = {}  # of partitions by topic
         self._errors: dict[str, int] = {}  # code by topic
+        self._ids: dict[str, bytes] = {}  # by topic
         self._unknown_since: dict[TopicPartition, int] = {}  # what does not exist, by what brokers said, in ms
         self._asked: Future[Leaders] | None = None
         self._topics: frozenset[str] = frozenset()  # of the last question
@@ -57,6 +51,10 @@ class LeaderTable:
         """Return a partition's leader, None if none is known."""
         leader = self._leaders.get(partition)
         return None if leader is None or leader.node < 0 else leader
+
+    def id_of(self, topic: str) -> bytes | None:
+        """Return a topic's id, None if none is known: of brokers before Kafka 2.8."""
+        return self._ids.get(topic)
 
     @property
     def partition_counts(self) -> Mapping[str, int]:
@@ -89,7 +87,7 @@ class LeaderTable:
             return code
         since = self._unknown_since.get(partition)
         if since is not None and now_ms - since >= self._settings.unknown_topic_ms:
-            return KafkaError.UNKNOWN_TOPIC_OR_PART
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return None
 
     def advance(self, partitions: Collection[TopicPartition], now_ms: int) -> bool:
@@ -119,12 +117,13 @@ class LeaderTable:
         self.answers += 1
         leaders = answer.result()
         self._leaders, self._errors = dict(leaders.by_partition), dict(leaders.errors)
+        self._ids = dict(leaders.ids)
         # A topic that was not asked for yet is neither among the leaders nor among the errors.
         self._counts = dict(Counter(partition.topic for partition in self._leaders))
         self._unknown_since = {
             partition: self._unknown_since.get(partition, now_ms)
             for partition in partitions
-            if self._errors.get(partition.topic) == KafkaError.UNKNOWN_TOPIC_OR_PART
+            if self._errors.get(partition.topic) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             or (partition.topic in self._counts and partition not in self._leaders)
         }
         return True

@@ -37,17 +37,17 @@ A = TypeVar("A", bound=Answer)
 
 @dataclass(frozen=True, slots=True)
 class Api(Generic[A]):
-    """A kind of request. since: the first Kafka that knows the version. verb: what a broker is, as in "read from".
+    """A kind of request. versions: the first and the last that we know. since: the first Kafka that knows one of them.
 
-    decode: makes an answer of its bytes, without the length; it raises ValueError for bytes that are none. in_flight:
-    how many requests a broker may have at a time.
+    verb: what a broker is, as in "read from". decode: makes an answer of its bytes, without the length, and the version
+    of the request; it raises ValueError for bytes that are none. in_flight: how many requests may be on their way.
     """
 
     key: int
-    version: int
+    versions: tuple[int, int]
     since: str
     verb: str
-    decode: Callable[[bytearray], A]
+    decode: Callable[[bytearray, int], A]
     in_flight: int = 1
 
 
@@ -56,6 +56,7 @@ class Pending:
     """A request on its way. asked: what whoever has sent it needs to make something of the answer."""
 
     correlation_id: int
+    version: int
     deadline_ms: int
     asked: Any
 
@@ -121,6 +122,8 @@ class BrokerLink(Generic[A]):
         self._idle_since_ms = 0
         #: What was asked when the connection was lost, and is not answered any more; whoever reads this empties it.
         self.unanswered: list[Any] = []
+        #: The highest version of requests that both sides know, since there was a connection.
+        self.version = api.versions[0]
         #: Why the connection was lost or refused, None since there is one again.
         self.failure: str | None = None
 
@@ -162,16 +165,19 @@ class BrokerLink(Generic[A]):
             return self._pending[0].deadline_ms
         return self._not_before_ms if self._not_before_ms > now_ms else None
 
-    def send(self, request: Callable[[int], bytes], asked: Any, max_wait_ms: int, now_ms: int) -> None:
+    def send(
+        self, request: Callable[[int], bytes], asked: Any, max_wait_ms: int, now_ms: int, version: int | None = None
+    ) -> None:
         """Send the request that a correlation id makes. If the connection is lost, advance() says so.
 
         asked: comes back with the answer, or among what is unanswered. max_wait_ms: how long the broker may wait by
-        itself before it answers.
+        itself before it answers. version: of the request; None: the link's.
         """
         assert self._socket is not None
         self._correlation_id = (self._correlation_id + 1) % (1 << 31)
         deadline_ms = now_ms + max_wait_ms + self._settings.request_timeout_ms
-        self._pending.append(Pending(self._correlation_id, deadline_ms, asked))
+        version = self.version if version is None else version
+        self._pending.append(Pending(self._correlation_id, version, deadline_ms, asked))
         if self.state is _S.IDLE:
             self._states.transition_to(_S.WAITING)
         try:
@@ -227,15 +233,16 @@ class BrokerLink(Generic[A]):
         self._states.transition_to(_S.IDLE)
 
     def _agree(self, opened: Opened) -> None:
-        """Raise OldBrokerError if the broker does not know our requests."""
+        """Choose the version of requests. Raises OldBrokerError if there is none."""
         least, most = opened.versions.get(self._api.key, (0, -1))
-        if not least <= self._api.version <= most:
+        self.version = min(most, self._api.versions[1])
+        if self.version < max(least, self._api.versions[0]):
             opened.socket.close()
             self._opened = None
             self._states.transition_to(_S.CLOSED)
             raise OldBrokerError(
                 f"broker {self.node} is older than Kafka {self._api.since}: it cannot be {self._api.verb} by requests "
-                f"of version {self._api.version}, only by versions {least} to {most}"
+                f"of version {self._api.versions[0]}, only by versions {least} to {most}"
             )
 
     def _watch(self) -> None:
@@ -258,7 +265,7 @@ class BrokerLink(Generic[A]):
                 elif now_ms >= first.deadline_ms:
                     raise TimeoutError(f"no answer within {self._settings.request_timeout_ms} ms")
                 return None
-            answer = self._api.decode(received)
+            answer = self._api.decode(received, first.version)
             if answer.correlation_id != first.correlation_id:
                 raise ConnectionError(f"answer {answer.correlation_id} to request {first.correlation_id}")
         except (OSError, ValueError) as error:

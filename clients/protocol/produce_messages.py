@@ -59,9 +59,9 @@ class PartitionResponse:
 
 
 class ProduceAnswer:
-    """An answer. data: its bytes, without the length. Raises ValueError if they are none."""
+    """An answer. data: its bytes, without the length. Raises ValueError if they are none. There is one version."""
 
-    def __init__(self, data: bytes | bytearray) -> None:
+    def __init__(self, data: bytes | bytearray, _version: int = API_VERSION) -> None:
         reader = CompactReader(data)
         self.correlation_id = reader.number(4)
         reader.tags()

@@ -10,7 +10,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
+from uuid import UUID
 
 from confluent_kafka import KafkaError
 
@@ -20,12 +21,14 @@ from penstock.topology.records import TopicPartition
 
 from ..clock import Clock
 from ..cluster.brokers import Brokers, KafkaBrokers, Leader
-from ..cluster.leader_table import MOVED
+from ..cluster.leader_table import MOVED, UNKNOWN_THERE
 from ..cluster.network_client import NetworkClient
 from ..connection.broker_link import Api, BrokerLink, LinkState, OldBrokerError
+from ..errors import ErrorCode
 from ..log_context import PrefixedLogger
-from ..protocol.fetch_request import API_KEY, API_VERSION, PartitionRequest, fetch_request
+from ..protocol.fetch_request import API_KEY, API_VERSIONS, NAMES_VERSION, Part, PartitionRequest, fetch_request
 from ..served_clock import ServedClock
+from .fetch_session import Asked, FetchSession, PartitionAsked
 from .fetch_settings import FetchSettings
 from .partition_fetch import Buffered, FetchBuffer, PartitionEvent, PartitionFetch
 from .record_source import NotFetchableError, Records
@@ -37,24 +40,16 @@ SMALL_PART = 16
 #: How long read_ahead() goes on at most, in ms.
 READ_AHEAD_MS = 10_000
 
-#: Errors after which the same is asked again.
-_AGAIN = frozenset((KafkaError.UNKNOWN, KafkaError.OFFSET_NOT_AVAILABLE, KafkaError.REQUEST_TIMED_OUT))
-
-
-class PartitionAsked(NamedTuple):
-    """What a request has asked of a partition. at_replica: of a broker that does not lead it (KIP-392)."""
-
-    fetch: PartitionFetch
-    offset: int
-    at_replica: bool
-
-    @property
-    def is_stale(self) -> bool:
-        """Whether its answer is of no use any more: another broker, asked since its leader moved, was faster."""
-        return self.fetch.has_failed or not self.fetch.is_assigned or self.offset != self.fetch.next_offset
-
-
-Asked = Mapping[TopicPartition, PartitionAsked]
+#: Errors of a whole answer: the broker does not remember what it was asked before as we do.
+_SESSION_ERRORS = frozenset(
+    (
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    )
+)
+#: Errors after which the same broker is asked again.
+_AGAIN = frozenset((ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT))
 
 
 class Fetcher:
@@ -65,9 +60,10 @@ class Fetcher:
         self._settings = settings
         self._clock = ServedClock(clock, self._note_pause)
         self._log = log
-        api = Api(API_KEY, API_VERSION, "2.7", "read from", record_batches.FetchAnswer)
+        api = Api(API_KEY, API_VERSIONS, "2.7", "read from", record_batches.FetchAnswer)
         self._network = NetworkClient(brokers, settings, api, self._note, log)
         self._leaders = self._network.leaders
+        self._sessions: defaultdict[int, FetchSession] = defaultdict(FetchSession)  # by broker
         self._fetches: dict[TopicPartition, PartitionFetch] = {}
         self._buffer = FetchBuffer()
         self._events: list[PartitionEvent] = []  # of the client
@@ -169,10 +165,13 @@ class Fetcher:
         except OldBrokerError as error:
             raise NotFetchableError(str(error)) from error
         for each in over:
-            if each.answer is not None:
+            if each.answer is None:
+                self._sessions[each.node].lost()
+            else:
                 self._take_answer(each.node, each.asked, each.answer, now)
         if network.has_changed:
             network.has_changed = False
+            self._settle_doubts(now)
             self._give_up_unreadable(now)
             self._leave_lost_replicas()
             self._ask_at = 0
@@ -192,6 +191,19 @@ class Fetcher:
             code = None if fetch.has_failed else self._leaders.error_of(fetch.partition, now)
             if code is not None:
                 self._fail(fetch, KafkaError(code))
+
+    def _settle_doubts(self, now: int) -> None:
+        """Find out, by answers since then, whether topics that a broker did not know are others of the same name."""
+        for fetch in self._fetches.values():
+            if fetch.doubted_at is None or fetch.doubted_at >= self._leaders.answers or fetch.has_failed:
+                continue
+            if self._leaders.of(fetch.partition) is None:
+                self._leaders.refresh(now)
+                continue
+            fetch.doubted_at = None
+            topic_id = self._leaders.id_of(fetch.partition.topic)
+            if fetch.topic_id is not None and topic_id is not None and topic_id != fetch.topic_id:
+                self._fail(fetch, _recreated(fetch, topic_id))
 
     def _fail(self, fetch: PartitionFetch, error: KafkaError) -> None:
         """Ask for a partition no more until it is assigned anew, and say why, behind what was fetched of it before."""
@@ -218,7 +230,7 @@ class Fetcher:
         """Return the partitions that may be read now, by the broker to ask."""
         found = defaultdict(list)
         for fetch in self._fetches.values():
-            if not (fetch.has_failed or fetch.paused) and now >= fetch.retry_at_ms:
+            if not (fetch.has_failed or fetch.paused) and now >= fetch.retry_at_ms and fetch.doubted_at is None:
                 node = self._node_of(fetch, now)
                 if node is not None:
                     found[node].append(fetch)
@@ -235,31 +247,43 @@ class Fetcher:
 
     def _send(self, link: BrokerLink[Any], wanted: list[PartitionFetch], now: int, waits: bool) -> None:
         """Ask for partitions. waits: there is none beside them whose records may soon be wanted."""
-        topics: list[tuple[str, list[PartitionRequest]]] = []  # in this order, in which brokers fill an answer
         for fetch in wanted:
-            leader = self._leaders.of(fetch.partition)
-            epoch = -1 if leader is None else leader.epoch
-            if not topics or topics[-1][0] != fetch.partition.topic:
-                topics.append((fetch.partition.topic, []))
-            topics[-1][1].append(
-                PartitionRequest(fetch.partition.partition, fetch.next_offset, epoch, fetch.last_epoch)
-            )
-        max_wait = (
-            self._settings.max_wait_ms if waits else min(self._settings.queue_backoff_ms, self._settings.max_wait_ms)
+            fetch.topic_id = fetch.topic_id or self._leaders.id_of(fetch.partition.topic)
+        by_id = link.version > NAMES_VERSION and all(fetch.topic_id for fetch in wanted)
+        version = link.version if by_id else NAMES_VERSION
+        asked: Asked = dict(self._asked(fetch, by_id) for fetch in wanted)
+        session = self._sessions[link.node].next(asked, by_id)
+        max_wait = self._settings.max_wait_ms
+        if not waits:
+            max_wait = min(self._settings.queue_backoff_ms, max_wait)
+        link.send(
+            lambda number: fetch_request(self._settings, version, number, max_wait, session),
+            asked,
+            max_wait,
+            now,
+            version,
         )
-        asked: Asked = {
-            fetch.partition: PartitionAsked(fetch, fetch.next_offset, fetch.replica is not None) for fetch in wanted
-        }
-        link.send(lambda number: fetch_request(self._settings, number, max_wait, topics), asked, max_wait, now)
+
+    def _asked(self, fetch: PartitionFetch, by_id: bool) -> tuple[Part, PartitionAsked]:
+        leader = self._leaders.of(fetch.partition)
+        epoch = -1 if leader is None else leader.epoch
+        request = PartitionRequest(fetch.next_offset, epoch, fetch.last_epoch)
+        topic = fetch.topic_id if by_id and fetch.topic_id is not None else fetch.partition.topic
+        return (topic, fetch.partition.partition), PartitionAsked(fetch, request, fetch.replica is not None)
 
     # Answers
 
     def _take_answer(self, node: int, asked: Asked, answer: record_batches.FetchAnswer, now: int) -> None:
+        session = self._sessions[node]
         if answer.error:
+            if session.lost() and answer.error in _SESSION_ERRORS:
+                return  # the next request, which names all, is sent at once
             for each in asked.values():
                 self._retry(each.fetch, answer.error, now)
+            return
+        session.took(answer.session_id)
         for found in answer.partitions:
-            of = asked.get(TopicPartition(found.topic, found.partition))
+            of = asked.get((found.topic, found.partition))
             if of is None or of.is_stale:
                 continue
             if found.error:
@@ -314,15 +338,17 @@ class Fetcher:
         if found.diverging_offset >= fetch.next_offset:  # it has none of its records any more: a compacted topic
             fetch.last_epoch = -1
         elif of.at_replica:  # which may be behind: only the leader knows
-            self._retry(fetch, KafkaError.OFFSET_OUT_OF_RANGE, now)
+            self._retry(fetch, ErrorCode.OFFSET_OUT_OF_RANGE, now)
         else:
             self._fail(fetch, _truncated(fetch, found))
 
     def _take_error(self, node: int, of: PartitionAsked, found: record_batches.PartitionAnswer, now: int) -> None:
         fetch = of.fetch
-        if found.error == KafkaError.OFFSET_OUT_OF_RANGE and not of.at_replica:
+        if found.error == ErrorCode.OFFSET_OUT_OF_RANGE and not of.at_replica:
             self._fail(fetch, KafkaError(found.error, f"offset {fetch.next_offset} is not on broker {node}"))
         elif found.error in MOVED or found.error in _AGAIN or of.at_replica:
+            if found.error in UNKNOWN_THERE:
+                fetch.doubted_at = self._leaders.answers
             if found.leader >= 0:
                 self._leaders.learn(fetch.partition, Leader(found.leader, found.leader_epoch))
             self._retry(fetch, found.error, now)
@@ -330,7 +356,7 @@ class Fetcher:
             self._fail(fetch, KafkaError(found.error))
 
     def _retry(self, fetch: PartitionFetch, code: int, now: int) -> None:
-        self._log.debug("Fetching %s again after %s", fetch.partition, KafkaError(code).name())
+        self._log.debug("Fetching %s again after %s", fetch.partition, ErrorCode(code).name)
         fetch.replica = None
         fetch.retry_at_ms = now + self._settings.retry_backoff_ms
         if code not in _AGAIN:
@@ -355,4 +381,13 @@ def _truncated(fetch: PartitionFetch, found: record_batches.PartitionAnswer) -> 
         KafkaError.OFFSET_OUT_OF_RANGE,
         f"the log was truncated to {found.diverging_offset}, records up to {fetch.next_offset} had been read "
         f"(an unclean election of its leader, number {fetch.last_epoch + 1} or later)",
+    )
+
+
+def _recreated(fetch: PartitionFetch, topic_id: bytes) -> KafkaError:
+    """Return what it means that a topic has another id now: what was read is not in it, whatever its offsets are."""
+    before, now = (UUID(bytes=found) for found in (fetch.topic_id or b"", topic_id))
+    return KafkaError(
+        KafkaError.OFFSET_OUT_OF_RANGE,
+        f"the topic {fetch.partition.topic} was deleted and created again, its id is {now}, no more {before}",
     )

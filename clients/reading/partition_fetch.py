@@ -68,6 +68,8 @@ class PartitionFetch:
         self.next_offset = offset
         self.last_epoch = -1  # of the last record that was fetched
         self.epochs = LeaderEpochs()
+        self.topic_id: bytes | None = None  # of the topic that is read, from the first request on
+        self.doubted_at: int | None = None  # at which of LeaderTable.answers a broker did not know the topic
         self.high_watermark: int | None = None
         self.paused = False
         self.is_assigned = True

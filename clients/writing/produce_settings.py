@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from penstock.kernel.compression import CODECS
+
 from ..connection.security import is_security_key
 from ..network_settings import NETWORK_FIELDS, NetworkSettings, limit_ms, network_fields
 
-#: What is compressed here. Of the others (snappy, zstd) librdkafka knows.
-COMPRESSION_TYPES = ("none", "gzip", "lz4")
+COMPRESSION_TYPES = tuple(CODECS)
 _KIB = 1024
 
 #: Fields of ProduceSettings by librdkafka's names (of aliases, the last one that is given wins, as there).

@@ -37,7 +37,7 @@ CONCURRENT_BACKOFF_MS = 20
 BEHIND_WAIT_MS, AWAY_WAIT_MS = 1, 10
 #: The longest wait, in ms, for whatever comes.
 WAIT_MAX_MS = 10_000
-PRODUCE = Api(API_KEY, API_VERSION, "2.4", "written to", ProduceAnswer, REQUESTS_IN_FLIGHT)
+PRODUCE = Api(API_KEY, (API_VERSION, API_VERSION), "2.4", "written to", ProduceAnswer, REQUESTS_IN_FLIGHT)
 
 #: The batch is there, now or since it was sent before.
 _WRITTEN = (KafkaError.NO_ERROR, KafkaError.DUPLICATE_SEQUENCE_NUMBER)
@@ -185,7 +185,7 @@ class Sender:
                 self._queues[queue.partition] = self._queues.pop(queue.partition)  # others have their turn first
             version = identity.produce_version
             request = partial(produce_request, self._settings, version, identity.transactional_id, batches)
-            link.send(request, sent, 0, now)
+            link.send(request, sent, 0, now, version)
         return bool(queues)
 
     # Answers

@@ -33,6 +33,8 @@ DEADLINE_SECONDS = 30.0
 SESSION_MS, SESSIONS = 1_500, 3
 _MODULE = "org.apache.kafka.common.security"
 LOG = PrefixedLogger("penstock.test", "")
+#: Of Metadata requests.
+VERSION = 12
 
 Ask = Callable[..., Any]
 
@@ -252,8 +254,8 @@ class Brokers:
 
     throttle_ms = 0
 
-    def __init__(self, data: bytearray) -> None:
-        self.correlation_id, self.body = METADATA.decode_response(data, 12)
+    def __init__(self, data: bytearray, version: int) -> None:
+        self.correlation_id, self.body = METADATA.decode_response(data, version)
 
 
 @pytest.mark.slow
@@ -274,7 +276,7 @@ def test_a_session_is_renewed_in_place_where_a_stream_thread_reads(
     client: NetworkClient[Brokers] = NetworkClient(
         brokers := KafkaBrokers(settings),
         settings,
-        Api(METADATA.key, 12, "2.8", "asked", Brokers),
+        Api(METADATA.key, (VERSION, VERSION), "2.8", "asked", Brokers),
         lambda *failure: failures.append(failure),
         LOG,
     )
@@ -287,7 +289,7 @@ def test_a_session_is_renewed_in_place_where_a_stream_thread_reads(
             answers += sum(over.answer is not None for over in client.advance((), now_ms))
             link = client.link(1)
             if link.is_ready(now_ms):
-                link.send(lambda number: METADATA(topics=[]).encode(12, number, "test"), None, 0, now_ms)
+                link.send(lambda number: METADATA(topics=[]).encode(VERSION, number, "test"), None, 0, now_ms)
             client.wait(now_ms, now_ms + 50)
         assert answers > 10
         assert len(opened) == before + 1

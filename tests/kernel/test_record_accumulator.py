@@ -64,13 +64,14 @@ def decoded(data: bytes) -> list[Record]:
     return [(r.key, r.value, r.timestamp, [(name, value) for name, value in r.headers]) for r in batch]
 
 
-@given(records=RECORDS, codec=st.sampled_from(["none", "gzip", "lz4"]))
+@given(records=RECORDS, codec=st.sampled_from(["none", "gzip", "lz4", "snappy", "zstd"]))
 def test_what_goes_in_comes_out(records: list[Record], codec: str) -> None:
     accumulated = Accumulated(batch_bytes=700)
     for key, value, timestamp, headers in records:
         assert accumulated.offer(key, value, timestamp, headers, to=1)
     batches = [sealed(batch, codec) for _, batch in accumulated.close_all()]
-    assert [record for data in batches for record in decoded(data)] == records
+    if codec not in ("snappy", "zstd"):  # for which kafka-python has no library here
+        assert [record for data in batches for record in decoded(data)] == records
     origin = kernel.record_batches.origin_of(TOPIC, 1)
     log = b"".join(batches)
     found: list[Any] = []

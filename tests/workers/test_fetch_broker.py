@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as Place
 
 from penstock import kernel
 from penstock.clients.clock import SystemClock
@@ -17,6 +18,7 @@ from penstock.topology.records import TopicPartition
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.client_supplier import KafkaClientSupplier
 from penstock.workers.partition_consumer import PartitionConsumer
+from tests import waiting
 
 pytestmark = [
     pytest.mark.broker,
@@ -32,11 +34,20 @@ def config(bootstrap_servers: str, unique_name: Callable[[str], str]) -> dict[st
     return {"application.id": unique_name("app"), "bootstrap.servers": bootstrap_servers}
 
 
-@pytest.fixture(params=["none", "gzip", "lz4", "snappy", "zstd"])
+CODECS = ["none", "gzip", "lz4", "snappy", "zstd"]
+
+
+@pytest.fixture(params=[*((codec, "producer") for codec in CODECS), *((codec, codec) for codec in CODECS[1:])])
 def topic(request: pytest.FixtureRequest, bootstrap_servers: str, make_topic: Callable[..., str]) -> str:
-    """Records of all kinds, outside of transactions and in those that were committed and aborted."""
-    name = make_topic("in", PARTITIONS)
-    settings: dict[str, Any] = {"bootstrap.servers": bootstrap_servers, "compression.type": request.param}
+    """Records of all kinds, outside of transactions and in those that were committed and aborted.
+
+    Compressed by librdkafka, or by the broker, which is Java.
+    """
+    codec, by_broker = request.param
+    name = make_topic("in", PARTITIONS, {"compression.type": by_broker})
+    settings: dict[str, Any] = {"bootstrap.servers": bootstrap_servers}
+    if by_broker == "producer":
+        settings["compression.type"] = codec
     plain = Producer({**settings, "linger.ms": 20})
     transactional = Producer({**settings, "transactional.id": name, "linger.ms": 0})
     transactional.init_transactions(DEADLINE_SECONDS)
@@ -49,7 +60,22 @@ def topic(request: pytest.FixtureRequest, bootstrap_servers: str, make_topic: Ca
             transactional.abort_transaction(DEADLINE_SECONDS)
         else:
             transactional.commit_transaction(DEADLINE_SECONDS)
+    waiting.eventually(lambda: stable_end(bootstrap_servers, name) == end(bootstrap_servers, name), "markers are there")
     return name
+
+
+def stable_end(bootstrap_servers: str, topic: str) -> list[int]:
+    """Return up to where all transactions have ended; commit_transaction returns before the markers are written."""
+    return end(bootstrap_servers, topic, "read_committed")
+
+
+def end(bootstrap_servers: str, topic: str, isolation: str = "read_uncommitted") -> list[int]:
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "ends", "isolation.level": isolation})
+    try:
+        places = [Place(topic, number) for number in range(PARTITIONS)]
+        return [consumer.get_watermark_offsets(place, DEADLINE_SECONDS)[1] for place in places]
+    finally:
+        consumer.close()
 
 
 def write(producer: Producer, topic: str, turn: int, count: int) -> None:
@@ -86,6 +112,7 @@ def read(config: dict[str, Any], topic: str, fetcher: str) -> tuple[list[Any], d
             for run in consumer.poll(37, 0.1).values():
                 found += map(fields, run)
         ends = {p: (consumer.position(p), consumer.end(p)) for p in partitions}
+        assert isinstance(consumer._source, Fetcher) == (fetcher == "auto"), "it has left its own path"
     finally:
         consumer.close()
     for partition in partitions:

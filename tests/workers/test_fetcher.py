@@ -70,7 +70,7 @@ def test_what_is_asked_is_what_the_settings_say() -> None:
     fields = assigned(stage, {IN_0: 1 << 40}).fields
     stage.fetcher.close()
     assert (fields.min_bytes, fields.max_bytes, fields.isolation_level, fields.rack_id) == (7, 8, 1, "r1")
-    assert (fields.replica_id, fields.session_id, fields.session_epoch, fields.header.client_id) == (-1, 0, -1, "me")
+    assert (fields.replica_id, fields.session_id, fields.session_epoch, fields.header.client_id) == (-1, 0, 0, "me")
     assert [(p.partition_max_bytes, p.fetch_offset) for p in fields.topics[0].partitions] == [(9, 1 << 40)]
 
 

@@ -14,9 +14,10 @@ from penstock.clients.cluster.brokers import Leaders
 from penstock.topology.errors import MissingSourceTopicError, StreamsError
 from penstock.topology.records import TopicPartition
 from penstock.workers.partition_consumer import InvalidOffsetError, PartitionConsumer
-from tests.record_bytes import SNAPPY, Given, GivenAnswer, GivenBatch, encoded_log
+from tests.record_bytes import Given, GivenAnswer, GivenBatch, encoded_log
 
 pytestmark = pytest.mark.skipif(kernel.record_batches is None, reason="the compiled kernel is not built here")
+UNKNOWN_CODEC = 5
 
 
 @pytest.fixture
@@ -97,7 +98,7 @@ def test_librdkafka_goes_on_where_the_fetcher_cannot(
     consumer.pause([IN_1])
     polled(consumer)
     if reason != "an old broker":
-        last = bytearray(encoded_log([GivenBatch([Given()], more_attributes=SNAPPY)], 2))
+        last = bytearray(encoded_log([GivenBatch([Given()], more_attributes=UNKNOWN_CODEC)], 2))
         if reason == "an old format":
             last[16] = 1
         answer = GivenAnswer(0, high_watermark=9, records=log_of(1, 1) + bytes(last))
