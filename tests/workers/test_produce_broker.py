@@ -232,7 +232,7 @@ def test_partitions_that_are_added_are_written_to(
 def test_librdkafka_writes_where_a_broker_is_too_old(
     opened: Open, make_topic: Any, bootstrap_servers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sender, "PRODUCE", replace(sender.PRODUCE, version=99))
+    monkeypatch.setattr(sender, "PRODUCE", replace(sender.PRODUCE, versions=(99, 99)))
     topic = make_topic("out", 1)
     producer = opened()
     send = make_send(producer)
