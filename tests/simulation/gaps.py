@@ -21,7 +21,6 @@ GAPS: dict[str, tuple[str, ...]] = {
     "the loop of StreamThread.run is Process._live here": ("stream_thread.StreamThread.run: ",),
     "input topics lose no records": (
         "stream_thread.StreamThread.poll_requests: except InvalidOffsetError",
-        "stream_thread.StreamThread.reset_invalid_offsets: ",
         "global_state.GlobalState._poll: except InvalidOffsetError",
     ),
     "no topic is missing, and all processes have the same version": (
