@@ -76,7 +76,11 @@ def test_a_checkpoint_whose_state_could_not_be_handed_over_is_refused_at_once(
 
 
 @pytest.mark.parametrize(("command", "options"), [("run", ("--engine", "spark")), ("handover", ("--to", "local"))])
-@pytest.mark.parametrize("program", ["spark-submit", "SparkSubmit"])  # the shell script, and the Java that it becomes
+@pytest.mark.parametrize(
+    # The shell script, which is there for some milliseconds, and the Java that it becomes.
+    "program",
+    [pytest.param("spark-submit", marks=pytest.mark.long), "SparkSubmit"],
+)
 def test_ctrl_c_while_java_starts_leaves_no_process(
     application: Application, command: str, options: tuple[str, ...], program: str
 ) -> None:
