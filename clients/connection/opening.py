@@ -13,14 +13,12 @@ from typing import Any
 
 from ..errors import BrokerError, ErrorCode, UnreachableError, raise_for_code
 from ..network_settings import NetworkSettings
-from ..protocol.messages import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from ..protocol.messages import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, api_versions
 from ..protocol.schema import Api, Request
 from .broker_socket import BrokerSocket
 from .sasl import Exchange
 from .waiting import in_thread, wait_for_socket
 
-#: What a client says of itself (KIP-511).
-_SOFTWARE = {"client_software_name": "penstock", "client_software_version": "0.1.0"}
 _END = object()
 #: When a session is renewed, as parts of how long it lasts: not all connections at once (Kafka: 85 to 95 %).
 RENEWAL = 0.85, 0.95
@@ -168,7 +166,7 @@ class _Conversation:
 async def _with_versions(conversation: _Conversation, opened: Opened) -> Opened:
     version = API_VERSIONS.highest
     while True:
-        data = await conversation.exchange(API_VERSIONS(**(_SOFTWARE if version >= 3 else {})), version)
+        data = await conversation.exchange(api_versions(), version)
         if int.from_bytes(data[4:6], "big", signed=True) == ErrorCode.UNSUPPORTED_VERSION and version:
             _, answer = API_VERSIONS.decode_response(data, 0)  # which says what the broker knows instead (KIP-511)
             known = {each.api_key: each.max_version for each in answer.api_keys}

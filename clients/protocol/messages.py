@@ -6,7 +6,7 @@ a client has a use for. Produce and Fetch, which are hot, are written by hand be
 
 from __future__ import annotations
 
-from .schema import Api, structure
+from .schema import Api, Request, structure
 
 API_VERSIONS = Api(
     "ApiVersions", 18, 0, 4, 3,
@@ -33,6 +33,12 @@ finalized_features: [] 3+ tag 2
 zk_migration_ready: bool 3+ tag 3
 """,
 )  # fmt: skip
+
+
+def api_versions() -> Request:
+    """Ask a broker which versions it speaks, and say who asks (KIP-511)."""
+    return API_VERSIONS(client_software_name="penstock", client_software_version="0.1.0")
+
 
 SASL_HANDSHAKE = Api(
     "SaslHandshake", 17, 1, 1, 99,
@@ -313,29 +319,6 @@ topics: []
     timestamp: int64 = -1
     offset: int64 = -1
     leader_epoch: int32 = -1
-""",
-)  # fmt: skip
-
-OFFSET_FOR_LEADER_EPOCH = Api(
-    "OffsetForLeaderEpoch", 23, 3, 4, 4,
-    """
-replica_id: int32 = -1
-topics: []
-  topic: string
-  partitions: []
-    partition: int32
-    current_leader_epoch: int32 = -1
-    leader_epoch: int32
-""",
-    """
-throttle_time_ms: int32
-topics: []
-  topic: string
-  partitions: []
-    error_code: int16
-    partition: int32
-    leader_epoch: int32 = -1
-    end_offset: int64 = -1
 """,
 )  # fmt: skip
 

@@ -12,7 +12,6 @@ from ..cluster.brokers import ProducerId
 from ..protocol.messages import (
     ADD_OFFSETS_TO_TXN,
     ADD_PARTITIONS_TO_TXN,
-    API_VERSIONS,
     END_TXN,
     INIT_PRODUCER_ID,
     TXN_OFFSET_COMMIT,
@@ -47,11 +46,6 @@ class CommittedOffset(NamedTuple):
     offset: int
     metadata: str
     leader_epoch: int
-
-
-def feature_levels() -> Request:
-    """Ask for the cluster's finalized features: see transaction_level."""
-    return API_VERSIONS(client_software_name="penstock", client_software_version="1")
 
 
 def transaction_level(answer: Any) -> int:

@@ -23,6 +23,7 @@ from ..cluster.brokers import ProducerId
 from ..cluster.coordinators import CoordinatorKind, Coordinators
 from ..errors import BrokerError, ErrorCode, RetriableError
 from ..log_context import PrefixedLogger
+from ..protocol.messages import api_versions
 from ..protocol.produce_messages import API_VERSION, NEW_TRANSACTIONS_VERSION
 from ..state_machine import StateMachine
 from . import transaction_requests as requests
@@ -301,7 +302,7 @@ class TransactionManager:
             if question is not None:
                 return question
         if state in (_S.INITIALIZING, _S.IN_TRANSACTION) and self._level_is_due:
-            return ask(requests.feature_levels(), code_of, self._take_level)
+            return ask(api_versions(), code_of, self._take_level)
         return None
 
     def _take_level(self, answer: Any) -> None:
