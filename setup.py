@@ -10,10 +10,7 @@ except ImportError:
     extensions = []
 else:
     # The same are kernel.MODULES.
-    MODULES = (
-        *("codecs", "buffers", "cells", "rows", "messages", "record_batches", "fetch"),
-        *("sinks", "produce", "record_accumulator"),
-    )
+    MODULES = ("codecs", "buffers", "cells", "rows", "messages", "record_batches", "sinks", "record_accumulator")
     extensions = cythonize(
         [
             Extension(

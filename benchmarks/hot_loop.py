@@ -43,13 +43,13 @@ FROM, TO = 0.2, 0.95
 STAGES = (
     ("RocksDB", ("rocksdb_store.py",)),
     ("send: compress, requests, answers", ("kafka_producer.py", "sender.py")),
-    ("produce", ("record_collector.py", "streams_producer.py")),
+    ("produce", ("record_sends.py", "record_collector.py", "streams_producer.py")),
     ("evict", ("NamedCache.evict", "NamedCache.grown")),
     ("flush: order of the changes", ("NamedCache.take_dirty",)),
     ("flush: changelog, encode", ("._write_entries",)),
     ("flush: downstream", ("<penstock flush", "._send_downstream")),
     ("loop: decode, operators, cache", ("<penstock", ".process_batch")),
-    ("poll: consume", ("PartitionConsumer._consume",)),
+    ("poll: consume", ("LibrdkafkaReader._consume", "Fetcher.fetch")),
     ("poll: by partition", ("PartitionConsumer.poll", "by_partition")),
     ("commit", ("committer.py",)),
 )

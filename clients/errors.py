@@ -1,6 +1,7 @@
 """Kafka's error codes: one table says what each means to a client (Kafka: Errors.java).
 
-``ErrorCode`` is the table, ``BrokerError`` the exception of a code that a broker has answered with.
+``ErrorCode`` is the table, ``BrokerError`` the exception of a code that a broker has answered with. All that a client
+reports is a ``ClientError``, whose kind says what to do about it.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ class Kind(Enum):
     """What a client does about an error.
 
     MOVED: ask who leads the partition or coordinates the group now, then ask that broker. AGAIN: ask the same broker
-    again after a pause. MISSING: what was asked for does not exist, or not yet. FENCED: a newer member or producer has
-    replaced this one. ABORTABLE: the transaction can only be aborted. FORBIDDEN: not authenticated or not authorized.
-    SUCCESS: no error, or what was asked for had been done before. FATAL: any other; asking again does not help.
+    again after a pause. MISSING: what was asked for does not exist, or not yet. FENCED: a newer
+    producer has replaced this one. EVICTED: the group goes on without this member. ABORTABLE: the transaction, or the work since the last commit, has to be given up and begun anew.
+    FORBIDDEN: not authenticated or not authorized. SUCCESS: no error, or what was asked for had been done before.
+    FATAL: any other; asking again does not help.
     """
 
     SUCCESS = "SUCCESS"
@@ -22,6 +24,7 @@ class Kind(Enum):
     AGAIN = "AGAIN"
     MISSING = "MISSING"
     FENCED = "FENCED"
+    EVICTED = "EVICTED"
     ABORTABLE = "ABORTABLE"
     FORBIDDEN = "FORBIDDEN"
     FATAL = "FATAL"
@@ -77,10 +80,10 @@ class ErrorCode(IntEnum):
     NOT_ENOUGH_REPLICAS = 19, Kind.AGAIN
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20, Kind.AGAIN
     INVALID_REQUIRED_ACKS = 21
-    ILLEGAL_GENERATION = 22, Kind.FENCED
+    ILLEGAL_GENERATION = 22, Kind.EVICTED
     INCONSISTENT_GROUP_PROTOCOL = 23
     INVALID_GROUP_ID = 24
-    UNKNOWN_MEMBER_ID = 25, Kind.FENCED
+    UNKNOWN_MEMBER_ID = 25, Kind.EVICTED
     INVALID_SESSION_TIMEOUT = 26
     REBALANCE_IN_PROGRESS = 27, Kind.AGAIN, False
     INVALID_COMMIT_OFFSET_SIZE = 28
@@ -100,11 +103,11 @@ class ErrorCode(IntEnum):
     INVALID_REQUEST = 42
     UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
     POLICY_VIOLATION = 44
-    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45, Kind.ABORTABLE
     DUPLICATE_SEQUENCE_NUMBER = 46, Kind.SUCCESS
     INVALID_PRODUCER_EPOCH = 47, Kind.FENCED
-    INVALID_TXN_STATE = 48
-    INVALID_PRODUCER_ID_MAPPING = 49, Kind.ABORTABLE
+    INVALID_TXN_STATE = 48, Kind.ABORTABLE
+    INVALID_PRODUCER_ID_MAPPING = 49, Kind.FENCED
     INVALID_TRANSACTION_TIMEOUT = 50
     CONCURRENT_TRANSACTIONS = 51, Kind.AGAIN
     TRANSACTION_COORDINATOR_FENCED = 52, Kind.FENCED
@@ -137,7 +140,7 @@ class ErrorCode(IntEnum):
     MEMBER_ID_REQUIRED = 79, Kind.AGAIN, False
     PREFERRED_LEADER_NOT_AVAILABLE = 80, Kind.MOVED
     GROUP_MAX_SIZE_REACHED = 81
-    FENCED_INSTANCE_ID = 82, Kind.FENCED
+    FENCED_INSTANCE_ID = 82, Kind.EVICTED
     ELIGIBLE_LEADERS_NOT_AVAILABLE = 83, Kind.MOVED
     ELECTION_NOT_NEEDED = 84
     NO_REASSIGNMENT_IN_PROGRESS = 85
@@ -165,10 +168,10 @@ class ErrorCode(IntEnum):
     INELIGIBLE_REPLICA = 107
     NEW_LEADER_ELECTED = 108
     OFFSET_MOVED_TO_TIERED_STORAGE = 109
-    FENCED_MEMBER_EPOCH = 110, Kind.FENCED
+    FENCED_MEMBER_EPOCH = 110, Kind.EVICTED
     UNRELEASED_INSTANCE_ID = 111
     UNSUPPORTED_ASSIGNOR = 112
-    STALE_MEMBER_EPOCH = 113, Kind.FENCED
+    STALE_MEMBER_EPOCH = 113, Kind.EVICTED
     MISMATCHED_ENDPOINT_TYPE = 114
     UNSUPPORTED_ENDPOINT_TYPE = 115
     UNKNOWN_CONTROLLER_ID = 116
@@ -191,19 +194,36 @@ class ErrorCode(IntEnum):
     SHARE_SESSION_LIMIT_REACHED = 133, Kind.AGAIN
 
 
-class RetriableError(Exception):
+class ClientError(Exception):
+    """What a client reports of a request, of a record, or of itself. kind: what to do about it."""
+
+    kind = Kind.FATAL
+
+
+class RetriableError(ClientError):
     """The same request may succeed later, or at another broker."""
+
+    kind = Kind.AGAIN
 
 
 class UnreachableError(RetriableError):
-    """No answer: the connection could not be made, broke, or timed out."""
+    """No answer: the connection could not be made, broke, or timed out. Nobody knows whether the request was done."""
 
 
-class BrokerError(Exception):
+class DeliveryTimeoutError(RetriableError):
+    """A record was not acknowledged within ``delivery.timeout.ms``."""
+
+
+class UnusableClientError(ClientError):
+    """The client has failed for good: another one is needed."""
+
+
+class BrokerError(ClientError):
     """A broker has refused a request. code: why; message: what the broker adds to it, or what a reader needs."""
 
     def __init__(self, code: int, message: str | None = None) -> None:
         self.code = ErrorCode(code)
+        self.kind = self.code.kind
         self.message = message or ""
         super().__init__(f"{self.code.name}: {message}" if message else self.code.name)
 
@@ -213,6 +233,27 @@ class BrokerError(Exception):
 
 class RetriableBrokerError(BrokerError, RetriableError):
     """A BrokerError whose code is retriable."""
+
+
+class MissingPartitionError(RetriableBrokerError):
+    """A topic is there, but not this partition of it: it was recreated with fewer, or is about to get more."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+        self.kind = Kind.AGAIN
+
+
+class TransactionError(ClientError):
+    """A call of a transaction has failed. cause: why.
+
+    can_abort: the transaction is to be aborted, and the producer can begin another; else only another producer helps.
+    """
+
+    def __init__(self, cause: ClientError, *, can_abort: bool) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+        self.kind = cause.kind
+        self.can_abort = can_abort
 
 
 def broker_error(code: int, message: str | None = None) -> BrokerError:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.topology.errors import ConfigError
+
 from .connection.security import PLAINTEXT, Security, security
 
 #: Longer than anything runs.
@@ -78,8 +80,17 @@ def network_fields(
 
     Of two names of one field, the last one of the table wins, as with librdkafka.
     """
-    found = {name: read(settings[key]) for key, (name, read) in fields.items() if settings.get(key) is not None}
+    found = {
+        name: _read(key, settings[key], read) for key, (name, read) in fields.items() if settings.get(key) is not None
+    }
     return {**found, "security": security(settings)}
+
+
+def _read(key: str, value: Any, read: Callable[[Any], Any]) -> Any:
+    try:
+        return read(value)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{key}={value} is not valid: {error}.") from error
 
 
 def network_settings(settings: Mapping[str, Any]) -> NetworkSettings:

@@ -18,7 +18,7 @@ cdef class Origin:
 
 cdef class Message:
     cdef Origin _origin
-    cdef object _key, _value, _headers, _error
+    cdef object _key, _value, _headers
     cdef int64_t _offset, _timestamp
     cdef int _timestamp_type
 

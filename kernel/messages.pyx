@@ -1,4 +1,4 @@
-"""Consumed records as the kernel takes them from librdkafka (fetch.pyx); a loop's way through a batch of any kind."""
+"""Consumed records as the kernel takes them from brokers' answers (record_batches.pyx); a loop's way through a batch of any kind."""
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -50,9 +50,9 @@ cdef object serialized(key):
 @cython.no_gc
 @cython.freelist(4096)
 cdef class Message:
-    """A consumed record, or an event of its partition; its methods are confluent_kafka.Message's.
+    """A consumed record; its methods are confluent_kafka.Message's.
 
-    _key: serialized, or a text that is ASCII (fetch.pyx).
+    _key: serialized, or a text that is ASCII (key_from).
     """
 
     @cython.nonecheck(True)  # somebody may have made one by hand
@@ -86,8 +86,8 @@ cdef class Message:
         return self._headers
 
     def error(self):
-        """Return the KafkaError of an event, None for a record."""
-        return self._error
+        """Return None: it is a record."""
+        return None
 
 
 def timestamps(messages):

@@ -1,4 +1,4 @@
-"""From a sink's objects to the records that a producer takes: what topology/ and workers/record_collector.py do too."""
+"""From a sink's objects to the records that a producer takes: what topology/ and workers/record_sends.py do too."""
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -13,7 +13,7 @@ cdef enum:
 
 
 cdef class RecordTaker:
-    """What has records after a sink: librdkafka's producer (produce.pyx), or ours (record_accumulator.pyx)."""
+    """What has records after a sink: record_accumulator.pyx."""
 
     cdef bint take(self, str topic, int32_t partition, key, value, timestamp, headers) except -1:
         """Return False if the record is not one for this way, or is not taken: then it is tried in Python.
@@ -55,12 +55,12 @@ cdef class RecordWriter:
         )
 
     def send(self, topic, key, value, timestamp, headers, partition=None):
-        """See record_collector.make_send."""
+        """See record_sends.make_send."""
         if not self.write(topic, PARTITIONER_DECIDES if partition is None else partition, key, value, timestamp, headers):
             self.plain(topic, key, value, timestamp, headers, partition)
 
     def log_change(self, store_name, key, value, timestamp, headers=None):
-        """See record_collector.make_log_change."""
+        """See record_sends.make_log_change."""
         topic, partition = self.changelogs[store_name]
         if not self.write(topic, partition, key, value, timestamp, headers):
             self.plain(store_name, key, value, timestamp, headers)

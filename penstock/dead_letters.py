@@ -19,13 +19,14 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from penstock.clients.errors import Kind
+from penstock.clients.librdkafka.errors import client_error
 from penstock.statestore.spelling import spell_bytes
 from penstock.topics import read_records
 from penstock.topology.errors import BrokerUnavailableError, ConfigError, MissingSourceTopicError, StreamsError
 from penstock.topology.exception_handlers import DEAD_LETTER_TOPIC
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.client_supplier import KafkaClientSupplier
-from penstock.workers.producer_errors import FENCED
 
 HEADER = "__streams.errors."
 TIMEOUT_SECONDS = 30.0
@@ -157,7 +158,7 @@ class DeadLetters:
         Raises StreamsError if another replay takes over; what was not committed then has not taken place.
         """
         self._make_marker_topic()
-        producer = self._supplier.get_producer(self._client_id, {}, f"penstock-dlq-replay-{self.topic}")
+        producer = self._supplier.confluent_producer(self._client_id, f"penstock-dlq-replay-{self.topic}")
         try:
             producer.init_transactions(TIMEOUT_SECONDS)  # from here on nobody else writes markers
             done, stuck = self.waiting(choice)
@@ -170,7 +171,7 @@ class DeadLetters:
         except KafkaException as error:
             with suppress(KafkaException):  # none is open, or it is another replay's by now
                 producer.abort_transaction(TIMEOUT_SECONDS)
-            fenced = error.args[0].code() in FENCED
+            fenced = client_error(error.args[0]).kind is Kind.FENCED
             reason = "another replay has taken over" if fenced else error.args[0].str()
             raise StreamsError(
                 f"The replay has stopped: {reason}. What it had not committed has not taken place; run it again, it "
@@ -210,7 +211,7 @@ class DeadLetters:
 
     def _read(self, topic: str) -> Iterator[Message]:
         """Yield the committed records of a topic up to where its partitions end now."""
-        consumer: Consumer = self._supplier.get_consumer(self._client_id)
+        consumer: Consumer = self._supplier.confluent_consumer(self._client_id)
         try:
             self._require(consumer, topic)
             yield from read_records(consumer, topic)

@@ -134,7 +134,7 @@ class Topics:
         self, topic: str, *, since_ms: int | None = None, is_wanted: Callable[[], bool] | None = None
     ) -> Generator[Message, None, None]:
         """Yield the committed records of a topic: see read_records. Raises MissingSourceTopicError, StreamsError."""
-        consumer = self._supplier.get_consumer(_CLIENT_ID)
+        consumer = self._supplier.confluent_consumer(_CLIENT_ID)
         try:
             self._require(consumer, topic)
             yield from read_records(consumer, topic, since_ms=since_ms, is_wanted=is_wanted)
@@ -145,7 +145,7 @@ class Topics:
 
     def writer(self, topic: str) -> TopicWriter:
         """Return what writes to a topic. Raises MissingSourceTopicError."""
-        producer = self._supplier.get_producer(_CLIENT_ID)
+        producer = self._supplier.confluent_producer(_CLIENT_ID)
         self._require(producer, topic)
         return TopicWriter(producer, topic, self.servers)
 

@@ -12,7 +12,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import OffsetSpec  # no __all__ there
 
@@ -23,8 +23,12 @@ from penstock.topology.records import TopicPartition
 
 from .assignment.changelog_offsets import refresh_stale_leaders
 from .listed_offsets import listed_offset
-from .partition_consumer import UNKNOWN_TOPIC
 
+UNKNOWN_TOPIC = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+)
 #: How long one question may take, in seconds, before it is asked again.
 REQUEST_TIMEOUT_SECONDS = 10.0
 #: Between a failed question and the next one, in ms.

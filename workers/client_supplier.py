@@ -1,46 +1,50 @@
 """The one place where a stream thread's Kafka clients are made (Kafka Streams: DefaultKafkaClientSupplier).
 
-Consumers, producer and admin client are librdkafka's; the group member has connections of its own. All of them get the
-same brokers and the same TLS and SASL settings. What is given behind a client's prefix reaches librdkafka unchanged and
-wins over what is set here, but for what the runtime depends on.
+Penstock reads and writes by itself. librdkafka does it behind the same two protocols, Reader and Writer, where that is
+configured, with settings that Penstock does not know, and without the compiled kernel. All clients get the same brokers
+and the same TLS and SASL settings. What is given behind a client's prefix wins over what is set here, but for what the
+runtime depends on.
 """
 
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, cast
 
-from confluent_kafka import Consumer, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
-
+from penstock.clients import librdkafka
 from penstock.clients.clock import Clock, SystemClock
+from penstock.clients.cluster.brokers import KafkaBrokers
 from penstock.clients.connection.security import check_security_keys
+from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import NetworkSettings, network_settings
 from penstock.clients.reading import fetch_settings as fetching
-from penstock.clients.reading.fetch_settings import FetchSettings
+from penstock.clients.reading.fetcher import Fetcher
+from penstock.clients.reading.reader import Reader
 from penstock.clients.writing import produce_settings as producing
-from penstock.clients.writing.produce_settings import ProduceSettings
+from penstock.clients.writing.kafka_producer import KafkaProducer
+from penstock.clients.writing.transactional_producer import TransactionalKafkaProducer
+from penstock.clients.writing.writer import Writer
+from penstock.kernel import record_accumulator, record_batches
 from penstock.statestore.state_directory import PROCESS_FILE_NAME
 from penstock.topology.config_keys import KEYS
 from penstock.topology.errors import ConfigError
 from penstock.topology.streams_config import StreamsConfig
 
 from .membership.group_member import GroupMember
-from .membership.group_metadata import verify_layout
 from .membership.membership import Assign
 from .membership.offsets_reader import GroupOffsetsReader
 from .membership.requests import GroupMemberConfig
 from .membership.streams_group_member import StreamsGroupMember
 from .membership.streams_topology import StreamsTopology
-from .transactional_producer import TransactionalProducer
 
-Client = TypeVar("Client")
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Producer
+    from confluent_kafka.admin import AdminClient
 
 LOG = logging.getLogger(__name__)
-#: librdkafka writes its log lines here; they come out when the client is polled.
-CLIENT_LOGGER = logging.getLogger("penstock.librdkafka")
 
 #: How long a stream thread waits for committed offsets before it goes on with its other work, in ms.
 COMMITTED_WAIT_MS = 500
@@ -66,7 +70,6 @@ _CONSUMER_FIXED: Mapping[str, Any] = {
     "auto.offset.reset": "error",
     "max.poll.interval.ms": 86_400_000,  # GroupMember watches it; this is the highest librdkafka takes
 }
-_PLUGINS = "plugin.library.paths"
 #: Partitions must equal those that Java's producer chooses, else keys of two writers would not meet.
 _PRODUCER_FIXED: Mapping[str, Any] = {"partitioner": "murmur2_random"}
 #: Behind these StreamsConfig finds the keys of a client that stand in its table (max.poll.records, linger.ms …).
@@ -77,22 +80,16 @@ _FOR_PRODUCER = ("linger.ms", "acks", "enable.idempotence", "delivery.timeout.ms
 #: turns in a busy loop while records that need not wait are behind it: on two cores it kept a broker from answering.
 #: A quarter of a millisecond is enough for it to sleep, a tenth is not.
 LEAST_LINGER_MS = 0.25
-
-
-class AssignedConsumer(Consumer):
-    """A Consumer for assign() only. fetch_settings: how a Fetcher reads in its place, None if librdkafka is to read."""
-
-    fetch_settings: FetchSettings | None = None
-
-
-class ReplaceableProducer(Producer):
-    """A Producer. produce_settings: how a KafkaProducer writes in its place, None if librdkafka is to write."""
-
-    produce_settings: ProduceSettings | None = None
+#: Of records without keys: where a writer begins.
+_SEEDS = 1 << 16
 
 
 class KafkaClientSupplier:
     """Makes clients from one configuration; ``default.client.supplier`` may name a subclass.
+
+    Where a method returns a Reader or a Writer, a subclass may return a confluent_kafka.Consumer or Producer too, or
+    what has its methods: as_reader() and as_writer() make the one of the other. confluent_consumer() and
+    confluent_producer() make such clients from the configuration.
 
     Raises ConfigError for settings that a client refuses; it names the key.
     """
@@ -102,20 +99,71 @@ class KafkaClientSupplier:
         self._clock = clock or SystemClock()
         self._layout_verified = False
 
-    def get_consumer(self, client_id: str) -> Consumer:
-        """Return the main consumer, for assign() only."""
-        return self._consumer(client_id, "consumer.", "main.consumer.")
+    def get_consumer(self, client_id: str) -> Reader | Consumer:
+        """Return what reads input topics; see the class for what it may be."""
+        return self._reader(client_id, "consumer.", "main.consumer.")
 
-    def get_restore_consumer(self, client_id: str) -> Consumer:
-        """Return a consumer for changelogs, of restoring active tasks and of standby tasks."""
-        return self._consumer(client_id, "consumer.", "restore.consumer.")
+    def get_restore_consumer(self, client_id: str) -> Reader | Consumer:
+        """Return what reads changelogs, of restoring active tasks and of standby tasks."""
+        return self._reader(client_id, "consumer.", "restore.consumer.")
 
-    def get_global_consumer(self, client_id: str) -> Consumer:
-        """Return a consumer for the topics of global tables."""
-        return self._consumer(client_id, "consumer.", "global.consumer.")
+    def get_global_consumer(self, client_id: str) -> Reader | Consumer:
+        """Return what reads the topics of global tables."""
+        return self._reader(client_id, "consumer.", "global.consumer.")
 
-    def _consumer(self, client_id: str, *prefixes: str) -> Consumer:
-        settings = {
+    def _reader(self, client_id: str, *prefixes: str) -> Reader:
+        settings = self._consumer_settings(client_id, *prefixes)
+        unknown = fetching.unknown_settings(settings)
+        if not self._is_own("penstock.fetcher", "Reading", record_batches is not None, unknown):
+            return librdkafka.LibrdkafkaReader(librdkafka.make_consumer(settings))
+        log = PrefixedLogger("penstock.clients.reading", f"[{client_id}] ")
+        found = fetching.fetch_settings(settings)
+        return Fetcher(KafkaBrokers(found), found, self._clock, log)
+
+    def _is_own(self, key: str, doing: str, is_built: bool, unknown: Collection[str]) -> bool:
+        """Return whether Penstock reads or writes by itself; the log says what stands against it."""
+        if self._config[key] == "librdkafka":
+            return False
+        if not is_built:
+            LOG.info("%s with librdkafka: the compiled kernel is not built here", doing)
+        elif unknown:
+            LOG.info("%s with librdkafka, which knows %s", doing, ", ".join(unknown))
+        return is_built and not unknown
+
+    def get_producer(self, client_id: str, transactional_id: str | None = None) -> Writer | Producer:
+        """Return what writes: idempotent, with Java's partitioner.
+
+        transactional_id: for exactly-once, None without; transactions are not initialized yet.
+        """
+        settings = self._producer_settings(client_id, transactional_id)
+        unknown = producing.unknown_settings(settings)
+        if not self._is_own("penstock.sender", "Writing", record_accumulator is not None, unknown):
+            # Reports of success would cost half as much as the send itself; flush() tells the same of all at once.
+            return librdkafka.LibrdkafkaWriter(self._confluent_producer({"delivery.report.only.error": True, **settings}))
+        found = producing.produce_settings(settings)
+        kind = KafkaProducer if transactional_id is None else TransactionalKafkaProducer
+        log = PrefixedLogger("penstock.clients.writing", f"[{client_id}] ")
+        return kind(KafkaBrokers(found, creates_topics=True), found, self._clock, log, random.randrange(_SEEDS))
+
+    def confluent_consumer(self, client_id: str) -> Consumer:
+        """Return a confluent_kafka.Consumer for assign(), with the main consumer's configuration."""
+        return librdkafka.make_consumer(self._consumer_settings(client_id, "consumer.", "main.consumer."))
+
+    def confluent_producer(self, client_id: str, transactional_id: str | None = None) -> Producer:
+        """Return a confluent_kafka.Producer; see get_producer."""
+        return self._confluent_producer(self._producer_settings(client_id, transactional_id))
+
+    def _confluent_producer(self, settings: Mapping[str, Any]) -> Producer:
+        if "transactional.id" in settings:
+            self._verify_layout()
+        made = dict(settings)
+        if made["enable.idempotence"]:
+            made["linger.ms"] = max(made["linger.ms"], LEAST_LINGER_MS)
+        return librdkafka.make_producer(made)
+
+    def _consumer_settings(self, client_id: str, *prefixes: str) -> dict[str, Any]:
+        """Return the settings of a consumer, by librdkafka's names."""
+        return {
             **self._common(client_id, *prefixes),
             **_CONSUMER_DEFAULTS,
             "isolation.level": self._config["isolation.level"],
@@ -124,59 +172,26 @@ class KafkaClientSupplier:
             **_CONSUMER_FIXED,
             "group.id": self._config["application.id"],
         }
-        consumer = _make(AssignedConsumer, settings)
-        if self._without_librdkafka("penstock.fetcher", "Reading", fetching.unknown_settings(settings)):
-            consumer.fetch_settings = fetching.fetch_settings(settings)
-        return consumer
 
-    def _without_librdkafka(self, key: str, doing: str, unknown: Collection[str]) -> bool:
-        """Return whether Penstock reads or writes by itself; the log says which settings stand against it."""
-        if self._config[key] == "librdkafka":
-            return False
-        if unknown:
-            LOG.info("%s with librdkafka, which knows %s", doing, ", ".join(unknown))
-        return not unknown
-
-    def get_producer(
-        self, client_id: str, settings: Mapping[str, Any] | None = None, transactional_id: str | None = None
-    ) -> Producer:
-        """Return a producer: idempotent, with Java's partitioner.
-
-        settings: what the caller needs (``on_delivery``, ``delivery.report.only.error``, ``plugin.library.paths``, to
-        which the user's are added). transactional_id: for exactly-once; transactions are not initialized yet.
-        """
+    def _producer_settings(self, client_id: str, transactional_id: str | None) -> dict[str, Any]:
+        """Return the settings of a producer, by librdkafka's names."""
         config = self._config
         own = {name: config[name] for name in _FOR_PRODUCER}
-        linger_ms = own["linger.ms"]
-        if own["enable.idempotence"]:
-            own["linger.ms"] = max(linger_ms, LEAST_LINGER_MS)
         if transactional_id is not None:
-            self._verify_layout()
             # librdkafka ends a record's time with its transaction's; a longer one is an error there.
             del own["delivery.timeout.ms"]
             own |= {"transactional.id": transactional_id, "transaction.timeout.ms": config["transaction.timeout.ms"]}
-        given, settings = self._given("producer."), dict(settings or {})
-        if given.get(_PLUGINS) and settings.get(_PLUGINS):
-            settings[_PLUGINS] = f"{given[_PLUGINS]};{settings[_PLUGINS]}"
-        settings = {**self._common(client_id, "producer."), **own, **given, **_PRODUCER_FIXED, **settings}
-        kind: type[ReplaceableProducer | TransactionalProducer] = (
-            ReplaceableProducer if transactional_id is None else TransactionalProducer
-        )
-        producer = _make(kind, settings)
-        settings["linger.ms"] = linger_ms
-        if self._without_librdkafka("penstock.sender", "Writing", producing.unknown_settings(settings)):
-            producer.produce_settings = producing.produce_settings(settings)
-        return producer
+        return {**self._common(client_id, "producer."), **own, **self._given("producer."), **_PRODUCER_FIXED}
 
     def _verify_layout(self) -> None:
         """Check, before the first transaction, that the group fences the offsets in it; see group_metadata."""
         if not self._layout_verified:
-            verify_layout()
+            librdkafka.verify_layout()
             self._layout_verified = True
 
     def get_admin(self, client_id: str) -> AdminClient:
         """Return an admin client."""
-        return _make(AdminClient, {**self._common(client_id, "admin."), **self._given("admin.")})
+        return librdkafka.make_admin({**self._common(client_id, "admin."), **self._given("admin.")})
 
     def get_group_member(self, client_id: str, assign: Assign, instance_id: str | None = None) -> GroupMember:
         """Return this thread's member of the application's group; instance_id: see static_instance_id."""
@@ -253,11 +268,16 @@ def process_id_file(config: Mapping[str, Any]) -> Path:
     return Path(config["state.dir"], config["application.id"], PROCESS_FILE_NAME)
 
 
-def _make(client: type[Client], settings: Mapping[str, Any]) -> Client:
-    try:
-        return client(dict(settings), logger=CLIENT_LOGGER)  # type: ignore[call-arg]
-    except (KafkaException, TypeError, ValueError) as error:
-        reason = error.args[0].str() if isinstance(error, KafkaException) else error
-        kinds = {Producer: "producer", Consumer: "consumer", AdminClient: "admin client"}
-        kind = next(name for base, name in kinds.items() if issubclass(client, base))
-        raise ConfigError(f"librdkafka refuses the settings of the {kind}: {reason}.") from error
+def as_reader(client: Reader | Consumer) -> Reader:
+    """Return a Reader over what a supplier has given: a Reader, or a confluent_kafka.Consumer."""
+    return librdkafka.LibrdkafkaReader(client) if _is_confluents(client) else cast("Reader", client)
+
+
+def as_writer(client: Writer | Producer) -> Writer:
+    """Return a Writer over what a supplier has given: a Writer, or a confluent_kafka.Producer."""
+    return librdkafka.LibrdkafkaWriter(client) if _is_confluents(client) else cast("Writer", client)
+
+
+def _is_confluents(client: Any) -> bool:
+    """Whether it has the methods of confluent-kafka's clients: it may be wrapped, so that its class does not say so."""
+    return hasattr(client, "list_topics")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.clients.log_context import PrefixedLogger
-from penstock.clients.reading.record_source import Records
+from penstock.clients.reading.reader import Records
 from penstock.statestore.checkpoint import CHECKPOINT_FILE_NAME, OffsetCheckpoint
 from penstock.statestore.stores import build_store
 from penstock.topology.compiled import CompiledTopology, compile_topology

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from confluent_kafka import KafkaException
-
 from penstock.statestore.store_metrics import cache_bytes, rocksdb_metrics, scope, store_metrics
 
 from .metrics import MetricGroup
@@ -47,8 +45,8 @@ def measure(thread_id: str, parts: StreamThreadParts) -> tuple[MetricGroup, ...]
 
 def dead_letters(tags: dict[str, str], producer: StreamsProducer) -> Iterator[MetricGroup]:
     """Yield what was written about records that the brokers refused: the report comes late, and names no task."""
-    for topic, count in producer.dead_letters.items():
-        letter = {"processor-node-id": PRODUCER_NODE, "exception": KafkaException.__qualname__, "topic": topic}
+    for (topic, exception), count in producer.collector.dead_letters.items():
+        letter = {"processor-node-id": PRODUCER_NODE, "exception": exception, "topic": topic}
         yield MetricGroup(DEAD_LETTER_GROUP, {**tags, **letter}, {"dead-letters-total": float(count)})
 
 

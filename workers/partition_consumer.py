@@ -1,7 +1,7 @@
 """A consumer of assigned partitions: which it reads, from where, how far. The main and the restore consumer are such.
 
-confluent-kafka's Consumer with assign() only: membership.GroupMember decides what is assigned. Offsets are always
-explicit, because the group's committed offsets are read through the membership.
+membership.GroupMember decides what is assigned. Offsets are always explicit, because the group's committed offsets are
+read through the membership.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from concurrent.futures import Future
 from typing import Any
 
 import confluent_kafka
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 
+from penstock.clients.errors import BrokerError, ClientError, ErrorCode, Kind, RetriableError
+from penstock.clients.librdkafka.reader import ask_for_leaders
 from penstock.clients.log_context import PrefixedLogger, listed
-from penstock.clients.reading.fetcher import Fetcher
-from penstock.clients.reading.record_source import NotFetchableError, Records, RecordSource
+from penstock.clients.reading.reader import Reader, ReaderEvent, Records
 from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError
 from penstock.topology.records import TopicPartition
-
-from .librdkafka_source import LibrdkafkaSource, ask_for_leaders
 
 #: Offsets that stand for "the first" and "behind the last" record (librdkafka's OFFSET_BEGINNING, OFFSET_END).
 OFFSET_BEGINNING = -2
@@ -27,17 +26,6 @@ OFFSET_END = -1
 
 #: How long the broker may take to name offsets or partitions, in seconds (Kafka: default.api.timeout.ms).
 API_TIMEOUT_SECONDS = 60.0
-
-UNKNOWN_TOPIC = (
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError._UNKNOWN_TOPIC,
-    KafkaError._UNKNOWN_PARTITION,
-)
-_INVALID_OFFSET = (
-    KafkaError._AUTO_OFFSET_RESET,
-    KafkaError.OFFSET_OUT_OF_RANGE,
-)
-_PARTITION_EOF = KafkaError._PARTITION_EOF
 
 
 class InvalidOffsetError(StreamsError):
@@ -49,19 +37,19 @@ class InvalidOffsetError(StreamsError):
 
 
 class PartitionConsumer:
-    """Which partitions are assigned and paused, and where each of them is, over a consumer and a source of records.
+    """Which partitions are assigned and paused, and where each of them is, over a Reader.
 
     The end-of-partition events say when a partition has been read to its end, markers of transactions included; offsets
     alone do not show that.
 
-    consumer: a confluent_kafka.Consumer, for questions to the brokers; also for the records, unless there is a fetcher.
+    reader: brings the records; consumer: a confluent_kafka.Consumer, for questions to the brokers. Both are closed with
+    this.
     """
 
-    def __init__(self, consumer: Any, log: PrefixedLogger, fetcher: Fetcher | None = None) -> None:
+    def __init__(self, reader: Reader, log: PrefixedLogger, consumer: Any) -> None:
+        self._reader = reader
         self._consumer = consumer
         self._log = log
-        self._fetcher = fetcher
-        self._source: RecordSource = fetcher or LibrdkafkaSource(consumer)
         self._positions: dict[TopicPartition, int] = {}  # offset of the next record
         self._ends: dict[TopicPartition, int] = {}  # offset of the last end-of-partition event
         self._paused: set[TopicPartition] = set()
@@ -85,24 +73,24 @@ class PartitionConsumer:
         return {**offsets, **self.offsets_at({p: offset for p, offset in offsets.items() if offset < 0})}
 
     def _assign(self, offsets: Mapping[TopicPartition, int]) -> None:
-        self._source.assign(offsets)
+        self._reader.assign(offsets)
         self._positions |= offsets
 
     def set_epochs(self, epochs: Mapping[TopicPartition, int]) -> None:
-        """Say which leader epochs the records before the positions have, where they are known; see RecordSource."""
+        """Say which leader epochs the records before the positions have, where they are known; see Reader."""
         known = {p: epoch for p, epoch in epochs.items() if epoch >= 0 and p in self._positions}
         if known:
-            self._source.set_epochs(known)
+            self._reader.set_epochs(known)
 
     def epoch_before(self, partition: TopicPartition, offset: int) -> int:
         """Return the leader epoch of the record before an offset up to the position, -1 if it is not known."""
-        return self._source.epoch_before(partition, offset) if partition in self._positions else -1
+        return self._reader.epoch_before(partition, offset) if partition in self._positions else -1
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         """Read these partitions no longer; those that are not assigned are ignored."""
         mine = [partition for partition in partitions if partition in self._positions]
         if mine:
-            self._source.unassign(mine)
+            self._reader.unassign(mine)
         for partition in mine:
             del self._positions[partition]
             self._ends.pop(partition, None)
@@ -113,14 +101,14 @@ class PartitionConsumer:
         """Return no more of these partitions."""
         new = [p for p in partitions if p in self._positions and p not in self._paused]
         if new:
-            self._source.pause(new)
+            self._reader.pause(new)
             self._paused.update(new)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
         """Go on with these partitions, from behind the last record that poll returned."""
         again = [p for p in partitions if p in self._paused]
         if again:
-            self._source.resume(again)
+            self._reader.resume(again)
             self._paused.difference_update(again)
 
     def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -142,7 +130,9 @@ class PartitionConsumer:
         if self._invalid:
             invalid, self._invalid = self._invalid, {}
             raise InvalidOffsetError(invalid, "; ".join(sorted(set(invalid.values()))))
-        records, events = self._fetch(max_records, timeout_seconds)
+        for message in self._consumer.consume(1, 0):  # it reads no partition: what comes concerns the client
+            self._log.warning("Consumer: %s", message.error().str())
+        records, events = self._reader.fetch(max_records, timeout_seconds)
         for event in events:
             self._handle(event)
         for partition in records.keys() - self._positions.keys():
@@ -151,56 +141,32 @@ class PartitionConsumer:
             self._positions[partition] = run[-1].offset() + 1
         return records
 
-    def _fetch(self, max_records: int, timeout_seconds: float) -> tuple[Records, list[Any]]:
-        if self._fetcher is None:
-            return self._source.fetch(max_records, timeout_seconds)
-        for event in self._consumer.consume(1, 0):  # it reads no partition: what comes concerns the client
-            self._handle(event)
-        try:
-            return self._source.fetch(max_records, timeout_seconds)
-        except NotFetchableError as error:
-            self._read_with_librdkafka(str(error))
-            return {}, []
-
     def read_ahead(self, until: Future[Any]) -> None:
-        """Have records come while something else is waited for, and return when that is done, or at once.
+        """See Reader."""
+        self._reader.read_ahead(until)
 
-        At once where librdkafka reads: it has a thread for that.
-        """
-        if self._fetcher is not None:
-            self._fetcher.read_ahead(until)
-
-    def _read_with_librdkafka(self, reason: str) -> None:
-        """Go on where the fetcher is, for good."""
-        self._log.info("Reading with librdkafka from now on: %s", reason)
-        self._source.close()
-        self._fetcher, self._source = None, LibrdkafkaSource(self._consumer)
-        if self._positions:
-            self._source.assign(self._positions)
-        if self._paused:
-            self._source.pause(self._paused)
-
-    def _handle(self, event: Any) -> None:
-        error = event.error()
-        if event.topic() is None or event.partition() is None:
-            self._log.warning("Consumer: %s", error.str())  # a broker is away: it is tried again
+    def _handle(self, event: ReaderEvent) -> None:
+        if event.partition is None:
+            self._log.warning("Consumer: %s", event.error)  # a broker is away: it is tried again
+        elif event.partition not in self._positions:
             return
-        partition = TopicPartition(event.topic(), event.partition())
-        if partition not in self._positions:
-            return
-        if error.code() == _PARTITION_EOF:
-            self._ends[partition] = event.offset()
-        elif error.code() in _INVALID_OFFSET:
-            self._invalid[partition] = error.str()
-        elif error.code() in UNKNOWN_TOPIC:
-            raise MissingSourceTopicError(
-                f"The topic {partition.topic} does not exist, or has no partition {partition.partition}: "
-                f"{error.str()}. Create it, or correct its name in the topology, and start again."
-            )
-        elif error.retriable():
-            self._log.warning("Reading %s: %s; trying again", partition, error.str())
+        elif event.error is None:
+            self._ends[event.partition] = event.offset
         else:
-            raise StreamsError(f"{partition} cannot be read: {error.str()} ({error.name()})")
+            self._handle_error(event.partition, event.error)
+
+    def _handle_error(self, partition: TopicPartition, error: ClientError) -> None:
+        if isinstance(error, BrokerError) and error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._invalid[partition] = error.message
+        elif isinstance(error, BrokerError) and error.code.kind is Kind.MISSING:
+            raise MissingSourceTopicError(
+                f"The topic {partition.topic} does not exist, or has no partition {partition.partition}: {error}. "
+                "Create it, or correct its name in the topology, and start again."
+            )
+        elif isinstance(error, RetriableError):
+            self._log.warning("Reading %s: %s; trying again", partition, error)
+        else:
+            raise StreamsError(f"{partition} cannot be read: {error}")
 
     def position(self, partition: TopicPartition) -> int | None:
         """Return the offset behind all that was returned or skipped, None if the partition is not assigned."""
@@ -214,14 +180,14 @@ class PartitionConsumer:
             return None
         if position <= self._ends.get(partition, -1):
             return 0
-        high = self._source.high_watermark(partition)
+        high = self._reader.high_watermark(partition)
         return None if high is None else max(high - position, 1)
 
     def end(self, partition: TopicPartition) -> int | None:
         """Return where a partition ended when it was fetched last, None as long as it was not."""
         if partition not in self._positions:
             return None
-        return self._source.high_watermark(partition)
+        return self._reader.high_watermark(partition)
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
         """Ask the broker for the partitions of a topic; raises MissingSourceTopicError if there is no such topic."""
@@ -278,7 +244,7 @@ class PartitionConsumer:
 
     def close(self) -> None:
         """Close the clients."""
-        self._source.close()
+        self._reader.close()
         self._consumer.close()
 
 

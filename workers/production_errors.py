@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
-
+from penstock.clients.errors import ClientError
 from penstock.topology.exception_handlers import (
     PRODUCTION,
     ErrorHandlerContext,
@@ -19,8 +18,7 @@ from penstock.topology.exception_handlers import (
 )
 from penstock.topology.records import TaskId
 
-from .producer_errors import TRANSIENT
-from .streams_producer import Decision, ProductionExceptionHandler
+from .record_collector import TRANSIENT, Decision, ProductionExceptionHandler
 
 logger = logging.getLogger(__name__)
 
@@ -31,21 +29,21 @@ PRODUCER_NODE = "producer"
 
 
 def production_error_handler(config: Mapping[str, Any]) -> ProductionExceptionHandler:
-    """Return the configured handler in the shape that StreamsProducer asks; raises ConfigError if there is none such.
+    """Return the configured handler in the shape that RecordCollector asks; raises ConfigError if there is none such.
 
     Its context names no input record, because by then the task is elsewhere; so the dead letters of the built-in
-    handlers hold the record that could not be written. The task is known only if librdkafka refused the record at once.
+    handlers hold the record that could not be written. The task is known only if the client refused the record at once.
     RETRY does not go on: after an error that may pass, the thread's tasks start again from the last commit (Kafka
     Streams: TaskCorruptedException), which writes the record again; after any other it counts as FAIL.
     """
     handle = configured_handler(config, PRODUCTION)
 
-    def decide(message: Any, error: KafkaError, task_id: TaskId | None) -> Decision:
+    def decide(message: Any, error: ClientError, task_id: TaskId | None) -> Decision:
         context = ErrorHandlerContext(None, -1, -1, None, PRODUCER_NODE, task_id or UNKNOWN_TASK, -1, None, None)
         key, value = message.key(), message.value()
         record = ProducerRecord(message.topic(), key, value, message.timestamp()[1], None, message.partition())
-        response = handle(context, record, KafkaException(error))
-        if response.result is Result.RETRY and error.code() not in TRANSIENT:
+        response = handle(context, record, error)
+        if response.result is Result.RETRY and error.kind not in TRANSIENT:
             logger.warning("%s returned RETRY for an error that will not pass: FAIL (%s)", PRODUCTION, error)
         letters = response.dead_letter_queue_records
         if isinstance(handle, LogAndFail):

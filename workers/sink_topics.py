@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from penstock.clients.clock import Clock
 from penstock.clients.log_context import listed
@@ -14,7 +14,6 @@ from penstock.topology.exception_handlers import FailedProcessingError
 from penstock.topology.records import TaskId
 
 from .changelog_bounds import CHANGELOG_DELETED
-from .producer_errors import MISSING_TOPIC
 
 #: How the names of changelogs end.
 CHANGELOG_SUFFIX = "-changelog"
@@ -24,6 +23,9 @@ COUNT_SECONDS = 30.0
 METADATA_SECONDS = 5.0
 #: How long it is known how many partitions a topic has, in ms (metadata.max.age.ms).
 PARTITION_COUNT_MS = 300_000
+#: Where brokers keep what they know of transactions.
+TRANSACTION_LOG = "__transaction_state"
+_MISSING_TOPIC = frozenset((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC))
 
 
 class SinkTopics:
@@ -90,7 +92,7 @@ class SinkTopics:
             metadata = self._list_topics(topic, METADATA_SECONDS).topics.get(topic)
         except KafkaException:
             return False
-        return metadata is None or (metadata.error is not None and metadata.error.code() in MISSING_TOPIC)
+        return metadata is None or (metadata.error is not None and metadata.error.code() in _MISSING_TOPIC)
 
     def missing_changelog(self, writers: Mapping[str, Collection[TaskId]]) -> StreamsError | None:
         """Return the error of a changelog that is gone, None if there is none, or if the broker does not answer.
@@ -109,3 +111,22 @@ class SinkTopics:
                     f"The changelog was deleted. {CHANGELOG_DELETED}"
                 )
         return None
+
+    def transaction_log_hint(self) -> str:
+        """Return a sentence on why the brokers may not begin transactions."""
+        try:
+            metadata = self._list_topics(timeout=METADATA_SECONDS)
+        except KafkaException as error:
+            reason = error.args[0].str()
+            return f"No broker can be reached ({reason}): check bootstrap.servers, the network and the brokers"
+        brokers, log = len(metadata.brokers), metadata.topics.get(TRANSACTION_LOG)
+        if log is None:
+            return (
+                f"The cluster has {brokers} broker(s) and no topic {TRANSACTION_LOG}: is the brokers' "
+                "transaction.state.log.replication.factor above the number of brokers?"
+            )
+        in_sync = min((len(partition.isrs) for partition in log.partitions.values()), default=0)
+        return (
+            f"{TRANSACTION_LOG} has {in_sync} replica(s) in sync where it has fewest, on {brokers} broker(s): is "
+            "the brokers' transaction.state.log.min.isr above that, or a broker down?"
+        )

@@ -20,7 +20,7 @@ from .membership.membership import GroupMembership, OffsetAndMetadata
 from .node_samples import RECORDS, NodeSamples
 from .partition_consumer import PartitionConsumer
 from .partition_group import PartitionGroup
-from .record_collector import make_log_change, make_send
+from .record_sends import make_log_change, make_send
 from .streams_producer import StreamsProducer
 from .task import Task, TaskEnvironment
 from .task_state import TaskState
@@ -61,7 +61,7 @@ class StreamTask(Task):
         # Instance attributes take the place of the methods: they run for each record.
         self.send = make_send(clients.producer, task_id)
         self.log_change = make_log_change(clients.producer, written, task_id)  # type: ignore[method-assign]
-        clients.producer.register_writer(task_id, {*self._sink_topics(), *(p.topic for p in written.values())})
+        clients.producer.collector.register_writer(task_id, {*self._sink_topics(), *(p.topic for p in written.values())})
         self._compiled: CompiledTopology | None = None
         self._group: PartitionGroup | None = None
         self.samples: NodeSamples | None = None

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from penstock.clients.log_context import listed
-from penstock.clients.reading.record_source import Records
+from penstock.clients.reading.reader import Records
 from penstock.topology.errors import HandedOverError, StreamsError, TaskCorruptedError, TaskMigratedError
 
 from .batch_sizer import BatchSizer

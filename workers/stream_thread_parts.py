@@ -13,7 +13,6 @@ from confluent_kafka import KafkaException
 
 from penstock.clients.clock import Clock, SystemClock
 from penstock.clients.log_context import PrefixedLogger
-from penstock.clients.reading.fetcher import fetcher_for
 from penstock.clients.state_machine import StateMachine
 from penstock.statestore.state_directory import StateDirectory
 from penstock.statestore.stores import OpenRows
@@ -29,7 +28,7 @@ from .assigned_streams_tasks import AssignedStreamsTasks
 from .assignment.changelog_offsets import AdminChangelogOffsets
 from .assignment.streams_partition_assignor import StreamsPartitionAssignor
 from .changelog_bounds import ChangelogBounds
-from .client_supplier import KafkaClientSupplier, static_instance_id
+from .client_supplier import KafkaClientSupplier, as_reader, as_writer, static_instance_id
 from .committer import Committer
 from .control import ApplicationShutdownRequested, ThreadControl
 from .custom_metrics import CustomMetrics
@@ -48,6 +47,7 @@ from .partition_consumer import PartitionConsumer
 from .production_errors import production_error_handler
 from .rebalance_listener import RebalanceListener
 from .record_purge import RecordPurge
+from .sink_topics import SinkTopics
 from .source_topics import BuiltTopologies, SourceTopics
 from .stall_response import RestoreStallResponse, StallResponse
 from .stall_watchdog import StallWatchdog, admin_end_offsets
@@ -159,7 +159,7 @@ def create_parts(
 
 
 def configured_supplier(config: Any, clock: Clock) -> KafkaClientSupplier:
-    """Return what ``default.client.supplier`` names, by default librdkafka's clients."""
+    """Return what ``default.client.supplier`` names, by default Penstock's clients."""
     supplier: type[KafkaClientSupplier] = config["default.client.supplier"] or KafkaClientSupplier
     return supplier(config, clock)
 
@@ -329,15 +329,17 @@ class _Assembly:
         return PrefixedLogger(f"penstock.workers.{module}", self.log_prefix)
 
     def _partition_consumer(self, make: Callable[[str], Any], purpose: str) -> PartitionConsumer:
-        client, log = make(f"{self.name}-{purpose}"), self._log("partition_consumer")
-        return PartitionConsumer(client, log, fetcher_for(client, self.clock, log))
+        client_id = f"{self.name}-{purpose}"
+        questions = self.supplier.confluent_consumer(f"{client_id}-questions")
+        return PartitionConsumer(as_reader(make(client_id)), self._log("partition_consumer"), questions)
 
     def _producer(self) -> StreamsProducer:
         transactional = self.config["processing.guarantee"] == EXACTLY_ONCE_V2
         transactional_id = f"{self.application_id}-{self.spec.process_id}-{self.spec.slot}" if transactional else None
         return StreamsProducer(
-            lambda settings: self.supplier.get_producer(f"{self.name}-producer", settings, transactional_id),
+            lambda: as_writer(self.supplier.get_producer(f"{self.name}-producer", transactional_id=transactional_id)),
             self._log("streams_producer"),
+            topics=SinkTopics(lambda *topic, **named: self.admin.list_topics(*topic, **named), self.clock),
             transactional=transactional,
             handler=production_error_handler(self.config),
             clock=self.clock,

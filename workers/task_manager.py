@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from penstock.clients.log_context import PrefixedLogger, listed
-from penstock.clients.reading.record_source import Records
+from penstock.clients.reading.reader import Records
 from penstock.statestore.state_directory import StateDirectory
 from penstock.topology.errors import BrokerUnavailableError, LockError, StreamsError
 from penstock.topology.records import TaskId, TopicPartition
@@ -201,7 +201,6 @@ class TaskManager:
         """Close active tasks without a commit: others may own them by now. Standby tasks write nothing and go on."""
         self._committer.forget()
         self._producer.abort_transaction()
-        self._producer.forget_errors()
         self.active.close(clean=False)
         self.assigned_active_tasks = {}
 

@@ -80,7 +80,7 @@ class NetworkClient(Generic[A]):
     def advance(self, partitions: Collection[TopicPartition], now_ms: int) -> list[Answered[A]]:
         """Take what has come, and ask who leads these partitions when it is time. Returns the requests that are over.
 
-        Raises OldBrokerError, StreamsError if nothing can be asked any more.
+        Raises StreamsError if nothing can be asked any more, or a broker knows no version of the requests.
         """
         if self._brokers.failure is not None:
             raise StreamsError(f"The brokers cannot be asked any more: {self._brokers.failure!r}")

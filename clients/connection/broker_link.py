@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, Generic, Protocol, TypeVar
 
+from penstock.topology.errors import StreamsError
+
 from ..cluster.brokers import Brokers
 from ..log_context import TRACE, PrefixedLogger
 from ..network_settings import NetworkSettings
@@ -39,7 +41,7 @@ A = TypeVar("A", bound=Answer)
 class Api(Generic[A]):
     """A kind of request. versions: the first and the last that we know. since: the first Kafka that knows one of them.
 
-    verb: what a broker is, as in "read from". decode: makes an answer of its bytes, without the length, and the version
+    verb: what a broker is, as in "read from". setting: has librdkafka do it. decode: makes an answer of its bytes, without the length, and the version
     of the request; it raises ValueError for bytes that are none. in_flight: how many requests may be on their way.
     """
 
@@ -47,6 +49,7 @@ class Api(Generic[A]):
     versions: tuple[int, int]
     since: str
     verb: str
+    setting: str
     decode: Callable[[bytearray, int], A]
     in_flight: int = 1
 
@@ -59,10 +62,6 @@ class Pending:
     version: int
     deadline_ms: int
     asked: Any
-
-
-class OldBrokerError(Exception):
-    """A broker does not know requests of our version."""
 
 
 class LinkState(Enum):
@@ -189,7 +188,7 @@ class BrokerLink(Generic[A]):
     def advance(self, now_ms: int) -> tuple[Any, A] | None:
         """Take a connection that was made, or return what was asked and the answer, if one has come.
 
-        Raises OldBrokerError.
+        Raises StreamsError for a broker that knows no version of ours.
         """
         if self._opening is not None:
             self._take_opened(self._opening, now_ms)
@@ -233,16 +232,17 @@ class BrokerLink(Generic[A]):
         self._states.transition_to(_S.IDLE)
 
     def _agree(self, opened: Opened) -> None:
-        """Choose the version of requests. Raises OldBrokerError if there is none."""
+        """Choose the version of requests. Raises StreamsError if there is none."""
         least, most = opened.versions.get(self._api.key, (0, -1))
         self.version = min(most, self._api.versions[1])
         if self.version < max(least, self._api.versions[0]):
             opened.socket.close()
             self._opened = None
             self._states.transition_to(_S.CLOSED)
-            raise OldBrokerError(
-                f"broker {self.node} is older than Kafka {self._api.since}: it cannot be {self._api.verb} by requests "
-                f"of version {self._api.versions[0]}, only by versions {least} to {most}"
+            raise StreamsError(
+                f"Broker {self.node} is older than Kafka {self._api.since}: it cannot be {self._api.verb} by requests of "
+                f"version {self._api.versions[0]}, only by versions {least} to {most}. librdkafka can do it: set "
+                f"{self._api.setting}=librdkafka."
             )
 
     def _watch(self) -> None:

@@ -13,25 +13,23 @@ from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
-from confluent_kafka import KafkaError
-
 from penstock.kernel import record_batches
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
 
 from ..clock import Clock
-from ..cluster.brokers import Brokers, KafkaBrokers, Leader
+from ..cluster.brokers import Brokers, Leader
 from ..cluster.leader_table import MOVED, UNKNOWN_THERE
 from ..cluster.network_client import NetworkClient
-from ..connection.broker_link import Api, BrokerLink, LinkState, OldBrokerError
-from ..errors import ErrorCode
+from ..connection.broker_link import Api, BrokerLink, LinkState
+from ..errors import BrokerError, ErrorCode, UnreachableError
 from ..log_context import PrefixedLogger
 from ..protocol.fetch_request import API_KEY, API_VERSIONS, NAMES_VERSION, Part, PartitionRequest, fetch_request
 from ..served_clock import ServedClock
 from .fetch_session import Asked, FetchSession, PartitionAsked
 from .fetch_settings import FetchSettings
-from .partition_fetch import Buffered, FetchBuffer, PartitionEvent, PartitionFetch
-from .record_source import NotFetchableError, Records
+from .partition_fetch import Buffered, FetchBuffer, PartitionFetch, unreadable
+from .reader import ReaderEvent, Records
 
 #: A partition with so many answers in the buffer is not asked for more: one is processed, the next is there.
 ANSWERS_AHEAD = 2
@@ -53,62 +51,62 @@ _AGAIN = frozenset((ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.OFFSET_NOT_AVAILAB
 
 
 class Fetcher:
-    """A RecordSource; see there. One thread may use it. It owns brokers."""
+    """A Reader; see there. One thread may use it. It owns brokers."""
 
     def __init__(self, brokers: Brokers, settings: FetchSettings, clock: Clock, log: PrefixedLogger) -> None:
         self._brokers = brokers
         self._settings = settings
         self._clock = ServedClock(clock, self._note_pause)
         self._log = log
-        api = Api(API_KEY, API_VERSIONS, "2.7", "read from", record_batches.FetchAnswer)
+        api = Api(API_KEY, API_VERSIONS, "2.7", "read from", "penstock.fetcher", record_batches.FetchAnswer)
         self._network = NetworkClient(brokers, settings, api, self._note, log)
         self._leaders = self._network.leaders
         self._sessions: defaultdict[int, FetchSession] = defaultdict(FetchSession)  # by broker
         self._fetches: dict[TopicPartition, PartitionFetch] = {}
         self._buffer = FetchBuffer()
-        self._events: list[PartitionEvent] = []  # of the client
+        self._events: list[ReaderEvent] = []  # of the client
         self._ask_at = 0  # in ms: when there may be something to ask for, though nothing happens before
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """See RecordSource."""
+        """See Reader."""
         for partition, offset in offsets.items():
             self._fetches[partition] = PartitionFetch(partition, offset)
         self._leaders.hear_of(offsets)
         self._ask_at = 0
 
     def set_epochs(self, epochs: Mapping[TopicPartition, int]) -> None:
-        """See RecordSource."""
+        """See Reader."""
         for partition, epoch in epochs.items():
             self._fetches[partition].last_epoch = epoch
             self._fetches[partition].epochs.extend([(-1, epoch)])
 
     def epoch_before(self, partition: TopicPartition, offset: int) -> int:
-        """See RecordSource."""
+        """See Reader."""
         return self._fetches[partition].epochs.before(offset)
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
-        """See RecordSource."""
+        """See Reader."""
         for partition in partitions:
             self._fetches.pop(partition).is_assigned = False
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """See RecordSource."""
+        """See Reader."""
         for partition in partitions:
             self._fetches[partition].paused = True
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """See RecordSource."""
+        """See Reader."""
         for partition in partitions:
             self._fetches[partition].paused = False
             self._buffer.resume(self._fetches[partition])
         self._ask_at = 0
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
-        """See RecordSource."""
+        """See Reader."""
         return self._fetches[partition].high_watermark
 
-    def fetch(self, max_records: int, timeout_seconds: float) -> tuple[Records, list[Any]]:
-        """See RecordSource. Raises NotFetchableError for what only librdkafka can read, StreamsError if all is over."""
+    def fetch(self, max_records: int, timeout_seconds: float) -> tuple[Records, list[ReaderEvent]]:
+        """See Reader."""
         now = self._clock.monotonic_ms()
         deadline = now + int(timeout_seconds * 1000)
         while True:
@@ -125,7 +123,7 @@ class Fetcher:
         self._network.wake_when(until)
         now = self._clock.monotonic_ms()
         deadline = now + READ_AHEAD_MS
-        with suppress(NotFetchableError, StreamsError):  # the next fetch() meets the same
+        with suppress(StreamsError):  # the next fetch() meets the same
             while not until.done() and now < deadline:
                 self._advance(now)
                 self._maybe_ask(now)
@@ -137,7 +135,7 @@ class Fetcher:
             self._ask(now)
             self._ask_at = now + self._settings.queue_backoff_ms
 
-    def _take(self, max_records: int) -> tuple[Records, list[Any]]:
+    def _take(self, max_records: int) -> tuple[Records, list[ReaderEvent]]:
         records, events = self._buffer.take(max_records)
         if self._buffer.freed:
             self._ask_at = 0
@@ -160,11 +158,7 @@ class Fetcher:
     def _advance(self, now: int) -> None:
         """Take the answers that are there."""
         network = self._network
-        try:
-            over = network.advance(self._fetches, now)
-        except OldBrokerError as error:
-            raise NotFetchableError(str(error)) from error
-        for each in over:
+        for each in network.advance(self._fetches, now):
             if each.answer is None:
                 self._sessions[each.node].lost()
             else:
@@ -184,13 +178,13 @@ class Fetcher:
 
     def _note(self, what: str, failure: str) -> None:
         text = f"{what}: {failure}; trying again"
-        self._events.append(PartitionEvent(None, -1, KafkaError(KafkaError._TRANSPORT, text)))
+        self._events.append(ReaderEvent(None, -1, UnreachableError(text)))
 
     def _give_up_unreadable(self, now: int) -> None:
         for fetch in self._fetches.values():
             code = None if fetch.has_failed else self._leaders.error_of(fetch.partition, now)
             if code is not None:
-                self._fail(fetch, KafkaError(code))
+                self._fail(fetch, BrokerError(code))
 
     def _settle_doubts(self, now: int) -> None:
         """Find out, by answers since then, whether topics that a broker did not know are others of the same name."""
@@ -205,10 +199,10 @@ class Fetcher:
             if fetch.topic_id is not None and topic_id is not None and topic_id != fetch.topic_id:
                 self._fail(fetch, _recreated(fetch, topic_id))
 
-    def _fail(self, fetch: PartitionFetch, error: KafkaError) -> None:
+    def _fail(self, fetch: PartitionFetch, error: BrokerError) -> None:
         """Ask for a partition no more until it is assigned anew, and say why, behind what was fetched of it before."""
         fetch.has_failed = True
-        self._buffer.put(Buffered(fetch, None, PartitionEvent(fetch.partition, fetch.next_offset, error)))
+        self._buffer.put(Buffered(fetch, None, ReaderEvent(fetch.partition, fetch.next_offset, error)))
 
     # Asking
 
@@ -313,7 +307,7 @@ class Fetcher:
         event = None
         if fetch.next_offset >= end and fetch.told_end != fetch.next_offset:
             fetch.told_end = fetch.next_offset
-            event = PartitionEvent(fetch.partition, fetch.next_offset, KafkaError(KafkaError._PARTITION_EOF))
+            event = ReaderEvent(fetch.partition, fetch.next_offset, None)
         if batches is not None or event is not None:
             self._buffer.put(Buffered(fetch, batches, event, found.size))
 
@@ -327,9 +321,9 @@ class Fetcher:
                 fetch.origin, *place, fetch.next_offset, aborted, self._settings.check_crcs
             )
         except record_batches.CorruptRecordsError as error:
-            self._fail(fetch, KafkaError(KafkaError._BAD_MSG, str(error)))
+            self._fail(fetch, BrokerError(ErrorCode.CORRUPT_MESSAGE, str(error)))
         except record_batches.UnknownFormatError as error:
-            raise NotFetchableError(f"{fetch.partition} has {error}") from error
+            raise unreadable(fetch.partition, error) from error
         return None
 
     def _take_diverging(self, of: PartitionAsked, found: record_batches.PartitionAnswer, now: int) -> None:
@@ -345,7 +339,7 @@ class Fetcher:
     def _take_error(self, node: int, of: PartitionAsked, found: record_batches.PartitionAnswer, now: int) -> None:
         fetch = of.fetch
         if found.error == ErrorCode.OFFSET_OUT_OF_RANGE and not of.at_replica:
-            self._fail(fetch, KafkaError(found.error, f"offset {fetch.next_offset} is not on broker {node}"))
+            self._fail(fetch, BrokerError(found.error, f"offset {fetch.next_offset} is not on broker {node}"))
         elif found.error in MOVED or found.error in _AGAIN or of.at_replica:
             if found.error in UNKNOWN_THERE:
                 fetch.doubted_at = self._leaders.answers
@@ -353,7 +347,7 @@ class Fetcher:
                 self._leaders.learn(fetch.partition, Leader(found.leader, found.leader_epoch))
             self._retry(fetch, found.error, now)
         else:
-            self._fail(fetch, KafkaError(found.error))
+            self._fail(fetch, BrokerError(found.error))
 
     def _retry(self, fetch: PartitionFetch, code: int, now: int) -> None:
         self._log.debug("Fetching %s again after %s", fetch.partition, ErrorCode(code).name)
@@ -367,27 +361,19 @@ class Fetcher:
         self._network.close()
 
 
-def fetcher_for(consumer: Any, clock: Clock, log: PrefixedLogger) -> Fetcher | None:
-    """Return a Fetcher in place of a consumer whose supplier gave it fetch_settings, None where librdkafka reads."""
-    settings: FetchSettings | None = getattr(consumer, "fetch_settings", None)
-    if settings is None or record_batches is None:
-        return None
-    return Fetcher(KafkaBrokers(settings), settings, clock, log)
-
-
-def _truncated(fetch: PartitionFetch, found: record_batches.PartitionAnswer) -> KafkaError:
+def _truncated(fetch: PartitionFetch, found: record_batches.PartitionAnswer) -> BrokerError:
     """Return what a log means whose end is now before what was read of it (KIP-320, Kafka: LogTruncationException)."""
-    return KafkaError(
-        KafkaError.OFFSET_OUT_OF_RANGE,
+    return BrokerError(
+        ErrorCode.OFFSET_OUT_OF_RANGE,
         f"the log was truncated to {found.diverging_offset}, records up to {fetch.next_offset} had been read "
         f"(an unclean election of its leader, number {fetch.last_epoch + 1} or later)",
     )
 
 
-def _recreated(fetch: PartitionFetch, topic_id: bytes) -> KafkaError:
+def _recreated(fetch: PartitionFetch, topic_id: bytes) -> BrokerError:
     """Return what it means that a topic has another id now: what was read is not in it, whatever its offsets are."""
     before, now = (UUID(bytes=found) for found in (fetch.topic_id or b"", topic_id))
-    return KafkaError(
-        KafkaError.OFFSET_OUT_OF_RANGE,
+    return BrokerError(
+        ErrorCode.OFFSET_OUT_OF_RANGE,
         f"the topic {fetch.partition.topic} was deleted and created again, its id is {now}, no more {before}",
     )

@@ -7,37 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaError
-
 from penstock.kernel import record_batches
+from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
 
-from .record_source import NotFetchableError, Records
-
-
-class PartitionEvent:
-    """What is said of a partition instead of a record; its methods are confluent_kafka.Message's."""
-
-    def __init__(self, partition: TopicPartition | None, offset: int, error: KafkaError) -> None:
-        self._partition = partition
-        self._offset = offset
-        self._error = error
-
-    def topic(self) -> str | None:
-        """Return the topic, None for what concerns the client."""
-        return None if self._partition is None else self._partition.topic
-
-    def partition(self) -> int | None:
-        """Return the partition, None for what concerns the client."""
-        return None if self._partition is None else self._partition.partition
-
-    def offset(self) -> int:
-        """Return the offset."""
-        return self._offset
-
-    def error(self) -> KafkaError:
-        """Return what happened."""
-        return self._error
+from ..errors import BrokerError, ErrorCode
+from .reader import ReaderEvent, Records
 
 
 class LeaderEpochs:
@@ -89,7 +64,7 @@ class Buffered:
 
     fetch: PartitionFetch
     batches: record_batches.RecordBatches | None
-    event: PartitionEvent | None
+    event: ReaderEvent | None
     size: int = 0  # of the records, in bytes
 
 
@@ -112,10 +87,10 @@ class FetchBuffer:
         self._buffered.extendleft(reversed(fetch.parked))
         fetch.parked.clear()
 
-    def take(self, limit: int) -> tuple[Records, list[Any]]:
+    def take(self, limit: int) -> tuple[Records, list[ReaderEvent]]:
         """Return up to so many records, in order for each partition, and the events up to there."""
         records: Records = {}
-        events: list[Any] = []
+        events: list[ReaderEvent] = []
         left, turns = limit, len(self._buffered)
         self.freed = False
         while left > 0 and turns > 0:
@@ -156,7 +131,12 @@ class FetchBuffer:
             fetch = buffered.fetch
             fetch.is_assigned, fetch.has_failed = False, True  # nothing behind it is of use
             buffered.batches = None
-            buffered.event = PartitionEvent(fetch.partition, -1, KafkaError(KafkaError._BAD_MSG, str(error)))
+            buffered.event = ReaderEvent(fetch.partition, -1, BrokerError(ErrorCode.CORRUPT_MESSAGE, str(error)))
             return 0
         except record_batches.UnknownFormatError as error:
-            raise NotFetchableError(f"{buffered.fetch.partition} has {error}") from error
+            raise unreadable(buffered.fetch.partition, error) from error
+
+
+def unreadable(partition: TopicPartition, error: Exception) -> StreamsError:
+    """Return what is raised for a partition that only librdkafka can read."""
+    return StreamsError(f"{partition} has {error}. librdkafka can read it: set penstock.fetcher=librdkafka.")

@@ -13,39 +13,25 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
-
 from penstock.kernel import record_accumulator
 from penstock.topology.records import RawRecord, TopicPartition
 
 from ..clock import Clock
 from ..cluster.brokers import Brokers
-from ..connection.broker_link import OldBrokerError
+from ..errors import BrokerError, ErrorCode
 from ..log_context import PrefixedLogger
 from ..served_clock import ServedClock
 from .partition_queue import PartitionQueue
 from .produce_settings import ProduceSettings
 from .producer_identity import Identity, ProducerIdentity
 from .sender import WAIT_MAX_MS, Sender
-
-
-class NotProducibleError(Exception):
-    """A broker does not know our requests, but librdkafka can write to it."""
+from .writer import Lost
 
 
 class KafkaProducer:
-    """Has the methods of confluent_kafka.Producer that a StreamsProducer calls. One thread may use it.
+    """A Writer; see there. One thread may use it. It owns brokers. seed: where records without keys begin."""
 
-    client: a confluent_kafka.Producer, for questions that are asked seldom. seed: where records without keys begin.
-    """
-
-    #: Timestamps that stand for now, and for the beginning of time.
-    NOW, EARLIEST = -1, 0
-
-    def __init__(
-        self, client: Any, brokers: Brokers, settings: ProduceSettings, clock: Clock, log: PrefixedLogger, seed: int
-    ) -> None:
-        self._client = client
+    def __init__(self, brokers: Brokers, settings: ProduceSettings, clock: Clock, log: PrefixedLogger, seed: int) -> None:
         self._settings = settings
         self._clock = ServedClock(clock, self._note_pause)
         self._log = log
@@ -63,35 +49,25 @@ class KafkaProducer:
         return ProducerIdentity(self._brokers, self._settings.retry_backoff_ms, on_done)
 
     def produce(
-        self,
-        topic: str,
-        value: Any,
-        key: Any,
-        partition: int,
-        callback: None,
-        on_delivery: None,
-        timestamp: int,
-        headers: Any = None,
+        self, topic: str, key: Any, value: Any, partition: int, timestamp: int | None, headers: Any = None
     ) -> None:
-        """Take a record that ``records`` has not taken; waits until the topic is known to the brokers.
-
-        partition: -1 for the one of its key. timestamp: in ms; NOW. Raises KafkaException if it cannot be written.
-        """
+        """See Writer: for what ``records`` has not taken."""
         key, value = _as_bytes(key), _as_bytes(value)
-        timestamp = self._clock.wall_clock_ms() if timestamp == self.NOW else timestamp
+        timestamp = self._clock.wall_clock_ms() if timestamp is None else timestamp
         if self.records.offer(topic, partition, key, value, timestamp, headers):
             return
         try:
             self._learn(topic, partition)
         except TimeoutError:  # as if it had been sent, and not been acknowledged in time
             lost = RawRecord(topic, partition, -1, timestamp, key, value, headers)
-            self._sender.lost.append((KafkaError(KafkaError._MSG_TIMED_OUT), lost))
+            self._sender.lost.append(Lost(self._sender.too_late(), lost))
             return
         if not self.records.offer(topic, partition, key, value, timestamp, headers):
-            raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
+            limit = f"more than {self._settings.max_request_bytes} bytes (producer.message.max.bytes)"
+            raise BrokerError(ErrorCode.MESSAGE_TOO_LARGE, limit)
 
     def _learn(self, topic: str, partition: int) -> None:
-        """Wait until a topic's partitions are known, this one among them. Raises KafkaException, TimeoutError."""
+        """Wait until a topic's partitions are known, this one among them. Raises ClientError, TimeoutError."""
         probe = TopicPartition(topic, max(partition, 0))
         now = self._clock.monotonic_ms()
         deadline = now + self._settings.delivery_timeout_ms
@@ -103,7 +79,7 @@ class KafkaProducer:
                 raise TimeoutError
             error = self._sender.missing(probe, now)
             if error is not None:
-                raise KafkaException(error)
+                raise error
             if self.records.partition_count(topic) <= probe.partition:
                 self._sender.leaders.refresh(now)
                 now = self._wait(now, deadline)
@@ -154,19 +130,18 @@ class KafkaProducer:
             for records in self.records.know(topic, count):
                 records.queue = PartitionQueue(records)
 
-    def poll(self, seconds: float = 0) -> None:
-        """Close batches that have waited for long enough, send, take answers; wait only if told to.
+    def poll(self) -> None:
+        """See Writer."""
+        self.send_due()
 
-        Raises NotProducibleError, StreamsError if nothing can be written any more.
-        """
+    def send_due(self) -> None:
+        """See Writer."""
         now = self._clock.monotonic_ms()
         self._note_begun(now)
         for records in self._due(now):
             self._close(records)
         if not self._sender.is_idle:
             self._advance(now)
-            if seconds and not self._sender.is_idle:
-                self._advance(self._wait(now, now + seconds * 1000))
         self._raise_failure()
 
     def _due(self, now: int) -> list[Any]:
@@ -178,20 +153,18 @@ class KafkaProducer:
         return found
 
     def _raise_failure(self) -> None:
-        if isinstance(self._failure, OldBrokerError):
-            raise NotProducibleError(str(self._failure)) from self._failure
         if self._failure is not None:
             raise self._failure
 
     def wait_ms(self) -> float:
-        """Return how long it is until poll() may have something to do, in ms; infinity: not before more is produced."""
+        """See Writer."""
         now = self._clock.monotonic_ms()
         self._note_begun(now)
         due, wait_ms = next(iter(self._growing.values()), math.inf) - now, self._sender.wait_ms
         return max(due if wait_ms is None else min(due, wait_ms), 0)
 
     def flush(self, seconds: float = math.inf) -> None:
-        """Wait until every record is acknowledged or given up, for so long at most. Raises as poll() does."""
+        """See Writer."""
         self._note_begun(self._clock.monotonic_ms())
         for records in tuple(self._growing):
             self._close(records)
@@ -209,26 +182,21 @@ class KafkaProducer:
         return is_done()
 
     def drop(self) -> None:
-        """Forget what is not on its way to a broker: others may write in its place by now."""
+        """See Writer."""
         self._note_begun(self._clock.monotonic_ms())
         for records in self._growing:
             records.close()
         self._growing.clear()
         self._sender.drop()
 
-    def take_lost(self) -> list[tuple[KafkaError, Any]]:
-        """Return the records that were given up since the last call, and why."""
+    def take_lost(self) -> list[Lost]:
+        """See Writer."""
         lost, self._sender.lost = self._sender.lost, []
         return lost
 
-    def list_topics(self, *arguments: Any, **named: Any) -> Any:
-        """See confluent_kafka.Producer."""
-        return self._client.list_topics(*arguments, **named)
-
-    def purge(self) -> None:
-        """Give up all that is not acknowledged, and close the connections. Nothing else may be called then."""
+    def close(self) -> None:
+        """See Writer."""
         self._sender.close()
-        self._client.purge()
 
 
 def _as_bytes(given: Any) -> bytes | None:

@@ -39,14 +39,11 @@ _AS_IT_IS: Mapping[str, Callable[[Any], bool]] = {
     "partitioner": lambda value: value == "murmur2_random",
     "compression.type": lambda value: value in COMPRESSION_TYPES,
     "compression.codec": lambda value: value in COMPRESSION_TYPES,
-    "delivery.report.only.error": lambda value: str(value).lower() == "true",
-    "on_delivery": callable,
     # Idempotence allows no others, and one request of a partition is on its way here.
     "max.in.flight": lambda value: int(value) >= 1,
     "max.in.flight.requests.per.connection": lambda value: int(value) >= 1,
     # Batches are bounded by their bytes, and what waits for the brokers by buffer_bytes.
     "queue.buffering.max.messages": lambda value: int(value) >= 0,
-    "plugin.library.paths": lambda paths: ";" not in paths,  # ours, without one of the user's
 }
 
 

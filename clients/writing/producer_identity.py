@@ -7,12 +7,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-from confluent_kafka import KafkaError
-
 from penstock.topology.records import TopicPartition
 
 from ..cluster.brokers import Brokers, ProducerId
-from ..errors import BrokerError
+from ..errors import BrokerError, ClientError
 from ..protocol.produce_messages import API_VERSION
 
 _LAST_EPOCH = 32_767
@@ -34,7 +32,7 @@ class Identity(Protocol):
         """Who writes, None as long as nothing can be written."""
 
     @property
-    def refusal(self) -> KafkaError | None:
+    def refusal(self) -> ClientError | None:
         """Why nothing will be written until something else happens, None if it may be."""
 
     @property
@@ -51,7 +49,7 @@ class Identity(Protocol):
     def may_write(self, partition: TopicPartition) -> bool:
         """Return whether batches of a partition may be sent now; if not, see to it that they may be soon."""
 
-    def note_failed(self, error: KafkaError) -> None:
+    def note_failed(self, error: ClientError) -> None:
         """Take in that a batch was refused, or came too late."""
 
     def bump(self) -> None:
@@ -74,7 +72,7 @@ class ProducerIdentity:
         self.transactional_id = None
         self.produce_version = API_VERSION
         #: Why there is no producer id and will be none, None as long as there may be.
-        self.refusal: KafkaError | None = None
+        self.refusal: ClientError | None = None
 
     @property
     def has_answer(self) -> bool:
@@ -102,7 +100,7 @@ class ProducerIdentity:
         """See Identity."""
         return True
 
-    def note_failed(self, error: KafkaError) -> None:
+    def note_failed(self, error: ClientError) -> None:
         """See Identity."""
 
     def _take(self, answer: Future[ProducerId], now_ms: int) -> None:
@@ -113,7 +111,7 @@ class ProducerIdentity:
             return
         self._ask_at = now_ms + self._retry_backoff_ms
         if isinstance(error, BrokerError) and not error.code.retriable:
-            self.refusal = KafkaError(error.code, str(error))
+            self.refusal = error
 
     def bump(self) -> None:
         """Begin a new epoch, because the brokers may not have all that was sent, or forgot it (KIP-360).

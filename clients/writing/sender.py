@@ -12,8 +12,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from confluent_kafka import KafkaError
-
 from penstock.kernel import record_accumulator, record_batches
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
@@ -22,11 +20,13 @@ from ..cluster.brokers import Brokers, ProducerId
 from ..cluster.leader_table import MOVED
 from ..cluster.network_client import Answered, NetworkClient
 from ..connection.broker_link import Api
+from ..errors import ClientError, DeliveryTimeoutError, ErrorCode, Kind, MissingPartitionError, broker_error
 from ..log_context import PrefixedLogger
 from ..protocol.produce_messages import API_KEY, API_VERSION, PartitionResponse, ProduceAnswer, produce_request
 from .partition_queue import PartitionQueue
 from .produce_settings import ProduceSettings
 from .producer_identity import Identity
+from .writer import Lost
 
 #: How many requests a broker may have at a time; none of them has a partition that another one has.
 REQUESTS_IN_FLIGHT = 5
@@ -37,28 +37,11 @@ CONCURRENT_BACKOFF_MS = 20
 BEHIND_WAIT_MS, AWAY_WAIT_MS = 1, 10
 #: The longest wait, in ms, for whatever comes.
 WAIT_MAX_MS = 10_000
-PRODUCE = Api(API_KEY, (API_VERSION, API_VERSION), "2.4", "written to", ProduceAnswer, REQUESTS_IN_FLIGHT)
+PRODUCE = Api(API_KEY, (API_VERSION, API_VERSION), "2.4", "written to", "penstock.sender", ProduceAnswer, REQUESTS_IN_FLIGHT)
 
-#: The batch is there, now or since it was sent before.
-_WRITTEN = (KafkaError.NO_ERROR, KafkaError.DUPLICATE_SEQUENCE_NUMBER)
 #: Errors after which nobody knows whether a batch is there: what went wrong is not said, or what was acknowledged
 #: before it is not there any more.
-_UNCERTAIN = (KafkaError.UNKNOWN, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER)
-#: Errors after which the same is sent again.
-_AGAIN = frozenset(
-    (
-        KafkaError.REQUEST_TIMED_OUT,
-        KafkaError.NETWORK_EXCEPTION,
-        KafkaError.NOT_ENOUGH_REPLICAS,
-        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.NOT_COORDINATOR,
-        KafkaError.CONCURRENT_TRANSACTIONS,
-        KafkaError.INVALID_MSG,  # its checksum, so it was damaged on its way
-    )
-)
-
+_UNCERTAIN = (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
 #: Makes an identity; called with what it calls, on another thread, when there is an answer for it to take.
 MakeIdentity = Callable[[Callable[[], None]], Identity]
@@ -81,8 +64,8 @@ class Sender:
         self.leaders = self._network.leaders
         #: Of all batches that are not acknowledged, before compression.
         self.buffered_bytes = 0
-        #: Records that were given up, and why; whoever reads this empties it.
-        self.lost: list[tuple[KafkaError, Any]] = []
+        #: Records that were given up; whoever reads this empties it.
+        self.lost: list[Lost] = []
 
     def _note(self, what: str, failure: str) -> None:
         self._log.warning("%s: %s; trying again", what, failure)
@@ -115,7 +98,7 @@ class Sender:
         self._send_at = 0
 
     def advance(self, now_ms: int) -> None:
-        """Take what has come and send what may be sent. Raises OldBrokerError, StreamsError if all is over."""
+        """Take what has come and send what may be sent. Raises StreamsError if all is over."""
         network = self._network
         for over in network.advance(self._partitions, now_ms):
             self._take(over, now_ms)
@@ -201,28 +184,28 @@ class Sender:
 
     def _settle(self, queue: PartitionQueue, response: PartitionResponse, now: int) -> None:
         """Make what a broker says of the first batch true."""
-        code, batch = response.error, queue.batches[0]
-        if code in _WRITTEN:
+        code, batch = ErrorCode(response.error), queue.batches[0]
+        if code.kind is Kind.SUCCESS:  # now, or since it was sent before
             self._remove(queue, queue.acknowledge())
             return
-        if code in MOVED or code in _AGAIN:  # it may have been written even so
-            self._log.debug("Sending to %s again after %s", queue.partition, KafkaError(code).name())
-            is_short = code == KafkaError.CONCURRENT_TRANSACTIONS  # the one before is still being ended
+        if code in MOVED or code.retriable:  # it may have been written even so
+            self._log.debug("Sending to %s again after %s", queue.partition, code.name)
+            is_short = code == ErrorCode.CONCURRENT_TRANSACTIONS  # the one before is still being ended
             queue.retry_at_ms = now + (CONCURRENT_BACKOFF_MS if is_short else self._settings.retry_backoff_ms)
             if code in MOVED:
                 queue.moved_after = self.leaders.answers
                 self.leaders.refresh(now)
             return
-        if code == KafkaError.UNKNOWN_PRODUCER_ID:  # the broker forgot us; it takes a new epoch from its beginning
+        if code == ErrorCode.UNKNOWN_PRODUCER_ID:  # the broker forgot us; it takes a new epoch from its beginning
             batch.is_uncertain = False
             self._identity.bump()
             return
         # What is refused now may have been written by the request before.
         batch.is_uncertain = queue.was_uncertain or code in _UNCERTAIN
-        if code == KafkaError.MSG_SIZE_TOO_LARGE and batch.count > 1:
+        if code == ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1:
             self._split(queue)
         else:
-            self._fail(queue, KafkaError(code, response.message) if response.message else KafkaError(code))
+            self._fail(queue, broker_error(code, response.message))
 
     def _split(self, queue: PartitionQueue) -> None:
         """Send the first batch in two parts: its topic takes none that large, whatever one record may have."""
@@ -247,13 +230,13 @@ class Sender:
         if error is None and self.leaders.of(queue.partition) is None:
             error = self.missing(queue.partition, now)
         while queue.batches and (error is not None or self._is_late(queue.batches[0], now)):
-            self._fail(queue, error or KafkaError(KafkaError._MSG_TIMED_OUT))
+            self._fail(queue, error or self.too_late())
         return not queue.batches
 
-    def missing(self, partition: TopicPartition, now: int) -> KafkaError | None:
+    def missing(self, partition: TopicPartition, now: int) -> ClientError | None:
         """Return why a partition cannot be written, None if it can or may be soon.
 
-        A topic that was recreated may have fewer partitions (_UNKNOWN_PARTITION). Then the leaders are asked for again:
+        A topic that was recreated may have fewer partitions (MissingPartitionError). Then the leaders are asked for again:
         the partition may be there by the next time.
         """
         code = self.leaders.error_of(partition, now)
@@ -262,17 +245,21 @@ class Sender:
         self.leaders.refresh(now)
         count = self.leaders.partition_counts.get(partition.topic)
         if count is None:
-            return KafkaError(code)
+            return broker_error(code)
         reason = f"topic {partition.topic} has {count} partition(s) now, and no partition {partition.partition}"
-        return KafkaError(KafkaError._UNKNOWN_PARTITION, reason)
+        return MissingPartitionError(reason)
+
+    def too_late(self) -> DeliveryTimeoutError:
+        """Return the error of a record that was not acknowledged in time."""
+        return DeliveryTimeoutError(f"not acknowledged within {self._settings.delivery_timeout_ms} ms")
 
     def _is_late(self, batch: Any, now: int) -> bool:
         return bool(now - batch.created_ms >= self._settings.delivery_timeout_ms)
 
-    def _fail(self, queue: PartitionQueue, error: KafkaError) -> None:
+    def _fail(self, queue: PartitionQueue, error: ClientError) -> None:
         batch = queue.batches.popleft()
         batch.pack(self._settings.compression_type)
-        self.lost += [(error, record) for record in _records_of(queue.partition, batch)]
+        self.lost += [Lost(error, record) for record in _records_of(queue.partition, batch)]
         self._identity.note_failed(error)
         self._not_to_be_taken_for(batch)
         self._remove(queue, batch)

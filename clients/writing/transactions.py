@@ -15,13 +15,11 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
-
 from penstock.topology.records import TopicPartition
 
 from ..cluster.brokers import ProducerId
 from ..cluster.coordinators import CoordinatorKind, Coordinators
-from ..errors import BrokerError, ErrorCode, RetriableError
+from ..errors import BrokerError, ClientError, ErrorCode, Kind, RetriableError, TransactionError, broker_error
 from ..log_context import PrefixedLogger
 from ..protocol.messages import api_versions
 from ..protocol.produce_messages import API_VERSION, NEW_TRANSACTIONS_VERSION
@@ -39,21 +37,14 @@ _NOBODY = ProducerId(-1, -1)
 #: The transaction has failed, the producer may begin another.
 _ABORTABLE = frozenset(
     (
+        *(code for code in ErrorCode if code.kind is Kind.EVICTED),
         ErrorCode.TRANSACTION_ABORTABLE,
-        ErrorCode.ILLEGAL_GENERATION,
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.FENCED_INSTANCE_ID,
-        ErrorCode.STALE_MEMBER_EPOCH,
-        ErrorCode.FENCED_MEMBER_EPOCH,
         ErrorCode.GROUP_AUTHORIZATION_FAILED,
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         ErrorCode.OPERATION_NOT_ATTEMPTED,
         ErrorCode.OFFSET_METADATA_TOO_LARGE,
     )
 )
-#: Another producer with our transactional id has taken over, or the coordinator has aborted what took too long.
-_FENCED = frozenset((ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH))
-
 
 class TransactionState(Enum):
     """What a transactional producer is doing (Kafka: TransactionManager.State, but for DRAINING).
@@ -135,8 +126,8 @@ class TransactionManager:
         self._ask_at: float = 0  # in ms
         #: Why the last question was not answered, None since it was.
         self.failure: str | None = None
-        #: Why the transaction has failed, or the producer with it, None as long as all is well.
-        self.refusal: KafkaError | None = None
+        #: Why the transaction has failed, or the producer with it (then it is fatal), None as long as all is well.
+        self.refusal: ClientError | None = None
 
     @property
     def state(self) -> TransactionState:
@@ -173,16 +164,17 @@ class TransactionManager:
         """Return whether batches of a partition may be sent; if not, it is added to the transaction."""
         return self._open.may_write(partition)
 
-    def note_failed(self, error: KafkaError) -> None:
+    def note_failed(self, error: ClientError) -> None:
         """Take in that a batch was refused or came too late: the transaction is not to be committed."""
         if self.state is _S.IN_TRANSACTION:
-            self._fail(error.code(), error.str(), fatal=error.code() in _FENCED)
+            self._fail(error, fatal=error.kind is Kind.FENCED)
 
     def bump(self) -> None:
         """Take in that a broker may have numbers that the next batches would have: those need another epoch."""
         self._numbers_used_up = True
         if self.state is _S.IN_TRANSACTION:
-            self._fail(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a batch may have been written or not", fatal=False)
+            unknown = "a batch may have been written or not"
+            self._fail(broker_error(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, unknown), fatal=False)
 
     # The transaction
 
@@ -230,9 +222,9 @@ class TransactionManager:
             self._complete()  # the coordinator has never heard of it
 
     def check(self) -> None:
-        """Raise KafkaException if the transaction or the producer has failed."""
+        """Raise TransactionError if the transaction or the producer has failed."""
         if self.refusal is not None:
-            raise KafkaException(self.refusal)
+            raise TransactionError(self.refusal, can_abort=self.state is not _S.FATAL_ERROR)
 
     # Questions and answers
 
@@ -262,7 +254,7 @@ class TransactionManager:
             self._take_answer(answer.result(), question, now_ms)
             return
         if isinstance(error, BrokerError) and not isinstance(error, RetriableError):
-            self._fail(error.code, error.message, fatal=True)
+            self._fail(error, fatal=True)
             return
         failure = str(error) or type(error).__name__
         if failure != self.failure:
@@ -274,17 +266,20 @@ class TransactionManager:
 
     def _take_answer(self, answer: Any, question: Question, now_ms: int) -> None:
         """Take what a coordinator has done, or ask again, or fail."""
-        code, what = question.failure(answer)
-        reason = f"{KafkaError(code).str()} {what}".rstrip()
-        self.failure = reason if code else None
-        if not code:
+        number, what = question.failure(answer)
+        code = ErrorCode(number)
+        if code is ErrorCode.NONE:
+            self.failure = None
             question.done(answer)
-        elif ErrorCode(code).retriable:
+            return
+        error = broker_error(code, what)
+        self.failure = str(error)
+        if code.retriable:
             is_short = code == ErrorCode.CONCURRENT_TRANSACTIONS
             self._ask_at = now_ms + (CONCURRENT_BACKOFF_MS if is_short else self._retry_backoff_ms)
         else:
             can_abort = code in _ABORTABLE and self.state in (_S.IN_TRANSACTION, _S.COMMITTING_TRANSACTION)
-            self._fail(code, reason, fatal=not can_abort)
+            self._fail(error, fatal=not can_abort)
 
     def _next_question(self) -> Question | None:
         """Return what is to be asked now."""
@@ -327,7 +322,7 @@ class TransactionManager:
         self._open.has_begun = False
         self._states.transition_to(_S.INITIALIZING if self._numbers_used_up else _S.READY)
 
-    def _fail(self, code: int, reason: str, fatal: bool) -> None:
+    def _fail(self, error: ClientError, fatal: bool) -> None:
         """Have the transaction fail, or the producer (fatal)."""
-        self.refusal = KafkaError(code, reason, fatal=fatal, txn_requires_abort=not fatal)
+        self.refusal = error
         self._states.transition_to(_S.FATAL_ERROR if fatal else _S.ABORTABLE_ERROR)

@@ -14,6 +14,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
+from penstock.clients.errors import ErrorCode, broker_error
 from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.topology.records import RawRecord, TopicPartition
 from penstock.workers.membership.membership import OffsetAndMetadata
@@ -177,7 +178,7 @@ class Broker:
         writer = self.writers[transactional_id]
         if writer.epoch != epoch:
             self.world.happened("a producer is fenced")
-            raise kafka_error(KafkaError._FENCED, "the producer has been fenced")
+            raise broker_error(ErrorCode.PRODUCER_FENCED, "the producer has been fenced")
         return writer
 
     def transaction(self, transactional_id: str, epoch: int, client: str, timeout_ms: int) -> Transaction:
@@ -207,7 +208,7 @@ class Broker:
         code = self.group.check(member.member_id, member.instance_id, member.generation) if is_member else 0
         if code:
             self.world.happened("offsets of a former member are refused in a transaction")
-            raise kafka_error(code, "the group has gone on without this member")
+            raise broker_error(code, "the group has gone on without this member")
         self._on_commit(transaction.client, offsets)
         transaction.offsets |= offsets
         for partition in offsets:

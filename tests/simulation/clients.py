@@ -1,17 +1,30 @@
-"""confluent-kafka's clients over the simulated brokers, as far as a stream thread calls them."""
+"""The clients of a stream thread over the simulated brokers."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException
+from confluent_kafka import IsolationLevel, KafkaError
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin._listoffsets import EarliestSpec
 
+from penstock.clients.errors import (
+    BrokerError,
+    DeliveryTimeoutError,
+    ErrorCode,
+    Kind,
+    TransactionError,
+    UnreachableError,
+    broker_error,
+)
 from penstock.clients.network_settings import NetworkSettings
-from penstock.clients.writing.transaction_requests import GroupMetadata
+from penstock.clients.reading.reader import ReaderEvent, Records
+from penstock.clients.writing.transaction_requests import CommittedOffset, GroupMetadata
+from penstock.clients.writing.writer import Lost
 from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.partitioners import partition_for_key
 from penstock.topology.records import RawRecord, TopicPartition
@@ -19,7 +32,7 @@ from penstock.workers.client_supplier import KafkaClientSupplier
 from penstock.workers.membership.group_member import GroupMember
 from penstock.workers.membership.membership import Assign, OffsetAndMetadata
 from penstock.workers.partition_consumer import OFFSET_BEGINNING, OFFSET_END
-from tests.workers.memory_kafka import ErrorEvent, MemoryAdmin, done, failed
+from tests.workers.memory_kafka import MemoryAdmin, done, failed
 
 from .broker import Broker, Transaction, kafka_error
 from .connection import Io, SimulatedConnection
@@ -34,8 +47,8 @@ OUTAGE_WAIT_MS = 120_000
 NO_OFFSET = -1001
 
 
-class SimulatedConsumer:
-    """A consumer of assigned partitions. A fetch brings a random number of records, of one partition after another."""
+class SimulatedReader:
+    """A Reader. A fetch brings a random number of records, of one partition after another."""
 
     def __init__(self, broker: Broker, io: Any, committed_only: bool) -> None:
         self.broker, self.io = broker, io
@@ -44,49 +57,61 @@ class SimulatedConsumer:
         self.paused: set[TopicPartition] = set()
         self.told_end: dict[TopicPartition, int] = {}
 
-    def incremental_assign(self, partitions: list[RdTopicPartition]) -> None:
-        for p in partitions:
-            assert TopicPartition(p.topic, p.partition) not in self.positions, f"{p} is assigned already"
-            self.positions[TopicPartition(p.topic, p.partition)] = p.offset
+    def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
+        assert not offsets.keys() & self.positions.keys(), f"some of {offsets} are assigned already"
+        self.positions |= offsets
 
-    def incremental_unassign(self, partitions: list[RdTopicPartition]) -> None:
-        for p in partitions:
-            partition = TopicPartition(p.topic, p.partition)
-            del self.positions[partition]  # librdkafka remembers that it is paused
+    def set_epochs(self, epochs: Mapping[TopicPartition, int]) -> None:
+        pass
+
+    def epoch_before(self, partition: TopicPartition, offset: int) -> int:
+        return -1
+
+    def unassign(self, partitions: Collection[TopicPartition]) -> None:
+        self.resume(partitions)
+        for partition in partitions:
+            del self.positions[partition]
             self.told_end.pop(partition, None)
 
-    def pause(self, partitions: list[RdTopicPartition]) -> None:
-        self.paused |= {TopicPartition(p.topic, p.partition) for p in partitions}
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        self.paused.update(partitions)
 
-    def resume(self, partitions: list[RdTopicPartition]) -> None:
-        self.paused -= {TopicPartition(p.topic, p.partition) for p in partitions}
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        self.paused.difference_update(partitions)
 
-    def consume(self, count: int, timeout: float) -> list[Any]:
-        found: list[Any] = self.io.points.call("consume", lambda: self._consume(count))
-        return found
+    def fetch(self, max_records: int, timeout_seconds: float) -> tuple[Records, list[ReaderEvent]]:
+        records: Records = {}
+        events: list[ReaderEvent] = []
+        left = self._take(max_records, records, events)
+        if left == max_records and timeout_seconds > 0:
+            if self._take(1, records, events):
+                self.io.idle(int(timeout_seconds * 1000))
+            else:
+                self._take(max_records, records, events)
+        return records, events
 
-    def poll(self, timeout: float) -> Any:
-        found = self.consume(1, 0)
-        if not found:
-            self.io.idle(int(timeout * 1000))
-        return found[0] if found else None
+    def _take(self, count: int, records: Records, events: list[ReaderEvent]) -> int:
+        """Take up to so many records and events; return how many more could have been."""
+        left: int = self.io.points.call("consume", lambda: self._consume(count, records, events))
+        return left
 
-    def _consume(self, count: int) -> list[Any]:
-        found: list[Any] = []
+    def _consume(self, count: int, records: Records, events: list[ReaderEvent]) -> int:
         if self.broker.world.brokers_away:
-            return found
+            return count
         for partition in sorted(self.positions.keys() - self.paused):
-            if len(found) < count:
-                found += self._read(partition, min(count - len(found), self.io.fetch_size()))
-        return found
+            if count > 0:
+                count -= self._read(partition, min(count, self.io.fetch_size()), records, events)
+        return count
 
-    def _read(self, partition: TopicPartition, count: int) -> list[Any]:
+    def _read(self, partition: TopicPartition, count: int, records: Records, events: list[ReaderEvent]) -> int:
         log = self.broker.logs.get(partition)
         position = self.positions[partition]
         if log is None:
-            return [ErrorEvent(partition, position, KafkaError.UNKNOWN_TOPIC_OR_PART)]
+            events.append(ReaderEvent(partition, position, broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))
+            return 1
         if not log.start <= position <= log.end:
-            return [ErrorEvent(partition, position, KafkaError._AUTO_OFFSET_RESET)]
+            events.append(ReaderEvent(partition, position, broker_error(ErrorCode.OFFSET_OUT_OF_RANGE)))
+            return 1
         end = log.readable_end(self.committed_only)
         found: list[Any] = []
         while position < end and len(found) < count:
@@ -95,15 +120,33 @@ class SimulatedConsumer:
             if record is not None:
                 found.append(record)
         self.positions[partition] = position
+        if found:
+            records.setdefault(partition, []).extend(found)
         if position >= end and self.told_end.get(partition) != position and len(found) < count:
             self.told_end[partition] = position
-            found.append(ErrorEvent(partition, position, KafkaError._PARTITION_EOF))
-        return found
+            events.append(ReaderEvent(partition, position, None))
+            return len(found) + 1
+        return len(found)
 
-    def get_watermark_offsets(self, partition: RdTopicPartition, cached: bool) -> tuple[int, int]:
-        assert cached
-        log = self.broker.logs[TopicPartition(partition.topic, partition.partition)]
-        return log.start, log.readable_end(self.committed_only)
+    def read_ahead(self, until: Future[Any]) -> None:
+        pass
+
+    def high_watermark(self, partition: TopicPartition) -> int | None:
+        return self.broker.logs[partition].readable_end(self.committed_only)
+
+    def close(self) -> None:
+        self.positions.clear()
+
+
+class SimulatedConsumer:
+    """A consumer that is asked about topics and offsets."""
+
+    def __init__(self, broker: Broker, io: Any, committed_only: bool) -> None:
+        self.broker, self.io = broker, io
+        self.committed_only = committed_only
+
+    def consume(self, count: int, timeout: float) -> list[Any]:
+        return []
 
     def offsets_for_times(self, partitions: list[RdTopicPartition], timeout: float) -> list[RdTopicPartition]:
         def look() -> list[RdTopicPartition]:
@@ -122,13 +165,13 @@ class SimulatedConsumer:
         return self.broker.metadata(topic)
 
     def close(self) -> None:
-        self.positions.clear()
+        pass
 
 
-class SimulatedProducer:
-    """A producer: records wait in its queue until they are sent, which may happen at any call, or a while after one."""
+class SimulatedWriter:
+    """A Writer: records wait in its queue until they are sent, which may happen at any call, or a while after one."""
 
-    def __init__(self, broker: Broker, io: Any, settings: Mapping[str, Any], transactional_id: str | None) -> None:
+    def __init__(self, broker: Broker, io: Any, transactional_id: str | None) -> None:
         self.broker, self.io = broker, io
         self.transactional_id = transactional_id
         self.epoch = -1
@@ -137,35 +180,39 @@ class SimulatedProducer:
         self.in_transaction = False
         self.just_committed = False
         self.must_abort = False
-        self._on_delivery: Callable[[KafkaError, Any], None] = settings["on_delivery"]
+        self.lost: list[Lost] = []
+        self.records = None
 
     def produce(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        partition: int,
-        callback: Any,
-        on_delivery: Any,
-        timestamp: int,
-        headers: Any = None,
+        self, topic: str, key: Any, value: Any, partition: int, timestamp: int | None, headers: Any = None
     ) -> None:
         if partition < 0:
             partition = partition_for_key(key or b"", len(self.broker.partitions(topic)))
-        record = RawRecord(topic, partition, -1, timestamp, key, value, headers)
+        record = RawRecord(topic, partition, -1, 0 if timestamp is None else timestamp, key, value, headers)
         self.queue.append((record, self.broker.group.term(self.io.client)))
 
-    def poll(self, timeout: float) -> int:
+    def send_due(self) -> None:
+        pass
+
+    def wait_ms(self) -> float:
+        return math.inf
+
+    def poll(self) -> None:
         if self.queue:
             self.io.points.call("send some", lambda: self._send(self.io.part_of(len(self.queue))))
-        return 0
 
-    def flush(self, timeout: float = -1) -> int:
+    def flush(self, seconds: float = math.inf) -> None:
         if not self.transactional_id or self.queue:
             self.io.points.call("flush producer", self._send_all)
-        return 0
 
-    def purge(self) -> None:
+    def take_lost(self) -> list[Lost]:
+        lost, self.lost = self.lost, []
+        return lost
+
+    def drop(self) -> None:
+        pass
+
+    def close(self) -> None:
         self.queue = []
 
     def _send_all(self) -> None:
@@ -185,22 +232,22 @@ class SimulatedProducer:
                 return  # CONCURRENT_TRANSACTIONS: the last one's markers are not written yet
             try:
                 transaction = self._transaction()
-            except KafkaException as error:
-                self._refuse(count, error.args[0])
+            except BrokerError as error:
+                self._refuse(count, error)
                 return
         failing = self.io.failing_send(count)
         sent, self.queue = self.queue[:count], self.queue[count:]
         for number, (record, term) in enumerate(sent):
             if failing is not None and number >= failing:
                 self.must_abort = True
-                self._on_delivery(KafkaError(KafkaError._MSG_TIMED_OUT), record)
+                self.lost.append(Lost(DeliveryTimeoutError("a record was not delivered"), record))
             else:
                 self.broker.write(record, transaction, self.io.client, term)
 
-    def _refuse(self, count: int, error: KafkaError) -> None:
+    def _refuse(self, count: int, error: BrokerError) -> None:
         refused, self.queue = self.queue[:count], self.queue[count:]
         for record, _ in refused:
-            self._on_delivery(error, record)
+            self.lost.append(Lost(error, record))
 
     def _transaction(self) -> Transaction:
         assert self.transactional_id is not None
@@ -215,17 +262,14 @@ class SimulatedProducer:
         self.queue = []
         try:
             transaction = self._transaction() if self.transactional_id and on_its_way else None
-        except (KafkaException, AssertionError):
+        except (BrokerError, AssertionError):
             return
         for record, term in on_its_way:
             self.broker.write(record, transaction, self.io.client, term)
 
-    def list_topics(self, topic: str | None = None, timeout: float = 0) -> Any:
-        return self.broker.metadata(topic)
-
     # Transactions: the coordinator may do what it is asked and its answer get lost; the same call is then made again
 
-    def init_transactions(self, timeout: float) -> None:
+    def init_transactions(self, seconds: float) -> None:
         transactional_id = self.transactional_id or ""
 
         def initialize() -> None:
@@ -240,19 +284,19 @@ class SimulatedProducer:
         self.in_transaction, self.just_committed = True, False
 
     def send_offsets_to_transaction(
-        self, offsets: list[RdTopicPartition], member: GroupMetadata, timeout: float
+        self, offsets: Mapping[TopicPartition, CommittedOffset], group_metadata: GroupMetadata, seconds: float
     ) -> None:
-        taken = {TopicPartition(p.topic, p.partition): OffsetAndMetadata(p.offset, f"{p.metadata}\0") for p in offsets}
+        taken = {p: OffsetAndMetadata(at.offset, f"{at.metadata}\0") for p, at in offsets.items()}
 
         def send() -> None:
             self._wait_until_free()
             self._check_abortable()
-            self.broker.add_offsets(self._transaction(), taken, member)
+            self.broker.add_offsets(self._transaction(), taken, group_metadata)
 
         if taken:
             self._exchange("send offsets", send)
 
-    def commit_transaction(self, timeout: float) -> None:
+    def commit_transaction(self, seconds: float) -> None:
         def commit() -> None:
             if self.just_committed:
                 return
@@ -264,7 +308,7 @@ class SimulatedProducer:
         self._exchange("commit transaction", commit)
         self.in_transaction = False
 
-    def abort_transaction(self, timeout: float) -> None:
+    def abort_transaction(self, seconds: float) -> None:
         def abort() -> None:
             self.queue = []
             self.must_abort = False
@@ -276,13 +320,12 @@ class SimulatedProducer:
     def _check_abortable(self) -> None:
         """A record that could not be sent makes the transaction one that can only be aborted."""
         if self.must_abort:
-            error = KafkaError(KafkaError._MSG_TIMED_OUT, "a record was not delivered", False, False, True)
-            raise KafkaException(error)
+            raise TransactionError(DeliveryTimeoutError("a record was not delivered"), can_abort=True)
 
     def _wait_until_free(self) -> None:
         transactional_id = self.transactional_id or ""
         if not self.io.wait(lambda: self.broker.is_free(transactional_id), TRANSACTION_WAIT_MS):
-            raise kafka_error(KafkaError._TIMED_OUT, "the last transaction is still ending", retriable=True)
+            raise UnreachableError("the last transaction is still ending")
 
     def _exchange(self, kind: str, effect: Callable[[], None]) -> None:
         def exchange() -> None:
@@ -292,9 +335,13 @@ class SimulatedProducer:
             if lost != "request":
                 effect()
             if lost is not None:
-                raise kafka_error(KafkaError._TIMED_OUT, f"{kind}: no answer", retriable=True)
+                raise UnreachableError(f"{kind}: no answer")
 
-        self.io.points.call(kind, exchange)
+        try:
+            self.io.points.call(kind, exchange)
+        except (BrokerError, UnreachableError) as error:
+            evicted = isinstance(error, BrokerError) and error.kind is Kind.EVICTED
+            raise TransactionError(error, can_abort=evicted) from error
 
 
 class OffsetsReader:
@@ -318,6 +365,7 @@ class SimulatedAdmin(MemoryAdmin):
     def __init__(self, broker: Broker, io: Any) -> None:
         super().__init__(broker)  # type: ignore[arg-type]
         self.io = io
+        self.list_topics = lambda topic=None, timeout=0: broker.metadata(topic)  # type: ignore[method-assign]
 
     def list_offsets(
         self,
@@ -362,18 +410,19 @@ class SimulatedSupplier(KafkaClientSupplier):
     def __init__(self, config: Any, clock: Any, broker: Broker, io: Io) -> None:
         super().__init__(config, clock)
         self.broker, self.io = broker, io
-        self.producers: list[SimulatedProducer] = []
+        self.writers: list[SimulatedWriter] = []
 
-    def get_consumer(self, client_id: str) -> Any:
-        return SimulatedConsumer(self.broker, self.io, self._config["isolation.level"] == "read_committed")
+    def get_consumer(self, client_id: str) -> SimulatedReader:
+        return SimulatedReader(self.broker, self.io, self._config["isolation.level"] == "read_committed")
 
     get_restore_consumer = get_global_consumer = get_consumer
 
-    def get_producer(
-        self, client_id: str, settings: Mapping[str, Any] | None = None, transactional_id: str | None = None
-    ) -> Any:
-        self.producers.append(SimulatedProducer(self.broker, self.io, settings or {}, transactional_id))
-        return self.producers[-1]
+    def confluent_consumer(self, client_id: str) -> Any:
+        return SimulatedConsumer(self.broker, self.io, self._config["isolation.level"] == "read_committed")
+
+    def get_producer(self, client_id: str, transactional_id: str | None = None) -> SimulatedWriter:
+        self.writers.append(SimulatedWriter(self.broker, self.io, transactional_id))
+        return self.writers[-1]
 
     def get_admin(self, client_id: str) -> Any:
         return SimulatedAdmin(self.broker, self.io)

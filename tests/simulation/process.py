@@ -189,8 +189,8 @@ class Process:
             return
         self.points.alive = False
         self.world.note(self.client, "KILLED")
-        for producer in self._supplier.producers if self._supplier is not None else ():
-            producer.lose_process()
+        for writer in self._supplier.writers if self._supplier is not None else ():
+            writer.lose_process()
         self.host.disk.crash(self.points)
         self._release_locks()
         if self._strand is None:

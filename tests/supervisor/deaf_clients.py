@@ -18,8 +18,6 @@ COUNT_FILE = "deaf-assignments"
 class DeafConsumer:
     """A Consumer that librdkafka does not let fetch one partition: paused behind the back of whoever assigns it."""
 
-    fetch_settings = None  # librdkafka reads
-
     def __init__(self, consumer: Consumer, is_deaf: Callable[[], bool]) -> None:
         self._consumer = consumer
         self._is_deaf = is_deaf
@@ -40,7 +38,7 @@ class DeafClientSupplier(KafkaClientSupplier):
 
     def get_consumer(self, client_id: str) -> Any:
         """Return the main consumer."""
-        return DeafConsumer(super().get_consumer(client_id), self._is_deaf)
+        return DeafConsumer(self.confluent_consumer(client_id), self._is_deaf)
 
     def _is_deaf(self) -> bool:
         file = Path(self._config["state.dir"]) / COUNT_FILE

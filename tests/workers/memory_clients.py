@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from memory_kafka import Cluster, ManualClock, MemoryAdmin, MemoryConsumer, MemoryProducer
+from memory_io import MemoryReader, MemoryWriter
+from memory_kafka import Cluster, ManualClock, MemoryAdmin, MemoryConsumer
 
 from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.topology.errors import StreamsError, TaskMigratedError
@@ -123,19 +124,20 @@ class MemoryClientSupplier:
         self.exactly_once = exactly_once
         self.made: dict[str, Any] = {}
 
-    def get_consumer(self, client_id: str) -> MemoryConsumer:
-        consumer = MemoryConsumer(self.cluster, self.clock, self.exactly_once)
-        self.made[client_id] = consumer
-        return consumer
+    def get_consumer(self, client_id: str) -> MemoryReader:
+        reader = MemoryReader(self.cluster, self.clock, self.exactly_once)
+        self.made[client_id] = reader
+        return reader
 
     get_restore_consumer = get_global_consumer = get_consumer
 
-    def get_producer(
-        self, client_id: str, settings: Mapping[str, Any] | None = None, transactional_id: str | None = None
-    ) -> MemoryProducer:
-        producer = MemoryProducer(self.cluster, settings or {}, transactional_id is not None)
-        self.made[client_id] = producer
-        return producer
+    def confluent_consumer(self, client_id: str) -> MemoryConsumer:
+        consumer = self.made[client_id] = MemoryConsumer(self.cluster, self.exactly_once)
+        return consumer
+
+    def get_producer(self, client_id: str, transactional_id: str | None = None) -> MemoryWriter:
+        writer = self.made[client_id] = MemoryWriter(self.cluster, transactional_id is not None)
+        return writer
 
     def get_admin(self, client_id: str) -> MemoryAdmin:
         admin = self.made[client_id] = MemoryAdmin(self.cluster)

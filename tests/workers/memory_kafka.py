@@ -5,7 +5,7 @@ Deterministic: nothing happens but in a call, waiting moves the clock, and error
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -15,7 +15,6 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.topology.records import RawRecord, TopicPartition
 from penstock.workers.membership.membership import Assigned, MemberSubscription, OffsetAndMetadata, Rebalance
 
@@ -38,17 +37,6 @@ class ManualClock:
 
     def sleep(self, seconds: float) -> None:
         self.advance(int(seconds * 1000))
-
-
-class ErrorEvent(RawRecord):
-    """What a consumer returns in place of a record."""
-
-    def __init__(self, partition: TopicPartition, offset: int, code: int) -> None:
-        super().__init__(partition.topic, partition.partition, offset, -1, None, None)
-        self._error = KafkaError(code)
-
-    def error(self) -> KafkaError:  # type: ignore[override]
-        return self._error
 
 
 @dataclass
@@ -113,184 +101,31 @@ class Cluster:
 
 
 class MemoryConsumer:
-    """confluent_kafka.Consumer, as far as PartitionConsumer calls it."""
+    """confluent_kafka.Consumer, as far as PartitionConsumer asks it about topics and offsets."""
 
-    def __init__(self, cluster: Cluster, clock: ManualClock, committed_only: bool) -> None:
+    def __init__(self, cluster: Cluster, committed_only: bool) -> None:
         self.cluster = cluster
-        self.clock = clock
         self.committed_only = committed_only
-        self.positions: dict[TopicPartition, int] = {}
-        self.starts: dict[TopicPartition, int] = {}
-        self.paused: set[TopicPartition] = set()
-        self.told_end: dict[TopicPartition, int] = {}
-        self.closed = False
-
-    def incremental_assign(self, partitions: list[RdTopicPartition]) -> None:
-        for partition in partitions:
-            key = TopicPartition(partition.topic, partition.partition)
-            assert key not in self.positions
-            self.positions[key] = self.starts[key] = partition.offset
-
-    def incremental_unassign(self, partitions: list[RdTopicPartition]) -> None:
-        for partition in partitions:
-            key = TopicPartition(partition.topic, partition.partition)
-            del self.positions[key]  # librdkafka remembers that it is paused
-            self.told_end.pop(key, None)
-
-    def pause(self, partitions: list[RdTopicPartition]) -> None:
-        self.paused |= {TopicPartition(p.topic, p.partition) for p in partitions}
-
-    def resume(self, partitions: list[RdTopicPartition]) -> None:
-        self.paused -= {TopicPartition(p.topic, p.partition) for p in partitions}
 
     def consume(self, count: int, timeout: float) -> list[Any]:
-        found: list[Any] = []
-        for partition in sorted(self.positions.keys() - self.paused):
-            found += self._read(partition, count - len(found))
-        if not found:
-            self.clock.advance(int(timeout * 1000))
-        return found
-
-    def _read(self, partition: TopicPartition, count: int) -> list[Any]:
-        log = self.cluster.logs.get(partition)
-        position = self.positions[partition]
-        if count < 1:
-            return []
-        if log is None:
-            return [ErrorEvent(partition, position, KafkaError.UNKNOWN_TOPIC_OR_PART)]
-        if not log.start <= position <= log.end:
-            return [ErrorEvent(partition, position, KafkaError._AUTO_OFFSET_RESET)]
-        end = log.readable_end(self.committed_only)
-        found: list[Any] = []
-        while position < end and len(found) < count:
-            record = log.records[position]
-            position += 1
-            if record is not None:
-                found.append(record)
-        self.positions[partition] = position
-        if position >= end and self.told_end.get(partition) != position:
-            self.told_end[partition] = position
-            found.append(ErrorEvent(partition, position, KafkaError._PARTITION_EOF))
-        return found
-
-    def poll(self, timeout: float) -> Any:
-        found = self.consume(1, timeout)
-        return found[0] if found else None
-
-    def get_watermark_offsets(self, partition: RdTopicPartition, cached: bool) -> tuple[int, int]:
-        log = self.cluster.logs[TopicPartition(partition.topic, partition.partition)]
-        return log.start, log.readable_end(self.committed_only)
+        return []
 
     def offsets_for_times(self, asked: list[RdTopicPartition], timeout: float) -> list[RdTopicPartition]:
-        ends = [self.get_watermark_offsets(p, cached=True) for p in asked]  # at -2 OFFSET_BEGINNING, at -1 OFFSET_END
+        logs = [self.cluster.logs[TopicPartition(p.topic, p.partition)] for p in asked]
+        ends = [(log.start, log.readable_end(self.committed_only)) for log in logs]  # -2 OFFSET_BEGINNING, -1 OFFSET_END
         return [RdTopicPartition(p.topic, p.partition, end[p.offset]) for p, end in zip(asked, ends, strict=True)]
 
     def list_topics(self, topic: str | None = None, timeout: float = 0) -> Any:
         return list_topics(self.cluster, topic)
 
     def close(self) -> None:
-        self.closed = True
+        pass
 
 
 def list_topics(cluster: Cluster, topic: str | None) -> Any:
     names = {p.topic for p in cluster.logs if topic in (None, p.topic)}
     numbers = {name: {p.partition: p for p in cluster.partitions(name)} for name in names}
     return SimpleNamespace(topics={name: SimpleNamespace(error=None, partitions=p) for name, p in numbers.items()})
-
-
-class MemoryProducer:
-    """confluent_kafka.Producer, as far as StreamsProducer calls it. queue_limit: BufferError beyond it until a poll."""
-
-    def __init__(self, cluster: Cluster, settings: Mapping[str, Any], transactional: bool) -> None:
-        self.cluster = cluster
-        self.transactional = transactional
-        self.queue: list[tuple[str, int, bytes | None, bytes | None, int, Any]] = []
-        self.queue_limit: int | None = None
-        self.written: set[TopicPartition] = set()
-        self.in_transaction = False
-        self._on_delivery: Callable[[KafkaError | None, Any], None] = settings["on_delivery"]
-
-    def produce(
-        self,
-        topic: str,
-        value: bytes | None = None,
-        key: bytes | None = None,
-        partition: int = -1,
-        callback: Any = None,
-        on_delivery: Any = None,
-        timestamp: int = 0,
-        headers: Any = None,
-    ) -> None:
-        if self.queue_limit is not None and len(self.queue) >= self.queue_limit:
-            raise BufferError("Local: Queue full")
-        self.queue.append((topic, partition, key, value, timestamp, headers))
-
-    def poll(self, timeout: float) -> int:
-        return self._deliver()
-
-    def flush(self, timeout: float = -1) -> int:
-        self._deliver()
-        return 0
-
-    def purge(self) -> None:
-        self.queue = []
-
-    def _deliver(self) -> int:
-        sent, self.queue = self.queue, []
-        for topic, partition, key, value, timestamp, headers in sent:
-            existing = self.cluster.partitions(topic)
-            if partition < 0 and existing:
-                partition = sum(key or b"") % len(existing)
-            target = TopicPartition(topic, partition)
-            if topic in self.cluster.refuse_topics or target not in existing:
-                error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
-                self._on_delivery(error, RawRecord(topic, partition, -1, timestamp, key, value))
-                continue
-            log = self.cluster.logs[target]
-            if self.transactional and target not in self.written:
-                log.open_since = log.end
-                self.written.add(target)
-            self.cluster.append(topic, partition, key, value, timestamp, headers)
-        return len(sent)
-
-    def list_topics(self, topic: str | None = None, timeout: float = 0) -> Any:
-        return list_topics(self.cluster, topic)
-
-    def init_transactions(self, timeout: float) -> None:
-        self.in_transaction = False
-
-    def begin_transaction(self) -> None:
-        assert not self.in_transaction
-        self.in_transaction = True
-
-    def send_offsets_to_transaction(
-        self, offsets: list[RdTopicPartition], member: GroupMetadata, timeout: float
-    ) -> None:
-        if member.generation != self.cluster.group.generation:
-            raise KafkaException(KafkaError(KafkaError.ILLEGAL_GENERATION))
-        self._offsets = {
-            TopicPartition(p.topic, p.partition): OffsetAndMetadata(p.offset, f"{p.metadata}\0") for p in offsets
-        }
-
-    def commit_transaction(self, timeout: float) -> None:
-        self._deliver()
-        self._end()
-        self.cluster.committed |= self._offsets
-
-    def abort_transaction(self, timeout: float) -> None:
-        self.queue = []
-        for partition in self.written:
-            log = self.cluster.logs[partition]
-            since = log.end if log.open_since is None else log.open_since
-            log.records[since:] = [None] * (log.end - since)
-        self._end()
-
-    def _end(self) -> None:
-        self.in_transaction = False
-        for partition in self.written:
-            self.cluster.logs[partition].open_since = None
-            self.cluster.append_marker(*partition)
-        self.written.clear()
 
 
 class Group:
@@ -329,8 +164,8 @@ class MemoryAdmin:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
 
-    def list_topics(self, timeout: float = 0) -> Any:
-        return list_topics(self.cluster, None)
+    def list_topics(self, topic: str | None = None, timeout: float = 0) -> Any:
+        return list_topics(self.cluster, topic)
 
     def describe_topics(self, topics: Any, request_timeout: float = 0) -> dict[str, Future[Any]]:
         def describe(name: str) -> Future[Any]:

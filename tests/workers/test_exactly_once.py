@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
 from counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
 from memory_clients import MemoryMember
 from memory_kafka import Cluster, MemoryAdmin
 from thread_stage import Application
 
+from penstock.clients.errors import ErrorCode, TransactionError, UnusableClientError, broker_error
+from penstock.clients.writing.writer import Lost
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.exception_handlers import FailedProcessingError
 from penstock.topology.records import RawRecord, TaskId, TopicPartition
@@ -107,7 +108,7 @@ def test_a_transaction_that_fails_for_a_deleted_changelog_is_no_migration(
     def send_offsets(*_: object) -> None:
         for partition in cluster.partitions(CHANGELOG):
             del cluster.logs[partition]
-        raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "add partitions", txn_requires_abort=True))
+        raise TransactionError(broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "add partitions"), can_abort=True)
 
     monkeypatch.setattr(thread.producer, "send_offsets_to_transaction", send_offsets)
     gone = f"topic {CHANGELOG} partition 0 .* The changelog was deleted. A restart"
@@ -124,7 +125,7 @@ def test_a_record_refused_after_its_changelog_was_deleted_is_no_migration(
     def produce(*_: object) -> None:
         for partition in cluster.partitions(CHANGELOG):
             del cluster.logs[partition]
-        raise KafkaException(KafkaError(KafkaError._STATE, "the transaction has to be aborted"))
+        raise UnusableClientError("the transaction has to be aborted")
 
     monkeypatch.setattr(thread.producer, "produce", produce)
     thread.until_idle()
@@ -135,8 +136,8 @@ def test_a_record_refused_after_its_changelog_was_deleted_is_no_migration(
 
 def test_a_fence_that_is_learned_of_later_gives_the_tasks_up_too(cluster: Cluster, counter: Application) -> None:
     thread = counter.thread().until_idle()
-    fenced = KafkaError(KafkaError.INVALID_PRODUCER_EPOCH)
-    thread._parts.producer._on_error(thread._parts.producer.errors, fenced, RawRecord(OUT, 0, -1, 1, b"k", b"v"))
+    fenced = broker_error(ErrorCode.INVALID_PRODUCER_EPOCH)
+    thread.producer.lost.append(Lost(fenced, RawRecord(OUT, 0, -1, 1, b"k", b"v")))
     thread.step()
     assert not thread.task_manager.active.running
     feed(cluster, "aab")
@@ -222,7 +223,7 @@ def test_a_consumer_that_stands_still_is_no_open_transaction(
     cluster: Cluster, counter: Application, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     thread = counter.thread().until_idle()
-    monkeypatch.setattr(thread.consumer, "_read", lambda partition, count: [])
+    monkeypatch.setattr(thread.consumer, "_read", lambda partition, count: ([], None))
     feed(cluster, "aab")
     for _ in range(3):
         counter.stage.clock.advance(11_000)

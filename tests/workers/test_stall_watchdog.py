@@ -12,10 +12,12 @@ from confluent_kafka import KafkaError, KafkaException
 from counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_kafka import Cluster, ManualClock, MemoryConsumer, done, failed
+from memory_io import MemoryReader
+from memory_kafka import Cluster, ManualClock, done, failed
 from thread_stage import Application, Thread
 
 from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.reading.reader import ReaderEvent
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.topology.serdes import Serdes
 from penstock.topology.streams_builder import StreamsBuilder
@@ -145,19 +147,19 @@ def test_nothing_is_stalled_that_moved_or_had_nothing_to_read_within_the_timeout
 # -- in a stream thread
 
 
-class Deaf(MemoryConsumer):
+class Deaf(MemoryReader):
     """Fetches nothing of some partitions and says nothing about it; which ones: deaf. heal: re-assigning mends it."""
 
     deaf: set[TopicPartition]
     heal: bool
 
-    def incremental_assign(self, partitions: list[Any]) -> None:
-        super().incremental_assign(partitions)
+    def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
+        super().assign(offsets)
         if self.heal and hasattr(self, "deaf"):
-            self.deaf -= {TopicPartition(p.topic, p.partition) for p in partitions}
+            self.deaf -= offsets.keys()
 
-    def _read(self, partition: TopicPartition, count: int) -> list[Any]:
-        return [] if partition in getattr(self, "deaf", ()) else super()._read(partition, count)
+    def _read(self, partition: TopicPartition, count: int) -> tuple[list[Any], ReaderEvent | None]:
+        return ([], None) if partition in getattr(self, "deaf", ()) else super()._read(partition, count)
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 from counting import IN, OUT, counting, counts, feed
-from memory_kafka import Cluster, ManualClock, MemoryProducer
+from memory_io import MemoryWriter
+from memory_kafka import Cluster, ManualClock
 from thread_stage import Application
 
 from penstock.clients.clock import SystemClock
@@ -101,8 +102,9 @@ def test_a_thread_in_doubt_does_not_serve_its_producer_which_would_send(
     counter: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     thread = counter.thread().until_running()
-    served = []
-    monkeypatch.setattr(MemoryProducer, "poll", lambda producer, timeout: served.append(timeout))
+    served: list[str] = []
+    for name in ("poll", "send_due"):
+        monkeypatch.setattr(MemoryWriter, name, lambda writer, name=name: served.append(name))
     thread.member.in_doubt = True
     thread.step(3)
     assert not served

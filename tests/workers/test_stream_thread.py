@@ -116,14 +116,6 @@ def test_a_record_that_cannot_be_written_keeps_offsets_from_being_committed(
     assert committed(cluster) is None
 
 
-def test_a_full_producer_queue_is_waited_for(cluster: Cluster, counter: Application) -> None:
-    feed(cluster, "abcdef")
-    thread = counter.thread().until_idle()
-    thread.producer.queue_limit = 2
-    thread.commit()
-    assert counts(cluster) == dict.fromkeys("abcdef", 1)
-
-
 def test_commits_come_after_the_commit_interval(
     cluster: Cluster, application: MakeApplication, clock: ManualClock
 ) -> None:
@@ -246,13 +238,13 @@ def test_the_brokers_are_asked_once_where_all_tasks_start(cluster: Cluster, appl
     cluster.create_topic(OUT, 1)
     thread = application(counting()).thread()
     asked = []
-    ask = thread.consumer.offsets_for_times
+    ask = thread.questions.offsets_for_times
 
     def offsets_for_times(partitions: Any, timeout: float) -> Any:
         asked.append(sorted(partition.partition for partition in partitions))
         return ask(partitions, timeout)
 
-    thread.consumer.offsets_for_times = offsets_for_times
+    thread.questions.offsets_for_times = offsets_for_times
     thread.until_running()
     assert asked == [[0, 1, 2, 3, 4]]
     manager = thread.task_manager

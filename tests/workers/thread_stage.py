@@ -10,7 +10,8 @@ from typing import Any
 from uuid import NAMESPACE_DNS, uuid5
 
 from memory_clients import MemoryClientSupplier, MemoryMember
-from memory_kafka import Cluster, ManualClock, MemoryConsumer, MemoryProducer
+from memory_io import MemoryReader, MemoryWriter
+from memory_kafka import Cluster, ManualClock, MemoryAdmin, MemoryConsumer
 
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.control import Command, Report
@@ -58,18 +59,28 @@ class Thread:
         return getattr(self.thread, name)
 
     @property
-    def consumer(self) -> MemoryConsumer:
-        found: MemoryConsumer = self.supplier.made[f"{self.thread.name}-consumer"]
+    def consumer(self) -> MemoryReader:
+        found: MemoryReader = self.supplier.made[f"{self.thread.name}-consumer"]
         return found
 
     @property
-    def restore_consumer(self) -> MemoryConsumer:
-        found: MemoryConsumer = self.supplier.made[f"{self.thread.name}-restore-consumer"]
+    def restore_consumer(self) -> MemoryReader:
+        found: MemoryReader = self.supplier.made[f"{self.thread.name}-restore-consumer"]
         return found
 
     @property
-    def producer(self) -> MemoryProducer:
-        found: MemoryProducer = self.supplier.made[f"{self.thread.name}-producer"]
+    def questions(self) -> MemoryConsumer:
+        found: MemoryConsumer = self.supplier.made[f"{self.thread.name}-consumer-questions"]
+        return found
+
+    @property
+    def admin(self) -> MemoryAdmin:
+        found: MemoryAdmin = self.supplier.made[f"{self.thread.name}-admin"]
+        return found
+
+    @property
+    def producer(self) -> MemoryWriter:
+        found: MemoryWriter = self.supplier.made[f"{self.thread.name}-producer"]
         return found
 
     @property

@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.statestore.state_store import StateStore
-from penstock.workers import record_collector
+from penstock.workers import record_sends
 from penstock.workers.committer import AtLeastOnceCommit, Commit, ExactlyOnceCommit
 from penstock.workers.membership import protocol_member
 from penstock.workers.processor_state_manager import ProcessorStateManager
@@ -53,14 +53,15 @@ def offsets_before_records(_: Any) -> Any:
 
     def flush(producer: StreamsProducer) -> None:
         if not producer.transactional:
-            producer._producer.flush()
-        producer.check()
+            producer._writer.flush()
+        producer.collector.note(producer._writer.take_lost())
+        producer.collector.check()
 
     return flush
 
 
 def no_flush(_: Any) -> Any:
-    return StreamsProducer.check
+    return lambda producer: producer.collector.check()
 
 
 def missing_fence(_: Any) -> Any:
@@ -163,7 +164,7 @@ COMMIT_MUTANTS = (
     Mutant("offsets before records", StreamsProducer, "flush", offsets_before_records, 7171, ("send offsets",)),
     Mutant("records not waited for", StreamsProducer, "flush", no_flush, 119),
     Mutant("missing fence", protocol_member, "GroupMetadata", missing_fence, 449),
-    Mutant("output outside of the transaction", record_collector, "_in_transaction", outside_of_the_transaction, 1),
+    Mutant("output outside of the transaction", record_sends, "_in_transaction", outside_of_the_transaction, 1),
     Mutant("stores before the transaction", ExactlyOnceCommit, "make_permanent", stores_before_the_transaction, 49),
     Mutant(
         "offsets before acknowledgements", AtLeastOnceCommit, "make_permanent", offsets_before_stores_are_flushed, 119

@@ -45,14 +45,14 @@ def zombie_commits(_: Any) -> Any:
     """Tasks that others own by now go on."""
 
     def handle_lost_all(manager: TaskManager) -> None:
-        manager._producer.forget_errors()
+        manager._producer.collector.forget_errors()
 
     return handle_lost_all
 
 
 def transaction_outlives_its_tasks(_: Any) -> Any:
     def handle_lost_all(manager: TaskManager) -> None:
-        manager._producer.forget_errors()
+        manager._producer.collector.forget_errors()
         manager.active.close(clean=False)
         manager.assigned_active_tasks = {}
 
@@ -122,12 +122,10 @@ def pause_outlives_its_assignment(original: Any) -> Any:
     """librdkafka goes on to pause a partition that is unassigned."""
 
     def unassign(consumer: PartitionConsumer, partitions: Any) -> None:
-        client, resume = consumer._consumer, consumer._consumer.resume
-        client.resume = lambda _: None
-        try:
-            original(consumer, partitions)
-        finally:
-            client.resume = resume
+        reader: Any = consumer._reader
+        paused = reader.paused.intersection(partitions)
+        original(consumer, partitions)
+        reader.pause(paused)
 
     return unassign
 
@@ -153,7 +151,7 @@ def never_in_doubt(_: Any) -> Any:
 
 def abort_forgets_to_abort(_: Any) -> Any:
     def abort_transaction(producer: StreamsProducer) -> None:
-        producer.errors.clear()
+        producer.collector.forget_errors()
 
     return abort_transaction
 

@@ -10,8 +10,9 @@ import struct
 
 from confluent_kafka import Consumer
 
-from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.topology.errors import StreamsError
+
+from ..writing.transaction_requests import GroupMetadata
 
 _MAGIC = b"CGMDv2:"
 

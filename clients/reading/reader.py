@@ -1,21 +1,33 @@
-"""Where a PartitionConsumer's records come from: librdkafka, or Fetch requests of our own."""
+"""What reads assigned partitions: a Fetcher, or librdkafka behind librdkafka/reader.py (Kafka: Consumer with assign)."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Protocol
+from concurrent.futures import Future
+from typing import Any, NamedTuple, Protocol
 
 from penstock.topology.records import Message, TopicPartition
 
-#: A batch by partition. A message is a confluent_kafka.Message, one of the kernel's, or in a simulation a RawRecord.
+from ..errors import ClientError
+
+#: A batch by partition. A message is one of the kernel's, a confluent_kafka.Message, or in a simulation a RawRecord.
 Records = dict[TopicPartition, list[Message]]
 
 
-class NotFetchableError(Exception):
-    """A source cannot read what it finds, but librdkafka can: an old broker, an old format of records, a codec."""
+class ReaderEvent(NamedTuple):
+    """What a Reader says beside records. partition: None for what concerns the client.
+
+    error: what happened, None where all is read up to the partition's end, which is the offset. OFFSET_OUT_OF_RANGE: the
+    position is not there; other codes of kind MISSING: the topic or partition is not. A RetriableError of another kind
+    is dealt with already. After all others the partition is read no more until it is assigned again.
+    """
+
+    partition: TopicPartition | None
+    offset: int
+    error: ClientError | None
 
 
-class RecordSource(Protocol):
+class Reader(Protocol):
     """Reads assigned partitions, each in order. Who calls knows which are assigned, paused, and where it is in them."""
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -42,11 +54,16 @@ class RecordSource(Protocol):
     def resume(self, partitions: Collection[TopicPartition]) -> None:
         """Go on with these partitions, behind the last record that was returned."""
 
-    def fetch(self, max_records: int, timeout_seconds: float) -> tuple[Records, list[Any]]:
-        """Return records, and events: messages with an error(); waits for the first of them only.
+    def fetch(self, max_records: int, timeout_seconds: float) -> tuple[Records, list[ReaderEvent]]:
+        """Return records, and events; waits for the first of them only.
 
-        A partition's event has its topic and partition, and for _PARTITION_EOF its end as offset; other events, which
-        concern the client, have None. Partitions that were unassigned may still be among the records.
+        Partitions that were unassigned may still be among the records. Raises StreamsError if nothing can be read.
+        """
+
+    def read_ahead(self, until: Future[Any]) -> None:
+        """Have records come while something else is waited for, and return when that is done.
+
+        At once where another thread reads.
         """
 
     def high_watermark(self, partition: TopicPartition) -> int | None:

@@ -1,23 +1,25 @@
-"""Records of assigned partitions from a confluent_kafka.Consumer, with the kernel's help where it is built."""
+"""A Reader over a confluent_kafka.Consumer."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from itertools import groupby
 from operator import methodcaller
 from typing import Any
 
 import confluent_kafka
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
-from penstock.clients.reading.record_source import Records
-from penstock.kernel import fetch as compiled
 from penstock.topology.records import TopicPartition
 
+from ..reading.reader import ReaderEvent, Records
+from .errors import client_error
 
-class LibrdkafkaSource:
-    """A RecordSource over a Consumer that was made with ``enable.partition.eof=true`` and ``auto.offset.reset=error``.
+
+class LibrdkafkaReader:
+    """A Reader over a Consumer that was made with ``enable.partition.eof=true`` and ``auto.offset.reset=error``.
 
     What librdkafka has fetched ahead of a partition is dropped when it is paused.
     """
@@ -25,15 +27,10 @@ class LibrdkafkaSource:
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
         self._topics: set[str] = set()  # ever assigned: a message of a topic that left may still be on its way
-        #: Takes the records past the consumer; None: they come from the consumer itself.
-        self._fetcher = None if compiled is None else compiled.fetcher_for(consumer)
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """See RecordSource."""
+        """See Reader."""
         self._consumer.incremental_assign([_one(partition, offset) for partition, offset in offsets.items()])
-        if self._fetcher is not None:
-            for topic, partition in offsets:
-                self._fetcher.take(topic, partition)
         self._hear_of({partition.topic for partition in offsets})
 
     def _hear_of(self, topics: Collection[str]) -> None:
@@ -42,45 +39,37 @@ class LibrdkafkaSource:
         self._topics.update(topics)
 
     def set_epochs(self, epochs: Mapping[TopicPartition, int]) -> None:
-        """See RecordSource; librdkafka is not told."""
+        """See Reader; librdkafka is not told."""
 
     def epoch_before(self, partition: TopicPartition, offset: int) -> int:
-        """See RecordSource; records of librdkafka do not say."""
+        """See Reader; records of librdkafka do not say."""
         return -1
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
-        """See RecordSource."""
+        """See Reader."""
         # librdkafka remembers that a partition is paused, and would not fetch it when it is assigned again.
         self._consumer.resume(_plain(partitions))
         self._consumer.incremental_unassign(_plain(partitions))
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """See RecordSource."""
+        """See Reader."""
         self._consumer.pause(_plain(partitions))
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """See RecordSource."""
+        """See Reader."""
         self._consumer.resume(_plain(partitions))
 
-    def fetch(self, max_records: int, timeout_seconds: float) -> tuple[Records, list[Any]]:
-        """See RecordSource. Without a wait for the consumer itself if the records come past it."""
-        messages = self._consume(max_records, timeout_seconds if self._fetcher is None else 0)
-        if messages:
-            # With a fetcher: what concerns the client, and the records that came before it took their partition. Those
-            # are older than what it has.
-            return self._sorted_out(messages)
-        if self._fetcher is None:
+    def fetch(self, max_records: int, timeout_seconds: float) -> tuple[Records, list[ReaderEvent]]:
+        """See Reader."""
+        messages = self._consume(max_records, timeout_seconds)
+        if not messages:
             return {}, []
-        found, events = self._fetcher.fetch(max_records, int(timeout_seconds * 1000))
-        return {TopicPartition(*key): run for key, run in found.items()}, events
-
-    def _sorted_out(self, messages: list[Any]) -> tuple[Records, list[Any]]:
-        # The unbound method is four times as fast; messages of a simulation may be of several classes.
+        # The unbound method is four times as fast; a supplier's own consumer may have messages of several classes.
         known = type(messages[0]) is confluent_kafka.Message
         error_of = confluent_kafka.Message.error if known else methodcaller("error")
-        events: list[Any] = []
+        events: list[ReaderEvent] = []
         if any(map(error_of, messages)):
-            events = [message for message in messages if message.error() is not None]
+            events = [_event(message) for message in messages if message.error() is not None]
             messages = [message for message in messages if message.error() is None]
         return by_partition(messages, self._topics), events
 
@@ -93,15 +82,17 @@ class LibrdkafkaSource:
         first = self._consumer.poll(timeout_seconds)
         return [] if first is None else [first, *self._consumer.consume(max_records, 0)]
 
+    def read_ahead(self, until: Future[Any]) -> None:
+        """See Reader; librdkafka's own threads read."""
+
     def high_watermark(self, partition: TopicPartition) -> int | None:
-        """See RecordSource."""
+        """See Reader."""
         high = int(self._consumer.get_watermark_offsets(_one(partition), cached=True)[1])
         return high if high >= 0 else None
 
     def close(self) -> None:
-        """Give the kernel's queue back; the consumer stays open."""
-        if self._fetcher is not None:
-            self._fetcher.close()
+        """Close the consumer."""
+        self._consumer.close()
 
 
 def ask_for_leaders(consumer: Any, topics: Collection[str]) -> None:
@@ -118,15 +109,18 @@ def by_partition(messages: list[Any], topics: Collection[str]) -> Records:
         partition_of = type(messages[0]).partition
         runs = groupby(sorted(messages, key=partition_of), partition_of)  # a stable sort of long runs is linear
         return {TopicPartition(topic, partition): list(run) for partition, run in runs}
-    found: dict[tuple[str, int], list[Any]] = {}
+    found: Records = {}
     for message in messages:
-        key = (message.topic(), message.partition())
-        same = found.get(key)
-        if same is None:
-            found[key] = [message]
-        else:
-            same.append(message)
-    return {TopicPartition(*key): same for key, same in found.items()}
+        found.setdefault(TopicPartition(message.topic(), message.partition()), []).append(message)
+    return found
+
+
+def _event(message: Any) -> ReaderEvent:
+    error = message.error()
+    of_client = message.topic() is None or message.partition() is None
+    partition = None if of_client else TopicPartition(message.topic(), message.partition())
+    found = None if error.code() == KafkaError._PARTITION_EOF else client_error(error)
+    return ReaderEvent(partition, message.offset(), found)
 
 
 def _one(partition: TopicPartition, offset: int | None = None) -> confluent_kafka.TopicPartition:

@@ -1,0 +1,172 @@
+"""A Writer over a confluent_kafka.Producer; its transactions speak the protocol of before KIP-890."""
+
+from __future__ import annotations
+
+import math
+import operator
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import KafkaError, KafkaException
+
+from penstock.topology.records import TopicPartition
+
+from ..errors import Kind, TransactionError, UnreachableError, UnusableClientError
+from ..writing.transaction_requests import CommittedOffset, GroupMetadata
+from ..writing.writer import Lost
+from .errors import PURGED, client_error
+from .group_metadata import encode_group_metadata
+
+#: How long one wait for room in librdkafka's queue lasts, in seconds; the record is then tried again.
+ROOM_SECONDS = 0.05
+#: How much longer than it was told to a call may take, in seconds, before it is given up.
+GRACE_SECONDS = 2.0
+#: librdkafka takes timestamp 0 for "now", which would move a record from 1970 to today; 1 ms after it is closest.
+NOW, EARLIEST = 0, 1
+_FOREVER = -1
+
+
+class LibrdkafkaWriter:
+    """A Writer over a Producer, one with a ``transactional.id`` if there are to be transactions.
+
+    Gives a call of the transaction up when it does not return in time: with librdkafka 2.16
+    ``send_offsets_to_transaction``, called while the transaction coordinator is away, may wait for ever when it comes
+    back, whatever timeout it was given. Such a client cannot be used any more, nor be closed: it is left alone, with the
+    thread that waits in it, and fenced by the one that replaces it.
+    """
+
+    def __init__(self, producer: Any) -> None:
+        self._producer = producer
+        self._lost: list[Lost] = []
+        self.records = None
+
+    def produce(
+        self, topic: str, key: Any, value: Any, partition: int, timestamp: int | None, headers: Any = None
+    ) -> None:
+        """See Writer."""
+        at = NOW if timestamp is None else timestamp or EARLIEST
+        while True:
+            try:
+                self._producer.produce(topic, value, key, partition, None, self._on_delivery, at, headers)
+                return
+            except BufferError:
+                self._serve(self._producer.poll, ROOM_SECONDS)
+            except KafkaException as error:
+                raise client_error(error.args[0]) from error
+
+    def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
+        """Note a record's loss; nothing more, because librdkafka must not be called from here."""
+        if error is not None and error.code() not in PURGED:
+            self._lost.append(Lost(client_error(error), message))
+
+    def send_due(self) -> None:
+        """See Writer; librdkafka's thread sends."""
+
+    def wait_ms(self) -> float:
+        """See Writer."""
+        return math.inf
+
+    def poll(self) -> None:
+        """See Writer."""
+        self._serve(self._producer.poll, 0)
+
+    def flush(self, seconds: float = math.inf) -> None:
+        """See Writer."""
+        self._serve(self._producer.flush, _FOREVER if math.isinf(seconds) else seconds)
+
+    def _serve(self, call: Callable[..., Any], *arguments: Any) -> None:
+        """Call what serves callbacks; raises UnusableClientError if the client fails for good: all else it mends."""
+        try:
+            checked(call, *arguments)
+        except KafkaException as error:
+            raise UnusableClientError(error.args[0].str()) from error
+
+    def take_lost(self) -> list[Lost]:
+        """See Writer."""
+        lost, self._lost = self._lost, []
+        return lost
+
+    def drop(self) -> None:
+        """See Writer: librdkafka cannot tell what is on its way from what is not."""
+
+    def close(self) -> None:
+        """See Writer."""
+        self._producer.purge()
+
+    def init_transactions(self, seconds: float) -> None:
+        """See Writer."""
+        _bounded(self._producer.init_transactions, seconds)
+
+    def begin_transaction(self) -> None:
+        """See Writer."""
+        try:
+            self._producer.begin_transaction()
+        except KafkaException as error:
+            raise _transaction_error(error.args[0]) from error
+
+    def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, CommittedOffset], group_metadata: GroupMetadata, seconds: float
+    ) -> None:
+        """See Writer."""
+        positions = [
+            confluent_kafka.TopicPartition(p.topic, p.partition, at.offset, at.metadata, at.leader_epoch)
+            for p, at in offsets.items()
+        ]
+        call = self._producer.send_offsets_to_transaction
+        _bounded(call, positions, encode_group_metadata(group_metadata), seconds)
+
+    def commit_transaction(self, seconds: float) -> None:
+        """See Writer."""
+        _bounded(self._producer.commit_transaction, seconds)
+
+    def abort_transaction(self, seconds: float) -> None:
+        """See Writer."""
+        _bounded(self._producer.abort_transaction, seconds)
+
+
+def _bounded(call: Callable[..., Any], *arguments: Any) -> None:
+    """Make a call, the last of whose arguments is its timeout in seconds, in a thread that may be left behind.
+
+    Raises TransactionError.
+    """
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            checked(call, *arguments)
+        except BaseException as error:  # noqa: BLE001  raised again below
+            raised.append(error)
+
+    thread = threading.Thread(target=run, name="transaction", daemon=True)
+    thread.start()
+    thread.join(arguments[-1] + GRACE_SECONDS)
+    if thread.is_alive():
+        reason = f"librdkafka did not return from {call.__name__} within {arguments[-1] + GRACE_SECONDS:.0f} s"
+        raise TransactionError(UnreachableError(reason), can_abort=False)
+    for error in raised:
+        if isinstance(error, KafkaException):
+            raise _transaction_error(error.args[0]) from error
+        raise error
+
+
+def _transaction_error(error: KafkaError) -> TransactionError:
+    cause = client_error(error)
+    # librdkafka does not say of a member that the group has replaced that the transaction is to be aborted.
+    can_abort = not error.fatal() and (error.txn_requires_abort() or cause.kind is Kind.EVICTED)
+    return TransactionError(cause, can_abort=can_abort)
+
+
+def checked(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a method of a Producer that serves its callbacks: poll, flush, or one of the transaction's.
+
+    If the client fails for good meanwhile, confluent-kafka 2.16 sets an exception and returns a result nevertheless;
+    called plainly, Python then raises it out of any later statement. operator.call looks at once.
+    """
+    try:
+        return operator.call(call, *arguments)
+    except SystemError as error:
+        if isinstance(error.__cause__, KafkaException):
+            raise error.__cause__ from None
+        raise

@@ -1,0 +1,98 @@
+"""How one task writes: outputs and changelogs.
+
+send and log_change are made once for each task as closures over the Writer's produce: they run for each record. With
+the kernel (kernel/sinks.pyx) they have the unusual records only: those with headers, the first of a transaction, the
+first of a topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from penstock.clients.errors import ClientError
+from penstock.clients.writing.writer import BY_KEY
+from penstock.kernel import sinks as compiled
+from penstock.topology.records import Headers, RawRecord, TaskId, TopicPartition
+
+from .streams_producer import StreamsProducer
+
+#: send(topic, key, value, timestamp, headers, partition=None); see TaskContext.send.
+Send = Callable[..., None]
+#: log_change(store name, key, value, timestamp, headers=None); see TaskContext.log_change.
+LogChange = Callable[..., None]
+
+
+def make_send(producer: StreamsProducer, task_id: TaskId | None = None) -> Send:
+    """Return a task's send. It raises the error of an earlier record, as Kafka Streams' does."""
+    write = _writing(producer, task_id)
+
+    def send(
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int | None,
+        headers: Headers,
+        partition: int | None = None,
+    ) -> None:
+        write(topic, key, value, BY_KEY if partition is None else partition, timestamp, headers)
+
+    plain = _in_transaction(producer, send)
+    if producer.records is None:
+        return plain
+    writer = compiled.RecordWriter(producer.records, plain, producer.collector.errors, producer)
+    return cast("Send", writer.send)
+
+
+def make_log_change(
+    producer: StreamsProducer, changelogs: Mapping[str, TopicPartition], task_id: TaskId | None = None
+) -> LogChange:
+    """Return a task's log_change. changelogs: by store; stores whose source topic is the changelog are not in it."""
+    write = _writing(producer, task_id)
+
+    def log_change(
+        store_name: str, key: bytes, value: bytes | None, timestamp: int | None, headers: Headers = None
+    ) -> None:
+        topic, partition = changelogs[store_name]
+        write(topic, key, value, partition, timestamp, headers)
+
+    plain = _in_transaction(producer, log_change)
+    if producer.records is None:
+        return plain
+    writer = compiled.RecordWriter(producer.records, plain, producer.collector.errors, producer, changelogs)
+    return cast("LogChange", writer.log_change)
+
+
+def _writing(producer: StreamsProducer, task_id: TaskId | None) -> Callable[..., None]:
+    produce, collector = producer.produce, producer.collector
+    errors, check = collector.errors, collector.check
+
+    def write(
+        topic: str, key: bytes | None, value: bytes | None, partition: int, timestamp: int | None, headers: Headers
+    ) -> None:
+        if errors:
+            check()
+        listed = list(headers) if headers else None
+        try:
+            produce(topic, key, value, partition, timestamp, listed)
+        except ClientError as error:
+            at = -1 if timestamp is None else timestamp
+            producer.refused(error, RawRecord(topic, partition, -1, at, key, value, listed), task_id)
+
+    return write
+
+
+def _in_transaction(producer: StreamsProducer, write: Callable[..., None]) -> Callable[..., None]:
+    """With exactly-once, let the first record after a commit begin the next transaction."""
+    if not producer.transactional:
+        return write
+    begin_transaction = producer.begin_transaction
+
+    def begin_and_write(
+        topic_or_store: str, key: bytes | None, value: bytes | None, timestamp: int | None, *more: Any
+    ) -> None:
+        if not producer.in_transaction:
+            begin_transaction()
+        write(topic_or_store, key, value, timestamp, *more)
+
+    return begin_and_write
