@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 
-#: The logger of all of librdkafka's lines: workers/client_supplier.py, which must not be imported here.
+#: The logger of all of librdkafka's lines: clients/librdkafka/making.py, which must not be imported here.
 LIBRDKAFKA = "penstock.librdkafka"
 #: How long a line like another is only counted. A broker that is away makes each client say so twice a second.
 QUIET_SECONDS = 60.0

@@ -200,7 +200,7 @@ class StreamsProducer:
         if not self.collector.has_lost_client:
             try:
                 self._writer.flush(CLOSE_SECONDS)
-            except ClientError as error:
+            except (ClientError, StreamsError) as error:
                 self._log.warning("The last records were given up: %s", error)
         self._writer.close()
 

@@ -49,7 +49,8 @@ class LibrdkafkaWriter:
         at = NOW if timestamp is None else timestamp or EARLIEST
         while True:
             try:
-                self._producer.produce(topic, value, key, partition, None, self._on_delivery, at, headers)
+                # callback and on_delivery are two names of one thing, of which the first counts.
+                self._producer.produce(topic, value, key, partition, self._on_delivery, None, at, headers)
                 return
             except BufferError:
                 self._serve(self._producer.poll, ROOM_SECONDS)

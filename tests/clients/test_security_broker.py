@@ -276,7 +276,7 @@ def test_a_session_is_renewed_in_place_where_a_stream_thread_reads(
     client: NetworkClient[Brokers] = NetworkClient(
         brokers := KafkaBrokers(settings),
         settings,
-        Api(METADATA.key, (VERSION, VERSION), "2.8", "asked", Brokers),
+        Api(METADATA.key, (VERSION, VERSION), "2.8", "asked", "penstock.fetcher", Brokers),
         lambda *failure: failures.append(failure),
         LOG,
     )

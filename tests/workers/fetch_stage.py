@@ -11,9 +11,11 @@ from memory_kafka import ManualClock
 from played_brokers import PlayedBrokers
 
 from penstock.clients.cluster.brokers import Leader
+from penstock.clients.errors import BrokerError
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.reading.fetch_settings import FetchSettings
 from penstock.clients.reading.fetcher import Fetcher
+from penstock.clients.reading.reader import ReaderEvent
 from penstock.clients.served_clock import STEP_MS
 from penstock.topology.records import TopicPartition
 from tests.record_bytes import TOPIC_ID, Given, GivenAnswer, GivenBatch, GivenResponse, encoded_log, encoded_response
@@ -73,6 +75,14 @@ class FetchedBrokers(PlayedBrokers):
         self.say(encoded_response(given, request.correlation_id, request.version), node)
 
 
+def shown(event: ReaderEvent) -> tuple[str | None, int | None, int, Any]:
+    """Return topic, partition, offset and the error: None, the broker's code, or the class."""
+    error = event.error
+    told = error.code if isinstance(error, BrokerError) else error and type(error)
+    topic, partition = event.partition or (None, None)
+    return topic, partition, event.offset, told
+
+
 class FetchStage:
     """A Fetcher, the brokers it reads from, and its clock."""
 
@@ -83,10 +93,10 @@ class FetchStage:
         self.fetcher = Fetcher(self.brokers, self.settings, self.clock, LOG)
 
     def fetch(self, limit: int = 1_000) -> tuple[dict[TopicPartition, list[int]], list[tuple[Any, ...]]]:
-        """Return offsets by partition, and (topic, partition, offset, code) of the events; waits for nothing."""
+        """Return offsets by partition, and shown() of the events; waits for nothing."""
         records, events = self.fetcher.fetch(limit, 0)
         offsets = {partition: [message.offset() for message in run] for partition, run in records.items()}
-        return offsets, [(e.topic(), e.partition(), e.offset(), e.error().code()) for e in events]
+        return offsets, [shown(event) for event in events]
 
     def run(self, ms: int = 0) -> Any:
         """Let time pass, and have the fetcher do what it can: a connection takes it three steps."""

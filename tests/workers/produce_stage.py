@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import KafkaError
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 from kafka.record.default_records import DefaultRecordBatch
 from memory_kafka import ManualClock
 from played_brokers import PlayedBrokers
 
 from penstock.clients.cluster.brokers import Leader
+from penstock.clients.errors import BrokerError, ClientError, ErrorCode, RetriableBrokerError
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.protocol.produce_messages import API_VERSION
 from penstock.clients.served_clock import STEP_MS
@@ -117,20 +117,25 @@ class PartitionLog:
         epoch = self.epochs.get(sent.producer_id, -1)
         known = self.last.get(sent.producer_id, [])
         if sent.epoch < epoch:
-            return int(KafkaError.INVALID_PRODUCER_EPOCH)
+            return int(ErrorCode.INVALID_PRODUCER_EPOCH)
         if sent.epoch > epoch:
             known = []
             if sent.sequence != 0 and epoch >= 0:
-                return int(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER)
+                return int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
         end = sent.sequence + len(sent.keys) - 1
         if (sent.sequence, end) in known:
-            return int(KafkaError.DUPLICATE_SEQUENCE_NUMBER)
+            return int(ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
         if known and sent.sequence != known[-1][1] + 1:
-            return int(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER)
+            return int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
         self.epochs[sent.producer_id] = sent.epoch
         self.last[sent.producer_id] = [*known, (sent.sequence, end)][-5:]
         self.keys += sent.keys
         return 0
+
+
+def told(error: ClientError) -> ErrorCode | type[ClientError]:
+    """Return what an error is: the broker's code, or the class."""
+    return error.code if type(error) in (BrokerError, RetriableBrokerError) else type(error)
 
 
 class ProduceStage:
@@ -148,12 +153,12 @@ class ProduceStage:
 
     def new_producer(self) -> KafkaProducer:
         """Return a producer for these brokers."""
-        return KafkaProducer(None, self.brokers, self.settings, self.clock, LOG, seed=0)
+        return KafkaProducer(self.brokers, self.settings, self.clock, LOG, seed=0)
 
     def send(self, *keys: bytes, to: TopicPartition = OUT_0) -> None:
         """Produce records with these keys; the topic becomes known with the first."""
         for key in keys:
-            self.producer.produce(to.topic, b"value", key, to.partition, None, None, 5)
+            self.producer.produce(to.topic, key, b"value", to.partition, 5)
 
     def run(self, ms: int = 0) -> None:
         """Let time pass, and have the producer do what it can: a connection takes it some steps."""
@@ -161,12 +166,12 @@ class ProduceStage:
             self.clock.advance(step)
             self.producer.poll()
 
-    def lost(self) -> list[tuple[int, str, int, bytes | None]]:
-        """Return (code, topic, partition, key) of the records that were given up since the last call."""
-        return [(e.code(), r.topic(), r.partition(), r.key()) for e, r in self.producer.take_lost()]
+    def lost(self) -> list[tuple[Any, str, int, bytes | None]]:
+        """Return (what told() says, topic, partition, key) of the records that were given up since the last call."""
+        return [(told(e), r.topic(), r.partition(), r.key()) for e, r in self.producer.take_lost()]
 
     def close(self) -> None:
-        self.producer._sender.close()
+        self.producer.close()
 
 
 def sent(stage: ProduceStage, *keys: bytes, to: TopicPartition = OUT_0) -> Request:

@@ -12,16 +12,27 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as RdTopicPartition
 
+from penstock import kernel
 from penstock.clients.connection.security import PLAINTEXT, Security, check_security_keys, security, ssl_context
+from penstock.clients.librdkafka import LibrdkafkaReader, LibrdkafkaWriter, making
 from penstock.clients.network_settings import NetworkSettings
+from penstock.clients.reading.fetcher import Fetcher
+from penstock.clients.writing.kafka_producer import KafkaProducer
+from penstock.clients.writing.transactional_producer import TransactionalKafkaProducer
 from penstock.topology.errors import ConfigError
 from penstock.topology.partitioners import murmur2
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers import client_supplier
-from penstock.workers.client_supplier import KafkaClientSupplier, process_id_file, static_instance_id
+from penstock.workers.client_supplier import (
+    KafkaClientSupplier,
+    as_reader,
+    as_writer,
+    process_id_file,
+    static_instance_id,
+)
 from penstock.workers.membership.requests import GroupMemberConfig
 
 MakeTopic = Callable[..., str]
@@ -35,17 +46,18 @@ def config(**values: Any) -> StreamsConfig:
 
 @pytest.fixture
 def settings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
-    """Return what a supplier's method would hand to the client: ``settings_of("get_consumer", producer__acks="1")``."""
+    """Return what a supplier's method would hand to librdkafka: ``settings_of("get_consumer", producer__acks="1")``."""
     handed: list[dict[str, Any]] = []
 
-    def make(client: type, settings: dict[str, Any]) -> SimpleNamespace:
+    def make(client: type, name: str, settings: dict[str, Any]) -> SimpleNamespace:
         handed.append(dict(settings))
         return SimpleNamespace()
 
-    monkeypatch.setattr(client_supplier, "_make", make)
+    monkeypatch.setattr(making, "_make", make)
 
     def settings(method: str, *arguments: Any, **values: Any) -> dict[str, Any]:
-        getattr(KafkaClientSupplier(config(**values)), method)("the-client", *arguments)
+        given = {"penstock__fetcher": "librdkafka", "penstock__sender": "librdkafka", **values}
+        getattr(KafkaClientSupplier(config(**given)), method)("the-client", *arguments)
         return handed.pop()
 
     return settings
@@ -106,7 +118,7 @@ def test_kafkas_names_become_librdkafkas(settings_of: Callable[..., dict[str, An
 
 
 def test_the_producer_is_idempotent_with_javas_partitions(settings_of: Callable[..., dict[str, Any]]) -> None:
-    settings = settings_of("get_producer", {"delivery.report.only.error": True}, producer__linger__ms=3)
+    settings = settings_of("get_producer", producer__linger__ms=3)
     assert settings["enable.idempotence"] is True
     assert settings["partitioner"] == "murmur2_random"
     assert settings["delivery.report.only.error"] is True
@@ -127,7 +139,7 @@ def test_exactly_once_makes_a_transactional_producer_and_reads_committed(
     settings_of: Callable[..., dict[str, Any]],
 ) -> None:
     guarantee = {"processing__guarantee": "exactly_once_v2"}
-    settings = settings_of("get_producer", None, "tx-1", **guarantee)
+    settings = settings_of("get_producer", "tx-1", **guarantee)
     assert settings["transactional.id"] == "tx-1"
     assert settings["transaction.timeout.ms"] == 10_000
     assert settings_of("get_consumer", **guarantee)["isolation.level"] == "read_committed"
@@ -136,12 +148,71 @@ def test_exactly_once_makes_a_transactional_producer_and_reads_committed(
 def test_librdkafka_takes_all_of_our_settings() -> None:
     """With the real clients; nothing is connected."""
     for guarantee in ("at_least_once", "exactly_once_v2"):
-        supplier = KafkaClientSupplier(config(processing__guarantee=guarantee, request__timeout__ms=5_000))
+        librdkafkas = {"penstock__fetcher": "librdkafka", "penstock__sender": "librdkafka"}
+        supplier = KafkaClientSupplier(
+            config(processing__guarantee=guarantee, request__timeout__ms=5_000, **librdkafkas)
+        )
         for make in (supplier.get_consumer, supplier.get_restore_consumer, supplier.get_global_consumer):
-            make("c").close()
-        supplier.get_producer("p")
-        supplier.get_producer("p", {}, "tx")
+            reader = as_reader(make("c"))
+            assert isinstance(reader, LibrdkafkaReader)
+            reader.close()
+        for transactional_id in (None, "tx"):
+            assert isinstance(supplier.get_producer("p", transactional_id), LibrdkafkaWriter)
         supplier.get_admin("a")
+
+
+@pytest.mark.skipif(kernel.record_accumulator is None, reason="the compiled kernel is not built here")
+def test_penstock_reads_and_writes_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
+    def kinds(**values: Any) -> tuple[type, type, type]:
+        supplier = KafkaClientSupplier(config(**values))
+        made = supplier.get_consumer("c"), supplier.get_producer("p"), supplier.get_producer("p", "tx")
+        for client in made:
+            client.close()  # type: ignore[union-attr]
+        return tuple(map(type, made))  # type: ignore[return-value]
+
+    assert kinds() == (Fetcher, KafkaProducer, TransactionalKafkaProducer)
+    assert caplog.text == ""
+    assert kinds(consumer__queued__min__messages=7) == (LibrdkafkaReader, KafkaProducer, TransactionalKafkaProducer)
+    assert "Reading with librdkafka, which knows queued.min.messages" in caplog.text
+    assert kinds(producer__compression__level=3) == (Fetcher, LibrdkafkaWriter, LibrdkafkaWriter)
+    assert "Writing with librdkafka, which knows compression.level" in caplog.text
+    monkeypatch.setattr(client_supplier, "record_batches", None)
+    monkeypatch.setattr(client_supplier, "record_accumulator", None)
+    assert kinds() == (LibrdkafkaReader, LibrdkafkaWriter, LibrdkafkaWriter)
+    assert "Writing with librdkafka: the compiled kernel is not built here" in caplog.text
+
+
+def test_clients_of_a_suppliers_own_are_read_and_written_with() -> None:
+    """It may return confluent-kafka's, or what has their methods."""
+
+    class Wrapped:
+        def __init__(self, client: Any) -> None:
+            self._client = client
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._client, name)
+
+    supplier = KafkaClientSupplier(config())
+    consumer, producer = supplier.confluent_consumer("c"), supplier.confluent_producer("p")
+    for given in (consumer, Wrapped(consumer)):
+        assert isinstance(as_reader(given), LibrdkafkaReader)
+    for given in (producer, Wrapped(producer)):
+        assert isinstance(as_writer(given), LibrdkafkaWriter)
+    reader, writer = LibrdkafkaReader(consumer), LibrdkafkaWriter(producer)
+    assert as_reader(reader) is reader
+    assert as_writer(writer) is writer
+
+
+@pytest.mark.parametrize("setting", ["consumer__fetch__min__bytes", "producer__batch__size"])
+def test_a_value_that_is_no_value_is_a_config_error_that_names_the_key(setting: str) -> None:
+    supplier = KafkaClientSupplier(config(**{setting: "many"}))
+    name = setting.split("__", 1)[1].replace("__", r"\.")
+    with pytest.raises(ConfigError, match=f"{name}=many is not valid"):
+        supplier.get_consumer("c") if setting.startswith("consumer") else supplier.get_producer("p")
 
 
 @pytest.mark.parametrize(
@@ -368,7 +439,7 @@ def test_a_record_goes_to_the_partition_that_javas_murmur2_gives(
     supplier: KafkaClientSupplier, make_topic: MakeTopic
 ) -> None:
     topic = make_topic("out", partitions=7)
-    producer: Producer = supplier.get_producer("p")
+    producer = supplier.confluent_producer("p")
     placed: dict[bytes | None, int | None] = {}
     keys = (b"21", b"foobar", b"a-little-bit-long-string", b"\x00\xff", b"k" * 50)
     for key in keys:
@@ -382,10 +453,10 @@ def test_the_consumer_says_where_a_partition_ends_and_refuses_an_offset_that_is_
     supplier: KafkaClientSupplier, make_topic: MakeTopic
 ) -> None:
     topic = make_topic("in")
-    producer = supplier.get_producer("p")
+    producer = supplier.confluent_producer("p")
     producer.produce(topic, value=b"one")
     producer.flush(SECONDS)
-    consumer: Consumer = supplier.get_consumer("c")
+    consumer = supplier.confluent_consumer("c")
     try:
         consumer.assign([RdTopicPartition(topic, 0, 0)])
         first, end = consumer.consume(2, SECONDS)
@@ -402,7 +473,7 @@ def test_reading_a_missing_topic_does_not_create_it(
     supplier: KafkaClientSupplier, unique_name: Callable[[str], str]
 ) -> None:
     missing = unique_name("missing")
-    consumer = supplier.get_consumer("c")
+    consumer = supplier.confluent_consumer("c")
     try:
         consumer.assign([RdTopicPartition(missing, 0, 0)])
         consumer.consume(1, 1.0)
@@ -415,8 +486,8 @@ def test_reading_a_missing_topic_does_not_create_it(
 
 def test_before_exactly_once_the_fence_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     checks: list[bool] = []
-    monkeypatch.setattr("penstock.workers.client_supplier.verify_layout", lambda: checks.append(True))
-    made = KafkaClientSupplier(StreamsConfig({"application.id": "app", "bootstrap.servers": "localhost:1"}))
+    monkeypatch.setattr("penstock.clients.librdkafka.group_metadata.verify_layout", lambda: checks.append(True))
+    made = KafkaClientSupplier(config(penstock__sender="librdkafka"))
     made.get_producer("plain")
     assert not checks
     for _ in range(2):

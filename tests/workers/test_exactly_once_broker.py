@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import struct
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +26,26 @@ from test_stream_thread_broker import Runner
 from thread_stage import Spec
 
 from penstock import kernel
+from penstock.clients.clock import SystemClock
+from penstock.clients.cluster.brokers import KafkaBrokers
+from penstock.clients.librdkafka import LibrdkafkaWriter
 from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.writing.kafka_producer import KafkaProducer
 from penstock.clients.writing.produce_settings import produce_settings
 from penstock.clients.writing.transaction_requests import GroupMetadata
+from penstock.clients.writing.transactional_producer import TransactionalKafkaProducer
+from penstock.clients.writing.writer import Writer
 from penstock.dev_broker import DevBroker
 from penstock.topology.errors import BrokerUnavailableError, ConfigError, StreamsError, TaskMigratedError
 from penstock.topology.exception_handlers import FailedProcessingError
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers import streams_producer
-from penstock.workers.client_supplier import ReplaceableProducer
 from penstock.workers.membership.membership import OffsetAndMetadata
 from penstock.workers.production_errors import production_error_handler
-from penstock.workers.record_collector import make_send
+from penstock.workers.record_sends import make_send
+from penstock.workers.sink_topics import SinkTopics
 from penstock.workers.streams_producer import StreamsProducer
-from penstock.workers.transactional_producer import TransactionalProducer
 
 pytestmark = pytest.mark.broker
 
@@ -76,15 +81,17 @@ def make(request: pytest.FixtureRequest, bootstrap_servers: str) -> Iterator[Mak
     ) -> StreamsProducer:
         given = settings(address, transactional_id, **more)
 
-        def client(own: Mapping[str, Any]) -> Producer:
-            kind = ReplaceableProducer if transactional_id is None else TransactionalProducer
-            made = kind({**given, **own}, logger=LOG.logger)
-            if request.param == "penstock":
-                made.produce_settings = produce_settings({**given, **own})
-            return made
+        def writer() -> Writer:
+            if request.param == "librdkafka":
+                return LibrdkafkaWriter(Producer(given, logger=LOG.logger))
+            found = produce_settings(given)
+            kind = KafkaProducer if transactional_id is None else TransactionalKafkaProducer
+            return kind(KafkaBrokers(found, creates_topics=True), found, SystemClock(), LOG, seed=0)
 
-        made.append(StreamsProducer(client, LOG, transactional=transactional_id is not None, **dict(options)))
-        made[-1].register_writer(TASK, {"out"})
+        topics = SinkTopics(AdminClient({"bootstrap.servers": address}).list_topics, SystemClock())
+        exactly_once = {"transactional": transactional_id is not None, **dict(options)}
+        made.append(StreamsProducer(writer, LOG, topics=topics, **exactly_once))
+        made[-1].collector.register_writer(TASK, {"out"})
         return made[-1]
 
     yield new
@@ -194,12 +201,12 @@ def test_an_offset_of_a_stale_generation_is_refused_and_the_producer_stays(
     metadata = GroupMetadata(group, 1, member_id)
     stale = metadata._replace(generation=77)
     producer = make(an_id())
-    client = producer._producer
+    client = producer._writer
     make_send(producer)(topic, b"k", b"1", None, None, 0)
     with pytest.raises(TaskMigratedError, match="fenced"):
         producer.commit_transaction({TopicPartition(topic, 0): OffsetAndMetadata(1, "")}, stale)
     producer.abort_transaction()
-    assert producer._producer is client
+    assert producer._writer is client
     make_send(producer)(topic, b"k", b"2", None, None, 0)
     producer.commit_transaction({TopicPartition(topic, 0): OffsetAndMetadata(1, "")}, metadata)
     consumer.close()
@@ -315,10 +322,10 @@ def forbidden_topic(address: str) -> str:
 
 REFUSALS: dict[str, tuple[Callable[[str], str], bytes, str]] = {
     "missing": (lambda _: "not-there", b"v", "The topic does not exist: create it"),
-    "invalid name": (lambda _: "no topic!", b"v", "Invalid topic|The topic does not exist"),
-    "too large for the topic": (lambda a: new_topic(a, {"max.message.bytes": "100"}), b"v" * 1_000, "size too large"),
-    "too large for the client": (new_topic, b"v" * 1_100_000, "size too large"),
-    "forbidden": (forbidden_topic, b"v", "authorization failed"),
+    "invalid name": (lambda _: "no topic!", b"v", "INVALID_TOPIC|The topic does not exist"),
+    "too large for the topic": (lambda a: new_topic(a, {"max.message.bytes": "100"}), b"v" * 1_000, "size too large|MESSAGE_TOO_LARGE"),
+    "too large for the client": (new_topic, b"v" * 1_100_000, "size too large|MESSAGE_TOO_LARGE"),
+    "forbidden": (forbidden_topic, b"v", "AUTHORIZATION_FAILED"),
 }
 
 
@@ -330,7 +337,7 @@ def test_a_topic_that_refuses_records_is_named(
     topic_of, value, said = REFUSALS[case]
     topic = topic_of(strict_broker)
     producer = make(an_id() if exactly_once else None, strict_broker)
-    producer.register_writer(TASK, {topic})
+    producer.collector.register_writer(TASK, {topic})
     with pytest.raises(StreamsError) as failed:
         write_and_commit(producer, topic, value, None)
     text = str(failed.value)
@@ -365,7 +372,7 @@ def test_a_handler_leaves_out_what_the_client_refuses_and_the_transaction_goes_o
     send(topic, b"k", b"v" * 1_100_000, None, None, 0)
     send(topic, b"k", b"2", None, None, 0)
     producer.commit_transaction({}, NO_MEMBER)
-    assert producer.dropped == 1
+    assert producer.collector.dropped == 1
     assert committed_values(strict_broker, topic) == [b"1", b"2"]
 
 

@@ -11,12 +11,11 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Place
 
 from penstock import kernel
-from penstock.clients.clock import SystemClock
 from penstock.clients.log_context import PrefixedLogger
-from penstock.clients.reading.fetcher import Fetcher, fetcher_for
+from penstock.clients.reading.fetcher import Fetcher
 from penstock.topology.records import TopicPartition
 from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.client_supplier import KafkaClientSupplier
+from penstock.workers.client_supplier import KafkaClientSupplier, as_reader
 from penstock.workers.partition_consumer import PartitionConsumer
 from tests import waiting
 
@@ -93,15 +92,15 @@ def fields(message: Any) -> tuple[Any, ...]:
 
 
 def opened(config: dict[str, Any], fetcher: str) -> PartitionConsumer:
-    log = PrefixedLogger("penstock.test", "")
-    client = KafkaClientSupplier(StreamsConfig({**config, "penstock.fetcher": fetcher})).get_consumer("c")
-    return PartitionConsumer(client, log, fetcher_for(client, SystemClock(), log))
+    supplier = KafkaClientSupplier(StreamsConfig({**config, "penstock.fetcher": fetcher}))
+    reader = as_reader(supplier.get_consumer("c"))
+    return PartitionConsumer(reader, PrefixedLogger("penstock.test", ""), supplier.confluent_consumer("questions"))
 
 
 def read(config: dict[str, Any], topic: str, fetcher: str) -> tuple[list[Any], dict[TopicPartition, Any]]:
     """Return the fields of all records by partition and offset, and what the consumer says of each partition's end."""
     consumer = opened(config, fetcher)
-    assert isinstance(consumer._source, Fetcher) == (fetcher == "auto")
+    assert isinstance(consumer._reader, Fetcher) == (fetcher == "auto")
     partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     found: list[Any] = []
     deadline = time.monotonic() + DEADLINE_SECONDS
@@ -112,7 +111,6 @@ def read(config: dict[str, Any], topic: str, fetcher: str) -> tuple[list[Any], d
             for run in consumer.poll(37, 0.1).values():
                 found += map(fields, run)
         ends = {p: (consumer.position(p), consumer.end(p)) for p in partitions}
-        assert isinstance(consumer._source, Fetcher) == (fetcher == "auto"), "it has left its own path"
     finally:
         consumer.close()
     for partition in partitions:
@@ -168,5 +166,5 @@ def test_a_setting_that_a_fetcher_does_not_know_leaves_the_records_to_librdkafka
     caplog.set_level("INFO")
     consumer = opened({**config, "consumer.queued.max.messages.kbytes": 1_000}, "auto")
     consumer.close()
-    assert not isinstance(consumer._source, Fetcher)
+    assert not isinstance(consumer._reader, Fetcher)
     assert "Reading with librdkafka, which knows queued.max.messages.kbytes" in caplog.text

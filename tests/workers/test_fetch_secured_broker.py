@@ -12,13 +12,12 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock import kernel
-from penstock.clients.clock import SystemClock
 from penstock.clients.log_context import PrefixedLogger
-from penstock.clients.reading.fetcher import Fetcher, fetcher_for
+from penstock.clients.reading.fetcher import Fetcher
 from penstock.dev_broker import DevBroker
 from penstock.topology.records import TopicPartition
 from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.client_supplier import KafkaClientSupplier
+from penstock.workers.client_supplier import KafkaClientSupplier, as_reader
 from penstock.workers.partition_consumer import PartitionConsumer
 
 pytestmark = [
@@ -73,9 +72,10 @@ def opened() -> Iterator[Callable[[dict[str, Any]], PartitionConsumer]]:
     made: list[PartitionConsumer] = []
 
     def open_one(config: dict[str, Any]) -> PartitionConsumer:
-        log = PrefixedLogger("penstock.test", "")
-        client = KafkaClientSupplier(StreamsConfig(config)).get_consumer("c")
-        made.append(PartitionConsumer(client, log, fetcher_for(client, SystemClock(), log)))
+        supplier = KafkaClientSupplier(StreamsConfig(config))
+        reader = as_reader(supplier.get_consumer("c"))
+        questions = supplier.confluent_consumer("questions")
+        made.append(PartitionConsumer(reader, PrefixedLogger("penstock.test", ""), questions))
         return made[-1]
 
     yield open_one
@@ -91,12 +91,12 @@ def test_records_come_over_tls_to_whoever_has_the_password(
     supplier = KafkaClientSupplier(StreamsConfig(secured))
     admin: AdminClient = supplier.get_admin("a")
     admin.create_topics([NewTopic("in", 1)])["in"].result(DEADLINE_SECONDS)
-    producer = supplier.get_producer("p")
+    producer = supplier.confluent_producer("p")
     for number in range(RECORDS):
         producer.produce("in", b"%d" % number * 20)
     assert producer.flush(DEADLINE_SECONDS) == 0
     consumer = opened(secured)
-    assert isinstance(consumer._source, Fetcher)
+    assert isinstance(consumer._reader, Fetcher)
     consumer.assign({IN_0: 0})
     found: list[Any] = []
     deadline = time.monotonic() + DEADLINE_SECONDS
@@ -106,8 +106,8 @@ def test_records_come_over_tls_to_whoever_has_the_password(
     assert found == [b"%d" % number * 20 for number in range(RECORDS)]
 
     stranger = opened({**secured, "sasl.password": "guessed"})
-    stranger._source.assign({IN_0: 0})
+    stranger._reader.assign({IN_0: 0})
     while "Authentication failed" not in caplog.text:
         assert time.monotonic() < deadline
-        assert not stranger._source.fetch(10, 0.1)[0]
+        assert not stranger._reader.fetch(10, 0.1)[0]
         stranger.poll(10, 0.1)

@@ -8,11 +8,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from confluent_kafka import KafkaError
-from fetch_stage import IN_0, IN_1, FetchStage, Request, log_of, two_partitions
+from fetch_stage import IN_0, IN_1, FetchStage, Request, log_of, shown, two_partitions
 
 from penstock import kernel
 from penstock.clients.cluster.brokers import Leader, Leaders
+from penstock.clients.errors import ErrorCode
 from penstock.topology.records import TopicPartition
 from tests.record_bytes import TOPIC_ID, GivenAnswer
 
@@ -22,7 +22,7 @@ SESSION = 7
 SESSION_ID_NOT_FOUND, INVALID_SESSION_EPOCH, SESSION_TOPIC_ID_ERROR = 70, 71, 106
 NEW_ID = UUID(int=99)
 LEADERS = {IN_0: Leader(1, 5), IN_1: Leader(1, 6)}
-EOF = KafkaError._PARTITION_EOF
+EOF = None
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_a_session_by_name_ends_when_ids_are_known(stage: FetchStage) -> None:
     request = stage.brokers.request()
     stage.brokers.answer = Leaders(LEADERS, ids={"in": TOPIC_ID.bytes})
     stage.brokers.reply(
-        request, GivenAnswer(0, error=KafkaError.NOT_LEADER_FOR_PARTITION, leader=(1, 6)), session_id=SESSION
+        request, GivenAnswer(0, error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader=(1, 6)), session_id=SESSION
     )
     stage.run()
     stage.run(stage.settings.retry_backoff_ms)  # it has sent a request when the answer with ids is there
@@ -145,10 +145,10 @@ def test_a_topic_that_was_created_again_is_an_offset_that_is_not_there(
     stage: FetchStage, versions: tuple[int, int]
 ) -> None:
     stage.brokers.versions = {1: versions}
-    error = KafkaError.UNKNOWN_TOPIC_ID if versions == (4, 17) else KafkaError.UNKNOWN_TOPIC_OR_PART
+    error = ErrorCode.UNKNOWN_TOPIC_ID if versions == (4, 17) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     stage.fetcher.assign({IN_0: 3})
     stage.run()
-    stage.brokers.answer = Leaders({}, {"in": KafkaError.UNKNOWN_TOPIC_OR_PART})
+    stage.brokers.answer = Leaders({}, {"in": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
     stage.brokers.reply(stage.brokers.request(), GivenAnswer(0, error=error))
     for _ in range(3):
         assert stage.run(stage.settings.retry_backoff_ms) == ({}, [])
@@ -158,8 +158,9 @@ def test_a_topic_that_was_created_again_is_an_offset_that_is_not_there(
     for _ in range(3):
         events += stage.fetcher.fetch(10, 0)[1]
     (event,) = events
-    assert (event.topic(), event.partition(), event.error().code()) == ("in", 0, KafkaError.OFFSET_OUT_OF_RANGE)
-    assert f"was deleted and created again, its id is {NEW_ID}" in event.error().str()
+    assert shown(event)[:2] == ("in", 0)
+    assert shown(event)[3] == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert f"was deleted and created again, its id is {NEW_ID}" in str(event.error)
     assert not stage.brokers.has_request()
     stage.brokers.names[NEW_ID] = "in"
     stage.fetcher.unassign([IN_0])
@@ -171,7 +172,7 @@ def test_a_topic_that_was_created_again_is_an_offset_that_is_not_there(
 
 
 def test_a_broker_that_has_not_heard_of_a_topic_yet_is_asked_again(stage: FetchStage) -> None:
-    stage.brokers.reply(begun(stage), GivenAnswer(0, error=KafkaError.UNKNOWN_TOPIC_ID), session_id=SESSION)
+    stage.brokers.reply(begun(stage), GivenAnswer(0, error=ErrorCode.UNKNOWN_TOPIC_ID), session_id=SESSION)
     assert stage.run() == ({}, [])
     request = stage.brokers.request()
     assert (request.asked, request.forgotten) == ({}, {IN_0})
@@ -185,7 +186,7 @@ def test_another_id_is_believed_only_if_the_leader_does_not_know_ours(stage: Fet
     """A broker that is cut off may have an old one for long."""
     request = begun(stage)
     stage.brokers.answer = Leaders(LEADERS, ids={"in": NEW_ID.bytes})
-    stage.brokers.reply(request, GivenAnswer(1, error=KafkaError.NOT_LEADER_FOR_PARTITION), session_id=SESSION)
+    stage.brokers.reply(request, GivenAnswer(1, error=ErrorCode.NOT_LEADER_OR_FOLLOWER), session_id=SESSION)
     stage.run()
     stage.run(stage.settings.retry_backoff_ms)
     assert len(stage.brokers.asked) == 2

@@ -1,16 +1,16 @@
-"""A PartitionConsumer over a Fetcher is what it is over librdkafka, to which it changes where it must."""
+"""A PartitionConsumer over a Fetcher is what it is over librdkafka, and says what only that can read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import KafkaError
 from fetch_stage import IN_0, IN_1, LOG, FetchStage, log_of, two_partitions
-from memory_kafka import Cluster, ManualClock, MemoryConsumer
+from memory_kafka import Cluster, MemoryConsumer
 
 from penstock import kernel
 from penstock.clients.cluster.brokers import Leaders
+from penstock.clients.errors import ErrorCode
 from penstock.topology.errors import MissingSourceTopicError, StreamsError
 from penstock.topology.records import TopicPartition
 from penstock.workers.partition_consumer import InvalidOffsetError, PartitionConsumer
@@ -27,12 +27,9 @@ def stage() -> Iterator[FetchStage]:
 
 
 @pytest.fixture
-def consumer(stage: FetchStage, cluster: Cluster, clock: ManualClock) -> PartitionConsumer:
-    """A consumer over the stage's fetcher, and a librdkafka in memory beside it."""
-    cluster.create_topic("in", 2)
-    for _ in range(5):
-        cluster.append("in", 0, b"k", b"v")
-    return PartitionConsumer(MemoryConsumer(cluster, clock, False), LOG, stage.fetcher)
+def consumer(stage: FetchStage, cluster: Cluster) -> PartitionConsumer:
+    """A consumer over the stage's fetcher."""
+    return PartitionConsumer(stage.fetcher, LOG, MemoryConsumer(cluster, False))
 
 
 def polled(consumer: PartitionConsumer) -> dict[TopicPartition, list[int]]:
@@ -63,8 +60,8 @@ def test_a_consumer_over_a_fetcher_knows_where_it_is(stage: FetchStage, consumer
 @pytest.mark.parametrize(
     ("code", "error"),
     [
-        (KafkaError.OFFSET_OUT_OF_RANGE, InvalidOffsetError),
-        (KafkaError.TOPIC_AUTHORIZATION_FAILED, StreamsError),
+        (ErrorCode.OFFSET_OUT_OF_RANGE, InvalidOffsetError),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, StreamsError),
     ],
 )
 def test_a_consumer_over_a_fetcher_raises_what_it_raises_over_librdkafka(
@@ -78,7 +75,7 @@ def test_a_consumer_over_a_fetcher_raises_what_it_raises_over_librdkafka(
 
 
 def test_a_consumer_over_a_fetcher_names_a_missing_topic(stage: FetchStage, consumer: PartitionConsumer) -> None:
-    stage.brokers.answer = Leaders({}, {"in": KafkaError.UNKNOWN_TOPIC_OR_PART})
+    stage.brokers.answer = Leaders({}, {"in": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
     consumer.assign({IN_0: 3})
     for _ in range(stage.settings.unknown_topic_ms // 100):
         assert polled(consumer) == {}
@@ -87,27 +84,31 @@ def test_a_consumer_over_a_fetcher_names_a_missing_topic(stage: FetchStage, cons
         polled(consumer)
 
 
-@pytest.mark.parametrize("reason", ["an old broker", "an old format", "an unknown codec"])
-def test_librdkafka_goes_on_where_the_fetcher_cannot(
-    stage: FetchStage, consumer: PartitionConsumer, reason: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("reason", ["an old format", "an unknown codec"])
+def test_a_format_that_only_librdkafka_reads_is_named_behind_what_comes_before_it(
+    stage: FetchStage, consumer: PartitionConsumer, reason: str
 ) -> None:
-    caplog.set_level("INFO")
-    if reason == "an old broker":
-        stage.brokers.versions = {1: (4, 11)}
     consumer.assign({IN_0: 1, IN_1: 0})
-    consumer.pause([IN_1])
     polled(consumer)
-    if reason != "an old broker":
-        last = bytearray(encoded_log([GivenBatch([Given()], more_attributes=UNKNOWN_CODEC)], 2))
-        if reason == "an old format":
-            last[16] = 1
-        answer = GivenAnswer(0, high_watermark=9, records=log_of(1, 1) + bytes(last))
-        stage.brokers.reply(stage.brokers.request(), answer)
-        assert polled(consumer)[IN_0][0] == 1
-        if reason == "an old format":  # it is not read on behind the batches before it
-            stage.brokers.reply(stage.brokers.request(), GivenAnswer(0, high_watermark=9, records=bytes(last)))
-    polled(consumer)
-    assert consumer.position(IN_0) == 5
-    assert stage.brokers.closed
-    assert "Reading with librdkafka from now on" in caplog.text
-    assert consumer.paused() == {IN_1}
+    last = bytearray(encoded_log([GivenBatch([Given()], more_attributes=UNKNOWN_CODEC)], 2))
+    if reason == "an old format":
+        last[16] = 1
+    answer = GivenAnswer(0, high_watermark=9, records=log_of(1, 1) + bytes(last))
+    stage.brokers.reply(stage.brokers.request(), answer)
+    refused = pytest.raises(StreamsError, match=r"in-0 has .*librdkafka can read it: set penstock\.fetcher=librdkafka")
+    if reason == "an old format":  # it is not read on behind the batches before it
+        assert polled(consumer)[IN_0] == [1]
+        stage.brokers.reply(stage.brokers.request(), GivenAnswer(0, high_watermark=9, records=bytes(last)))
+        with refused:
+            polled(consumer)
+    else:
+        assert consumer.poll(1, 0)[IN_0][0].offset() == 1
+        with refused:
+            polled(consumer)
+
+
+def test_an_old_broker_is_named_with_what_can_read_from_it(stage: FetchStage, consumer: PartitionConsumer) -> None:
+    stage.brokers.versions = {1: (4, 11)}
+    consumer.assign({IN_0: 1})
+    with pytest.raises(StreamsError, match=r"Broker 1 is older than Kafka 2\.7.*set penstock\.fetcher=librdkafka"):
+        polled(consumer)

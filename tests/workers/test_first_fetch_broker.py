@@ -8,11 +8,10 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Producer
 
-from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.librdkafka import LibrdkafkaReader
 from penstock.topology.records import TopicPartition
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.client_supplier import KafkaClientSupplier
-from penstock.workers.partition_consumer import PartitionConsumer
 
 pytestmark = pytest.mark.broker
 
@@ -29,16 +28,16 @@ def test_the_first_partition_of_a_topic_is_read_at_once(
     producer.produce(topic, b"value")
     assert producer.flush(DEADLINE_SECONDS) == 0
     config = StreamsConfig({"application.id": unique_name("app"), "bootstrap.servers": bootstrap_servers})
-    client = KafkaClientSupplier(config).get_restore_consumer("restore-consumer")
+    client = KafkaClientSupplier(config).confluent_consumer("restore-consumer")
     made_at = time.monotonic()
-    consumer = PartitionConsumer(client, PrefixedLogger(__name__, ""))
+    consumer = LibrdkafkaReader(client)
     try:
-        consumer.end_offsets([TopicPartition(other, 0)])  # so that it is connected, and knows another topic only
+        client.list_topics(other, DEADLINE_SECONDS)  # so that it is connected, and knows another topic only
         assigned_at = time.monotonic()
         assert assigned_at - made_at < SCAN_SECONDS / 2
         partition = TopicPartition(topic, 0)
         consumer.assign({partition: 0})
-        while not consumer.poll(10, 0.05):
+        while not consumer.fetch(10, 0.05)[0]:
             assert time.monotonic() < assigned_at + DEADLINE_SECONDS
         assert time.monotonic() < made_at + SCAN_SECONDS * 0.8
     finally:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer
 
+from penstock.clients.librdkafka import LibrdkafkaReader
 from penstock.clients.log_context import PrefixedLogger
 from penstock.kernel.librdkafka import loaded
 from penstock.topology.errors import BrokerUnavailableError
@@ -60,7 +61,8 @@ def mock_cluster() -> Iterator[MockCluster]:
 def test_the_offsets_of_a_partition_are_known_as_soon_as_it_has_a_leader_again(mock_cluster: MockCluster) -> None:
     mock_cluster.set_leader(NO_LEADER)
     settings = {"bootstrap.servers": mock_cluster.bootstrap_servers(), "group.id": "g", "enable.partition.eof": True}
-    consumer = PartitionConsumer(Consumer(settings), PrefixedLogger("penstock.test", ""))
+    reader = LibrdkafkaReader(Consumer(settings))
+    consumer = PartitionConsumer(reader, PrefixedLogger("penstock.test", ""), Consumer(settings))
     try:
         with pytest.raises(BrokerUnavailableError, match="in-0"):
             consumer.end_offsets([PARTITION])

@@ -27,7 +27,8 @@ from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.dev_broker import DevBroker
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TopicPartition
-from penstock.workers.membership import group_coordinator, group_metadata, requests
+from penstock.clients.librdkafka import group_metadata
+from penstock.workers.membership import group_coordinator, requests
 from penstock.workers.membership.group_member import GroupMember
 from penstock.workers.membership.member_state import MEMBER_TRANSITIONS, MemberState, member_states
 from penstock.workers.membership.membership import (

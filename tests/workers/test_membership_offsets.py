@@ -21,7 +21,7 @@ from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskM
 from penstock.topology.records import TopicPartition
 from penstock.workers.membership import requests
 from penstock.workers.membership.group_member import GroupMember
-from penstock.workers.membership.group_metadata import encode_group_metadata
+from penstock.clients.librdkafka.group_metadata import encode_group_metadata
 from penstock.workers.membership.membership import (
     Assigned,
     Event,

@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock import AutoOffsetReset, ConfigError, StreamsBuilder, StreamsConfig, StreamsError, TopologyError
+from penstock.clients.librdkafka import LibrdkafkaReader
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.records import TopicPartition
@@ -143,7 +144,7 @@ def test_one_topic_cannot_be_read_from_two_places() -> None:
 @pytest.fixture
 def consumer(bootstrap_servers: str) -> Iterator[PartitionConsumer]:
     settings = {"bootstrap.servers": bootstrap_servers, "group.id": uuid.uuid4().hex, "enable.auto.commit": False}
-    found = PartitionConsumer(Consumer(settings), LOG)
+    found = PartitionConsumer(LibrdkafkaReader(Consumer(settings)), LOG, Consumer(settings))
     yield found
     found.close()
 

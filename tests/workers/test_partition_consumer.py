@@ -1,4 +1,4 @@
-"""PartitionConsumer over a consumer in memory that remembers, as librdkafka does, what was paused."""
+"""PartitionConsumer over a consumer of librdkafka, which remembers what was paused, and over a reader in memory."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Producer
+from memory_io import MemoryReader
 from memory_kafka import Cluster, ManualClock, MemoryConsumer
 
+from penstock.clients.librdkafka import LibrdkafkaReader
 from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.reading.reader import Reader
 from penstock.topology.records import TopicPartition
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.client_supplier import KafkaClientSupplier
@@ -19,10 +22,14 @@ IN_0 = TopicPartition("in", 0)
 DEADLINE_SECONDS = 60.0
 
 
+def over(reader: Reader, cluster: Cluster) -> PartitionConsumer:
+    return PartitionConsumer(reader, PrefixedLogger("penstock.test", ""), MemoryConsumer(cluster, False))
+
+
 def test_a_partition_that_was_paused_is_fetched_when_it_is_assigned_again(cluster: Cluster, clock: ManualClock) -> None:
     cluster.create_topic("in", 1)
     cluster.append("in", 0, b"k", b"v")
-    consumer = PartitionConsumer(MemoryConsumer(cluster, clock, False), PrefixedLogger("penstock.test", ""))
+    consumer = over(MemoryReader(cluster, clock, False), cluster)
     consumer.assign({IN_0: 0})
     consumer.pause([IN_0])
     consumer.unassign([IN_0])
@@ -34,7 +41,7 @@ def test_a_partition_that_was_paused_is_fetched_when_it_is_assigned_again(cluste
 def test_a_partition_that_is_sought_stays_paused(cluster: Cluster, clock: ManualClock) -> None:
     cluster.create_topic("in", 1)
     cluster.append("in", 0, b"k", b"v")
-    consumer = PartitionConsumer(MemoryConsumer(cluster, clock, False), PrefixedLogger("penstock.test", ""))
+    consumer = over(MemoryReader(cluster, clock, False), cluster)
     consumer.assign({IN_0: 0})
     consumer.pause([IN_0])
     consumer.seek({IN_0: 0})
@@ -48,15 +55,15 @@ def test_a_partition_that_is_sought_stays_paused(cluster: Cluster, clock: Manual
 def test_librdkafka_reads_a_partition_again_that_was_paused_and_unassigned(
     bootstrap_servers: str, make_topic: Callable[..., str], unique_name: Callable[[str], str]
 ) -> None:
-    """It goes on to pause a partition that is unassigned: the consumers in memory and of the simulation do so, too."""
+    """It goes on to pause a partition that is unassigned."""
     partition = TopicPartition(make_topic("in"), 0)
     producer = Producer({"bootstrap.servers": bootstrap_servers})
     producer.produce(partition.topic, b"value")
     assert producer.flush(DEADLINE_SECONDS) == 0
     config = StreamsConfig({"application.id": unique_name("app"), "bootstrap.servers": bootstrap_servers})
-    consumer = PartitionConsumer(
-        KafkaClientSupplier(config).get_restore_consumer("restore-consumer"), PrefixedLogger("penstock.test", "")
-    )
+    supplier = KafkaClientSupplier(config)
+    reader = LibrdkafkaReader(supplier.confluent_consumer("restore-consumer"))
+    consumer = PartitionConsumer(reader, PrefixedLogger("penstock.test", ""), supplier.confluent_consumer("questions"))
     try:
         consumer.assign({partition: 0})
         until_read(consumer)

@@ -21,7 +21,7 @@ BASE = {"acks": "all", "enable.idempotence": True, "partitioner": "murmur2_rando
         ("compression.codec", "inherit"),
         ("compression.level", 3),
         ("sticky.partitioning.linger.ms", 0),
-        ("plugin.library.paths", "users;ours"),
+        ("plugin.library.paths", "users"),
     ],
 )
 def test_what_is_not_known_is_librdkafkas(setting: str, value: Any) -> None:

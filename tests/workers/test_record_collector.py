@@ -6,19 +6,21 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from memory_kafka import ManualClock
 
-from penstock import kernel
+from penstock.clients.clock import SystemClock
+from penstock.clients.errors import ClientError, DeliveryTimeoutError, ErrorCode, broker_error
+from penstock.clients.librdkafka import LibrdkafkaWriter
 from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.writing.writer import Lost
 from penstock.topology import records
 from penstock.topology.errors import StreamsError, TaskMigratedError
 from penstock.topology.exception_handlers import ProducerRecord, Response
-from penstock.workers import streams_producer
 from penstock.workers.measurement import dead_letters
 from penstock.workers.production_errors import production_error_handler
-from penstock.workers.record_collector import make_log_change, make_send
-from penstock.workers.sink_topics import METADATA_SECONDS, PARTITION_COUNT_MS
+from penstock.workers.record_sends import make_log_change, make_send
+from penstock.workers.sink_topics import METADATA_SECONDS, PARTITION_COUNT_MS, SinkTopics
 from penstock.workers.streams_producer import StreamsProducer
 
 TOPIC = "topic"
@@ -36,11 +38,13 @@ class Mock:
         self.settings = {"test.mock.num.brokers": 1, "bootstrap.servers": "", "linger.ms": 0, **settings}
         self.clients: list[Producer] = []
         options: Mapping[str, Any] = {"handler": handler} if handler else {}
-        self.producer = StreamsProducer(self._make, LOG, **options)
+        topics = SinkTopics(lambda *topic, **named: self.clients[-1].list_topics(*topic, **named), SystemClock())
+        self.producer = StreamsProducer(self._make, LOG, topics=topics, **options)
+        self.collector = self.producer.collector
 
-    def _make(self, settings: Mapping[str, Any]) -> Producer:
-        self.clients.append(Producer({**self.settings, **settings}, logger=LOG.logger))
-        return self.clients[-1]
+    def _make(self) -> LibrdkafkaWriter:
+        self.clients.append(Producer(self.settings, logger=LOG.logger))
+        return LibrdkafkaWriter(self.clients[-1])
 
     def read(self, partition: int, count: int) -> list[Any]:
         """Return the first records of a partition."""
@@ -52,15 +56,6 @@ class Mock:
             return consumer.consume(count, WAIT_SECONDS)
         finally:
             consumer.close()
-
-
-@pytest.fixture(params=["kernel", "python"], autouse=True)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test runs with the compiled kernel's way to librdkafka, and with confluent-kafka's, which it is held to."""
-    if request.param == "python":
-        monkeypatch.setattr(streams_producer, "compiled", None)
-    elif kernel.produce is None or not kernel.produce.USABLE:
-        pytest.skip("the compiled kernel is not built here")
 
 
 @pytest.fixture
@@ -101,16 +96,6 @@ def test_a_change_goes_to_the_tasks_own_partition(mock: Mock) -> None:
     assert (deleted.value(), deleted.headers()) == (None, [("h", b"x")])
 
 
-def test_a_full_queue_is_waited_for() -> None:
-    mock = Mock(**{"queue.buffering.max.messages": 2})
-    send = make_send(mock.producer)
-    for number in range(20):
-        send(TOPIC, b"%d" % number, b"v", 1, None, 0)
-    mock.producer.flush()
-    assert [message.key() for message in mock.read(0, 20)] == [b"%d" % number for number in range(20)]
-    mock.producer.close()
-
-
 def unreachable(handler: Any = None) -> Mock:
     """A producer whose broker does not exist."""
     settings = {"test.mock.num.brokers": 0, "bootstrap.servers": "127.0.0.1:1"}
@@ -127,7 +112,7 @@ def test_a_record_that_is_given_up_is_raised_by_all_that_follows() -> None:
         send(TOPIC, b"k", b"v", 1, None, 0)
     with pytest.raises(StreamsError, match="topic partition 0"):
         mock.producer.poll()
-    mock.producer.forget_errors()
+    mock.collector.forget_errors()
     mock.producer.poll()
 
 
@@ -142,7 +127,7 @@ def test_a_handler_can_go_on_without_a_record() -> None:
     make_send(mock.producer)(TOPIC, b"k", b"v", 1, None, 0)
     mock.producer.flush()
     assert seen == [(TOPIC, b"k", 0)]
-    assert mock.producer.dropped == 1
+    assert mock.collector.dropped == 1
 
 
 def too_large(handler: Any, **config: Any) -> Mock:
@@ -167,7 +152,8 @@ def test_a_handlers_dead_letter_is_written() -> None:
     assert asked == [(TOPIC, b"k", TASK)]
     (counted,) = dead_letters({"thread-id": "t"}, mock.producer)
     assert counted.values == {"dead-letters-total": 1.0}
-    assert (counted.tags["processor-node-id"], counted.tags["topic"]) == ("producer", TOPIC)
+    tags = ("processor-node-id", "topic", "exception")
+    assert [counted.tags[name] for name in tags] == ["producer", TOPIC, "BrokerError"]
     mock.producer.close()
 
 
@@ -176,10 +162,10 @@ def test_the_letters_of_the_words_hold_the_record_that_was_not_written() -> None
         {"production.exception.handler": "continue", "errors.dead.letter.queue.topic.name": "dead"}
     )
     message = records.RawRecord(TOPIC, 0, -1, 7, b"k", b"v")
-    goes_on, (letter,) = decide(message, KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), TASK)
+    goes_on, (letter,) = decide(message, broker_error(ErrorCode.MESSAGE_TOO_LARGE), TASK)
     assert goes_on
     assert (letter.topic, letter.key, letter.value, letter.timestamp) == ("dead", b"k", b"v", 7)
-    assert dict(letter.headers or ())["__streams.errors.exception"] == b"cimpl.KafkaException"
+    assert dict(letter.headers or ())["__streams.errors.exception"] == b"penstock.clients.errors.BrokerError"
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
@@ -192,13 +178,13 @@ def test_a_dead_letter_about_a_record_that_was_lost_on_its_way_is_written(goes_o
         return Response.resume(letters) if goes_on else Response.fail(letters)
 
     mock = Mock(production_error_handler({"production.exception.handler": handler}))
-    mock.producer.errors.append((KafkaError(KafkaError.INVALID_RECORD), records.RawRecord("out", 0, -1, 7, b"k", b"v")))
+    mock.collector.note([Lost(broker_error(ErrorCode.INVALID_RECORD), records.RawRecord("out", 0, -1, 7, b"k", b"v"))])
     if goes_on:
         mock.producer.flush()
     else:
         with pytest.raises(StreamsError, match="INVALID_RECORD"):
             mock.producer.flush()
-    assert (asked, mock.producer.dropped) == ([b"k"], goes_on)
+    assert (asked, mock.collector.dropped) == ([b"k"], goes_on)
     assert [letter.key() for letter in mock.read(1, 1)] == [b"letter"]
     mock.producer.close()
 
@@ -210,22 +196,22 @@ def test_a_flush_ends_when_its_dead_letters_are_acknowledged_too() -> None:
         return Response.resume([ProducerRecord(TOPIC, b"letter", b"about it", 7, None, 1)])
 
     mock = Mock(production_error_handler({"production.exception.handler": handler}), **{"linger.ms": 60_000})
-    mock.producer.errors.append((KafkaError(KafkaError.INVALID_RECORD), records.RawRecord("out", 0, -1, 7, b"k", b"v")))
+    mock.collector.note([Lost(broker_error(ErrorCode.INVALID_RECORD), records.RawRecord("out", 0, -1, 7, b"k", b"v"))])
     mock.producer.flush()
     assert len(mock.clients[0]) == 0, "nothing waits"
     mock.producer.close()
 
 
 def that_notes_questions(asked: list[str], clock: ManualClock, **options: Any) -> StreamsProducer:
-    """Return a producer that notes for which topics it asks the brokers."""
+    """Return a producer that notes for which topics the brokers are asked."""
+    client = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": ""}, logger=LOG.logger)
 
-    class Counting(Producer):
-        def list_topics(self, topic: str = "", timeout: float = -1) -> Any:
-            asked.append(topic)
-            return super().list_topics(topic, timeout)
+    def list_topics(topic: str = "", timeout: float = -1) -> Any:
+        asked.append(topic)
+        return client.list_topics(topic, timeout)
 
-    settings = {"test.mock.num.brokers": 1, "bootstrap.servers": ""}
-    return StreamsProducer(lambda more: Counting({**settings, **more}, logger=LOG.logger), LOG, clock=clock, **options)
+    topics = SinkTopics(list_topics, clock)
+    return StreamsProducer(lambda: LibrdkafkaWriter(client), LOG, topics=topics, clock=clock, **options)
 
 
 def test_brokers_are_asked_once_for_the_topic_of_records_that_are_lost_together() -> None:
@@ -233,14 +219,14 @@ def test_brokers_are_asked_once_for_the_topic_of_records_that_are_lost_together(
     clock = ManualClock()
     handler = production_error_handler({"production.exception.handler": "continue"})
     producer = that_notes_questions(asked, clock, handler=handler)
-    lost = KafkaError(KafkaError._MSG_TIMED_OUT), records.RawRecord(TOPIC, 0, -1, 7, b"k", b"v")
+    lost = Lost(DeliveryTimeoutError("late"), records.RawRecord(TOPIC, 0, -1, 7, b"k", b"v"))
     try:
-        producer.errors += [lost] * 100
-        producer.check()
-        assert (producer.dropped, asked) == (100, [TOPIC])
+        producer.collector.note([lost] * 100)
+        producer.collector.check()
+        assert (producer.collector.dropped, asked) == (100, [TOPIC])
         clock.advance(int(METADATA_SECONDS * 1000))
-        producer.errors += [lost] * 2
-        producer.check()
+        producer.collector.note([lost] * 2)
+        producer.collector.check()
         assert asked == [TOPIC, TOPIC]
     finally:
         producer.close()
@@ -250,36 +236,35 @@ def test_a_dead_letter_that_cannot_be_written_brings_no_further_one(caplog: pyte
     mock = too_large("continue", **{"errors.dead.letter.queue.topic.name": "dead"})
     make_send(mock.producer, TASK)(TOPIC, b"k", b"v" * 2_000, 1, None, 0)  # its letter is too large as well
     mock.producer.flush()
-    assert mock.producer.dropped == 1
+    assert mock.collector.dropped == 1
     assert "The dead letter could not be sent to topic dead" in caplog.text
     assert not list(dead_letters({}, mock.producer))
     mock.producer.close()
 
 
 @pytest.mark.parametrize(
-    ("code", "warned"), [(KafkaError.MSG_SIZE_TOO_LARGE, True), (KafkaError._MSG_TIMED_OUT, False)]
+    ("error", "warned"), [(broker_error(ErrorCode.MESSAGE_TOO_LARGE), True), (DeliveryTimeoutError("late"), False)]
 )
-def test_retry_goes_on_in_no_case(code: int, warned: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_retry_goes_on_in_no_case(error: ClientError, warned: bool, caplog: pytest.LogCaptureFixture) -> None:
     decide = production_error_handler({"production.exception.handler": lambda *_: "retry"})
-    assert not decide(records.RawRecord(TOPIC, 0, -1, 7, b"k", b"v"), KafkaError(code), TASK).goes_on
+    assert not decide(records.RawRecord(TOPIC, 0, -1, 7, b"k", b"v"), error, TASK).goes_on
     assert ("returned RETRY for an error that will not pass" in caplog.text) == warned
 
 
 def test_a_fenced_producer_means_that_its_tasks_have_moved(mock: Mock) -> None:
-    fenced = KafkaError(KafkaError.INVALID_PRODUCER_EPOCH)
-    mock.producer._on_error(mock.producer.errors, fenced, records.RawRecord(TOPIC, 0, -1, 1, b"k", b"v"))
+    fenced = broker_error(ErrorCode.INVALID_PRODUCER_EPOCH)
+    mock.collector.note([Lost(fenced, records.RawRecord(TOPIC, 0, -1, 1, b"k", b"v"))])
     with pytest.raises(TaskMigratedError, match="fenced"):
-        mock.producer.check()
+        mock.collector.check()
 
 
 def test_tasks_do_not_start_again_without_their_changelog(mock: Mock) -> None:
     """Their new start would make it anew, and it would be empty."""
-    mock.producer.register_writer(TASK, ["app-store-changelog"])
+    mock.collector.register_writer(TASK, ["app-store-changelog"])
     mock.producer.partition_count(TOPIC)
-    late = KafkaError(KafkaError._MSG_TIMED_OUT)
-    mock.producer._on_error(mock.producer.errors, late, records.RawRecord(TOPIC, 0, -1, 1, b"k", b"v"))
+    mock.collector.note([Lost(DeliveryTimeoutError("late"), records.RawRecord(TOPIC, 0, -1, 1, b"k", b"v"))])
     with pytest.raises(StreamsError, match=r"no topic app-store-changelog partition 1 any more.*was deleted") as raised:
-        mock.producer.check()
+        mock.collector.check()
     assert not isinstance(raised.value, TaskMigratedError)
 
 

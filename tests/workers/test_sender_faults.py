@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
-from confluent_kafka import KafkaError
 from produce_stage import PartitionLog, ProduceStage, Request, Said, Sent
 
 from penstock import kernel
 from penstock.clients.cluster.brokers import Leader, Leaders, ProducerId
+from penstock.clients.errors import ErrorCode
 from penstock.topology.records import TopicPartition
 
 pytestmark = pytest.mark.skipif(kernel.record_accumulator is None, reason="the compiled kernel is not built here")
@@ -63,20 +63,20 @@ class FaultyBrokers:
     def _write(self, node: int, partition: TopicPartition, sent: Sent) -> int:
         if self.leaders[partition].node != node:
             self.met.add("moved")
-            return int(KafkaError.NOT_LEADER_FOR_PARTITION)
+            return int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if self._happens("not taken"):
-            return int(KafkaError.NOT_ENOUGH_REPLICAS)
+            return int(ErrorCode.NOT_ENOUGH_REPLICAS)
         log = self.logs[partition]
         if self._happens("forgotten") and log.last and sent not in log.unsaid:  # else it would be written twice
             log.epochs.clear()
             log.last.clear()
-            return int(KafkaError.UNKNOWN_PRODUCER_ID)
+            return int(ErrorCode.UNKNOWN_PRODUCER_ID)
         code = log.append(sent)
         log.unsaid.add(sent)
-        if code == KafkaError.DUPLICATE_SEQUENCE_NUMBER:
+        if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             self.met.add("duplicate")
         if code == 0 and self._happens("taken, and not said"):
-            return int(KafkaError.REQUEST_TIMED_OUT)
+            return int(ErrorCode.REQUEST_TIMED_OUT)
         return code
 
     def _happens(self, what: str) -> bool:

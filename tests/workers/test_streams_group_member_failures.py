@@ -30,7 +30,7 @@ from penstock.topology.records import TopicPartition
 from penstock.workers.assignment.topics_info import TopicsInfo
 from penstock.workers.membership import streams_messages, streams_protocol
 from penstock.workers.membership.group_member import GroupMember
-from penstock.workers.membership.group_metadata import encode_group_metadata
+from penstock.clients.librdkafka.group_metadata import encode_group_metadata
 from penstock.workers.membership.membership import (
     Assigned,
     Fatal,

@@ -7,17 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException
-from confluent_kafka import TopicPartition as RdTopicPartition
 from produce_stage import PartitionLog, Sent
 from test_sender_faults import PARTITIONS, FaultyBrokers
 from transaction_stage import MEMBER, NEW, OLD, TransactionStage
 
 from penstock import kernel
 from penstock.clients.cluster.brokers import ProducerId
-from penstock.clients.errors import ErrorCode, UnreachableError
+from penstock.clients.errors import ErrorCode, TransactionError, UnreachableError
 from penstock.clients.writing import transaction_requests
 from penstock.clients.writing.sender import Sender
+from penstock.clients.writing.transaction_requests import CommittedOffset
 from penstock.clients.writing.transactions import TransactionManager
 from penstock.topology.records import TopicPartition
 
@@ -94,7 +93,7 @@ class Writer:
             try:
                 self.stage.producer.init_transactions(SECONDS)
                 return
-            except KafkaException:
+            except TransactionError:
                 self._replace()
 
     def _replace(self) -> None:
@@ -118,7 +117,7 @@ class Writer:
             self.brokers.serve()
         try:
             self._end(number)
-        except KafkaException as failure:
+        except TransactionError as failure:
             self._abort(failure)
         if self.brokers.coordinator.offsets.get(IN_0) == number:
             for partition, keys in written.items():
@@ -134,15 +133,15 @@ class Writer:
         if producer.take_lost():
             producer.abort_transaction(SECONDS)
             return
-        producer.send_offsets_to_transaction([RdTopicPartition("in", 0, number)], MEMBER, SECONDS)
+        producer.send_offsets_to_transaction({IN_0: CommittedOffset(number, "", -1)}, MEMBER, SECONDS)
         producer.commit_transaction(SECONDS)
 
-    def _abort(self, failure: KafkaException) -> None:
+    def _abort(self, failure: TransactionError) -> None:
         try:
-            if not failure.args[0].txn_requires_abort():
+            if not failure.can_abort:
                 raise failure
             self.stage.producer.abort_transaction(SECONDS)
-        except KafkaException:
+        except TransactionError:
             self._replace()
             self._initialize()
 
@@ -163,7 +162,7 @@ def run(brokers: FaultyTransactions) -> None:
         writer.transaction(number)
     brokers.faults = 0
     writer.stage.producer.begin_transaction()
-    writer.stage.producer.send_offsets_to_transaction([RdTopicPartition("in", 0, 1_000)], MEMBER)
+    writer.stage.producer.send_offsets_to_transaction({IN_0: CommittedOffset(1_000, "", -1)}, MEMBER)
     writer.stage.producer.commit_transaction()
     assert brokers.coordinator.offsets[IN_0] == 1_000
     assert sum(map(len, writer.expected.values())) > TRANSACTIONS
@@ -212,7 +211,7 @@ def holds(seed: int, level: int) -> bool:
     brokers = FaultyTransactions(random.Random(seed), level)
     try:
         run(brokers)
-    except (AssertionError, KafkaException):
+    except (AssertionError, TransactionError):
         return False
     finally:
         brokers.stage.close()

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka import TopicPartition as RdTopicPartition
-from produce_stage import LINGER_MS, OUT_0, OUT_1, Sent
+from produce_stage import LINGER_MS, OUT_0, OUT_1, Sent, told
 from transaction_stage import MEMBER, NEW, OLD, PRODUCER_ID, TRANSACTIONAL_ID, TransactionStage
 
 from penstock import kernel
-from penstock.clients.errors import BrokerError, ErrorCode, UnreachableError
+from penstock.clients.errors import BrokerError, ErrorCode, TransactionError, UnreachableError
+from penstock.clients.writing.transaction_requests import CommittedOffset
 from penstock.clients.writing.transactions import CONCURRENT_BACKOFF_MS, LEVEL_MAX_AGE_MS, TransactionState
 from penstock.topology.records import TopicPartition
 
@@ -38,8 +37,7 @@ both = pytest.mark.parametrize("level", [OLD, NEW])
 
 
 def send_offset(stage: TransactionStage, offset: int, leader_epoch: int = 4) -> None:
-    at = RdTopicPartition("in", 0, offset, "text", leader_epoch)
-    stage.producer.send_offsets_to_transaction([at], MEMBER)
+    stage.producer.send_offsets_to_transaction({IN_0: CommittedOffset(offset, "text", leader_epoch)}, MEMBER)
 
 
 def on_its_way(stage: TransactionStage) -> Sent:
@@ -51,12 +49,11 @@ def on_its_way(stage: TransactionStage) -> Sent:
     return stage.brokers.request().batches[OUT_0]
 
 
-def failed(stage: TransactionStage) -> KafkaError:
+def failed(stage: TransactionStage) -> TransactionError:
     """Return why a commit fails."""
-    with pytest.raises(KafkaException) as raised:
+    with pytest.raises(TransactionError) as raised:
         stage.producer.commit_transaction()
-    error: KafkaError = raised.value.args[0]
-    return error
+    return raised.value
 
 
 def test_the_new_protocol_adds_by_writing_and_has_an_epoch_for_each_transaction(stage: TransactionStage) -> None:
@@ -123,7 +120,7 @@ def test_nothing_is_asked_about_a_transaction_without_anything(stage: Transactio
     asked = len(stage.brokers.questions)
     for end in (stage.producer.commit_transaction, stage.producer.abort_transaction):
         stage.producer.begin_transaction()
-        stage.producer.send_offsets_to_transaction([], MEMBER)
+        stage.producer.send_offsets_to_transaction({}, MEMBER)
         end()
     assert len(stage.brokers.questions) == asked
     assert stage.transactions.state is S.READY
@@ -223,11 +220,10 @@ def test_after_an_error_of_the_transaction_the_producer_begins_another(
     stage.send(b"a")
     stage.producer.flush()
     stage.brokers.codes = [code]
-    with pytest.raises(KafkaException) as raised:
+    with pytest.raises(TransactionError) as raised:
         send_offset(stage, 1)
-    error: KafkaError = raised.value.args[0]
-    assert (error.code(), error.txn_requires_abort(), error.fatal()) == (code, True, False)
-    assert failed(stage) == error
+    assert (told(raised.value.cause), raised.value.can_abort) == (code, True)
+    assert str(failed(stage)) == str(raised.value)
     stage.producer.abort_transaction()
     stage.producer.begin_transaction()
     stage.send(b"b")
@@ -247,10 +243,10 @@ def test_after_an_error_of_the_producer_nothing_goes(stage: TransactionStage, co
     stage.producer.flush()
     stage.brokers.codes = [code]
     error = failed(stage)
-    assert (error.code(), error.fatal()) == (code, True)
-    with pytest.raises(KafkaException):
+    assert (told(error.cause), error.can_abort) == (code, False)
+    with pytest.raises(TransactionError):
         stage.producer.abort_transaction()
-    with pytest.raises(KafkaException):
+    with pytest.raises(TransactionError):
         stage.producer.begin_transaction()
 
 
@@ -262,9 +258,9 @@ def test_a_producer_with_the_same_id_fences_the_one_before(stage: TransactionSta
     zombie, stage.producer = stage.producer, stage.new_producer()
     stage.producer.init_transactions()
     stage.producer.begin_transaction()
-    with pytest.raises(KafkaException) as raised:
+    with pytest.raises(TransactionError) as raised:
         zombie.commit_transaction()
-    assert raised.value.args[0].code() == KafkaError.PRODUCER_FENCED
+    assert told(raised.value.cause) == ErrorCode.PRODUCER_FENCED
     stage.send(b"b")
     stage.producer.commit_transaction()
     assert stage.brokers.coordinator.visible == {OUT_0: [b"b"]}
@@ -296,13 +292,13 @@ def test_a_refused_batch_fails_the_transaction_and_all_that_waits(stage: Transac
     stage.run(LINGER_MS)
     request = stage.brokers.request()
     stage.send(b"b")
-    stage.brokers.reply(request, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    stage.brokers.reply(request, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     stage.producer.flush()
     lost = stage.lost()
-    assert lost[0] == (KafkaError.TOPIC_AUTHORIZATION_FAILED, "out", 0, b"a")
+    assert lost[0] == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "out", 0, b"a")
     assert {key for *_, key in lost} == {b"a", b"b", b"x"}
     error = failed(stage)
-    assert (error.code(), error.txn_requires_abort()) == (KafkaError.TOPIC_AUTHORIZATION_FAILED, True)
+    assert (told(error.cause), error.can_abort) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, True)
     stage.producer.abort_transaction()
     stage.producer.begin_transaction()
     stage.send(b"c")
@@ -316,7 +312,7 @@ def test_a_partition_that_may_not_be_added_fails_what_is_for_it(stage: Transacti
     stage.producer.begin_transaction()
     stage.send(b"a")
     stage.producer.flush()
-    assert stage.lost() == [(KafkaError.TOPIC_AUTHORIZATION_FAILED, "out", 0, b"a")]
+    assert stage.lost() == [(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "out", 0, b"a")]
 
 
 @both
@@ -326,11 +322,10 @@ def test_a_call_comes_back_when_its_time_is_over(stage: TransactionStage) -> Non
     stage.producer.flush()
     stage.brokers.answers_at_once = False
     began = stage.clock.now_ms
-    with pytest.raises(KafkaException, match="within 3 s") as raised:
+    with pytest.raises(TransactionError, match="within 3 s") as raised:
         stage.producer.commit_transaction(3)
     assert 3_000 <= stage.clock.now_ms - began <= 3_100
-    error: KafkaError = raised.value.args[0]
-    assert (error.code(), error.retriable(), error.txn_requires_abort()) == (KafkaError._TIMED_OUT, True, False)
+    assert (told(raised.value.cause), raised.value.can_abort) == (UnreachableError, False)
 
 
 def test_a_broker_that_knows_no_such_requests_is_said() -> None:
@@ -343,7 +338,7 @@ def test_a_broker_that_knows_no_such_requests_is_said() -> None:
             stage.brokers.answer_question(BrokerError(ErrorCode.UNSUPPORTED_VERSION, "the broker knows 0 to 2"))
 
     stage.producer._sender.wait = wait  # type: ignore[method-assign]
-    with pytest.raises(KafkaException, match="the broker knows 0 to 2") as raised:
+    with pytest.raises(TransactionError, match="the broker knows 0 to 2") as raised:
         stage.producer.init_transactions()
-    assert raised.value.args[0].code() == KafkaError.UNSUPPORTED_VERSION
+    assert told(raised.value.cause) == ErrorCode.UNSUPPORTED_VERSION
     stage.close()

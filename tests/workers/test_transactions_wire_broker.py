@@ -8,20 +8,21 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException
-from confluent_kafka import TopicPartition as RdTopicPartition
+from confluent_kafka import Producer
 from request_relay import Passed, RequestRelay
 from test_exactly_once_broker import LOG, WAIT_SECONDS, committed_values, new_topic, settings
 
 from penstock import kernel
 from penstock.clients.clock import SystemClock
-from penstock.clients.errors import ErrorCode
-from penstock.clients.writing.kafka_producer import KafkaProducer
+from penstock.clients.cluster.brokers import KafkaBrokers
+from penstock.clients.errors import ErrorCode, TransactionError
+from penstock.clients.librdkafka import LibrdkafkaWriter
 from penstock.clients.writing.produce_settings import produce_settings
-from penstock.clients.writing.transaction_requests import GroupMetadata
-from penstock.clients.writing.transactional_producer import kafka_producer_for
+from penstock.clients.writing.transaction_requests import CommittedOffset, GroupMetadata
+from penstock.clients.writing.transactional_producer import TransactionalKafkaProducer
+from penstock.clients.writing.writer import TransactionalWriter
 from penstock.dev_broker import HOST, DevBroker
-from penstock.workers.transactional_producer import TransactionalProducer
+from penstock.topology.records import TopicPartition
 
 pytestmark = [
     pytest.mark.broker,
@@ -42,29 +43,27 @@ def relay(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RequestRelay]:
         made.close()
 
 
-def librdkafkas(address: str, transactional_id: str) -> Any:
-    return TransactionalProducer(settings(address, transactional_id), logger=LOG.logger)
+def librdkafkas(address: str, transactional_id: str) -> TransactionalWriter:
+    return LibrdkafkaWriter(Producer(settings(address, transactional_id), logger=LOG.logger))
 
 
-def ours(address: str, transactional_id: str) -> KafkaProducer:
-    client = librdkafkas(address, transactional_id)
-    client.produce_settings = produce_settings(settings(address, transactional_id))
-    made = kafka_producer_for(client, SystemClock(), LOG)
-    assert made is not None
-    return made
+def ours(address: str, transactional_id: str) -> TransactionalWriter:
+    found = produce_settings(settings(address, transactional_id))
+    return TransactionalKafkaProducer(KafkaBrokers(found, creates_topics=True), found, SystemClock(), LOG, seed=0)
 
 
 def test_the_newest_broker_is_asked_by_the_new_protocol(relay: RequestRelay) -> None:
     topic, before = new_topic(relay.address), len(relay.passed)
-    producer: Any = ours(relay.address, f"tx-{uuid.uuid4().hex}")
+    producer = ours(relay.address, f"tx-{uuid.uuid4().hex}")
     producer.init_transactions(WAIT_SECONDS)
     for _ in range(2):
         producer.begin_transaction()
-        producer.produce(topic, b"v", b"k", 0, None, None, 5)
+        producer.produce(topic, b"k", b"v", 0, 5)
         producer.flush()
-        producer.send_offsets_to_transaction([RdTopicPartition(topic, 0, 1)], GroupMetadata("group"), WAIT_SECONDS)
+        offsets = {TopicPartition(topic, 0): CommittedOffset(1, "", -1)}
+        producer.send_offsets_to_transaction(offsets, GroupMetadata("group"), WAIT_SECONDS)
         producer.commit_transaction(WAIT_SECONDS)
-    producer.purge()
+    producer.close()
     passed = {request for request in relay.passed[before:] if request.api in OF_TRANSACTIONS}
     passed -= {Passed(ADD_PARTITIONS, version) for version in (4, 5)}  # a broker itself asks that
     assert passed == {Passed(PRODUCE, 12), Passed(TXN_OFFSET_COMMIT, 5), Passed(END_TXN, 5)}
@@ -79,7 +78,7 @@ def test_a_late_commit_does_not_commit_the_next_transaction(relay: RequestRelay,
     producer.init_transactions(WAIT_SECONDS)
 
     def write(value: bytes) -> None:
-        producer.produce(topic, value, b"k", 0, None, None, 5)
+        producer.produce(topic, b"k", value, 0, 5)
         producer.flush(WAIT_SECONDS)
 
     producer.begin_transaction()
@@ -95,7 +94,7 @@ def test_a_late_commit_does_not_commit_the_next_transaction(relay: RequestRelay,
         producer.abort_transaction(WAIT_SECONDS)
         assert committed_values(relay.address, topic) == [b"first"]
     else:
-        with suppress(KafkaException):  # there is nothing to abort any more
+        with suppress(TransactionError):  # there is nothing to abort any more
             producer.abort_transaction(WAIT_SECONDS)
         assert committed_values(relay.address, topic) == [b"first", b"second, to be aborted"]
-    producer.purge()
+    producer.close()

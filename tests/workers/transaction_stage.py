@@ -233,7 +233,7 @@ class TransactionStage(ProduceStage):
 
     def new_producer(self) -> TransactionalKafkaProducer:
         """Return a producer for these brokers, whose transactions are not initialized yet."""
-        made = TransactionalKafkaProducer(None, self.brokers, self.settings, self.clock, LOG, seed=0)
+        made = TransactionalKafkaProducer(self.brokers, self.settings, self.clock, LOG, seed=0)
         made._sender.wait = self.serve  # type: ignore[method-assign]
         return made
 

@@ -1,0 +1,193 @@
+"""The adapter for librdkafka: what its errors are called, its writer over librdkafka's own mock of a broker."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+
+from penstock.clients.errors import (
+    BrokerError,
+    ClientError,
+    DeliveryTimeoutError,
+    ErrorCode,
+    Kind,
+    MissingPartitionError,
+    RetriableError,
+    TransactionError,
+    UnreachableError,
+    UnusableClientError,
+)
+from penstock.clients.librdkafka import LibrdkafkaWriter, make_consumer, writer
+from penstock.clients.librdkafka.errors import client_error
+from penstock.clients.librdkafka.writer import _bounded
+from penstock.clients.writing.transaction_requests import GroupMetadata
+from penstock.clients.writing.writer import TransactionalWriter
+from penstock.topology.errors import ConfigError
+
+SECONDS = 10.0
+
+
+# -- errors
+
+
+def codes_of_librdkafka() -> dict[str, int]:
+    found = {name: getattr(KafkaError, name) for name in dir(KafkaError) if name.lstrip("_").isupper()}
+    return {name: code for name, code in found.items() if isinstance(code, int)}
+
+
+def test_each_code_of_a_broker_is_the_same_one_here() -> None:
+    of_brokers = {code for code in codes_of_librdkafka().values() if code >= -1 and code != 0}
+    assert len(of_brokers) > 100
+    for code in of_brokers:
+        error = client_error(KafkaError(code))
+        assert isinstance(error, BrokerError)
+        assert (error.code, isinstance(error, RetriableError)) == (code, ErrorCode(code).retriable)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "meant"),
+    [
+        (KafkaError._MSG_TIMED_OUT, DeliveryTimeoutError, Kind.AGAIN),
+        (KafkaError._UNKNOWN_PARTITION, MissingPartitionError, Kind.AGAIN),
+        (KafkaError._TRANSPORT, UnreachableError, Kind.AGAIN),
+        (KafkaError._ALL_BROKERS_DOWN, UnreachableError, Kind.AGAIN),
+        (KafkaError._TIMED_OUT, UnreachableError, Kind.AGAIN),
+        (KafkaError._FATAL, UnusableClientError, Kind.FATAL),
+        (KafkaError._STATE, UnusableClientError, Kind.FATAL),
+        (KafkaError._INVALID_ARG, ClientError, Kind.FATAL),
+    ],
+)
+def test_codes_of_librdkafkas_own_have_classes_here(code: int, kind: type[ClientError], meant: Kind) -> None:
+    error = client_error(KafkaError(code))
+    assert (type(error), error.kind) == (kind, meant)
+    assert str(error) == KafkaError(code).str() or isinstance(error, BrokerError)
+
+
+@pytest.mark.parametrize(
+    ("code", "meant"),
+    [
+        (KafkaError._UNKNOWN_TOPIC, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (KafkaError._AUTO_OFFSET_RESET, ErrorCode.OFFSET_OUT_OF_RANGE),
+        (KafkaError._FENCED, ErrorCode.PRODUCER_FENCED),
+        (KafkaError._BAD_MSG, ErrorCode.CORRUPT_MESSAGE),
+    ],
+)
+def test_codes_of_librdkafkas_own_that_mean_a_brokers(code: int, meant: ErrorCode) -> None:
+    error = client_error(KafkaError(code))
+    assert isinstance(error, BrokerError)
+    assert error.code == meant
+    assert isinstance(error, RetriableError) == (meant is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), "as is is of no use"
+
+
+# -- the writer
+
+
+def mock(**settings: Any) -> LibrdkafkaWriter:
+    own = {"test.mock.num.brokers": 1, "bootstrap.servers": "", "log_level": 0, "linger.ms": 0}
+    return LibrdkafkaWriter(Producer({**own, **settings}))
+
+
+def test_a_full_queue_is_waited_for() -> None:
+    made = mock(**{"queue.buffering.max.messages": 2})
+    for number in range(20):
+        made.produce("topic", b"%d" % number, b"v", 0, 1)
+    made.flush(SECONDS)
+    assert made.take_lost() == []
+    made.close()
+
+
+def test_a_record_that_is_given_up_is_told_with_its_reason() -> None:
+    unreachable = {"test.mock.num.brokers": 0, "bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 200}
+    made = mock(**unreachable)
+    made.produce("topic", b"k", b"v", 0, 1)
+    made.flush(SECONDS)
+    ((error, record),) = made.take_lost()
+    assert (type(error), record.topic(), record.key(), record.value()) == (DeliveryTimeoutError, "topic", b"k", b"v")
+    assert made.take_lost() == []
+    made.close()
+
+
+def test_a_record_that_is_refused_at_once_raises() -> None:
+    made = mock(**{"message.max.bytes": 1_000})
+    with pytest.raises(BrokerError, match="MESSAGE_TOO_LARGE"):
+        made.produce("topic", b"k", b"v" * 2_000, 0, 1)
+    made.close()
+
+
+def test_records_that_are_given_up_on_purpose_are_not_lost() -> None:
+    made = mock(**{"linger.ms": 60_000})
+    made.produce("topic", b"k", b"v", 0, 1)
+    made.close()
+    made.poll()
+    assert made.take_lost() == []
+
+
+# -- transactions
+
+
+@pytest.fixture
+def release(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Set at the end, so that the thread that was left behind ends too."""
+    monkeypatch.setattr(writer, "GRACE_SECONDS", 0.05)
+    event = threading.Event()
+    before = set(threading.enumerate())  # tests of real transactions may have left threads behind that never end
+    yield event
+    event.set()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(SECONDS)
+        assert not thread.is_alive()
+
+
+def test_a_call_that_does_not_return_is_given_up_and_can_be_told(release: threading.Event) -> None:
+    def commit_transaction(_seconds: float) -> None:
+        release.wait()
+
+    with pytest.raises(TransactionError, match="did not return from commit_transaction within 0 s") as given_up:
+        _bounded(commit_transaction, 0.01)
+    assert isinstance(given_up.value.cause, UnreachableError)
+    assert not given_up.value.can_abort
+
+
+def test_what_a_call_raises_is_raised() -> None:
+    settings = {"bootstrap.servers": "127.0.0.1:1", "transactional.id": "x", "log_level": 0}
+    made = LibrdkafkaWriter(Producer(settings))
+    with pytest.raises(TransactionError, match="Operation not valid"):
+        made.commit_transaction(1.0)
+    with pytest.raises(TransactionError) as timed_out:
+        made.init_transactions(0.1)
+    assert isinstance(timed_out.value.cause, RetriableError)
+
+
+def test_every_call_of_a_transaction_that_waits_is_bounded(release: threading.Event) -> None:
+    class Hung:
+        """A Producer whose calls do not return."""
+
+        def __getattr__(self, name: str) -> Any:
+            def call(*_: Any) -> None:
+                release.wait()
+
+            call.__name__ = name
+            return call
+
+    made: TransactionalWriter = LibrdkafkaWriter(Hung())
+    calls = (
+        lambda: made.init_transactions(0.01),
+        lambda: made.send_offsets_to_transaction({}, GroupMetadata("group"), 0.01),
+        lambda: made.commit_transaction(0.01),
+        lambda: made.abort_transaction(0.01),
+    )
+    for call in calls:
+        began = time.monotonic()
+        with pytest.raises(TransactionError, match="did not return"):
+            call()
+        assert time.monotonic() - began < SECONDS
+
+
+def test_settings_that_librdkafka_refuses_are_named() -> None:
+    with pytest.raises(ConfigError, match='settings of the consumer: No such configuration property: "no.such"'):
+        make_consumer({"group.id": "group", "no.such": 1})
