@@ -30,7 +30,6 @@ from penstock.clients.writing.writer import Writer
 from penstock.kernel import record_accumulator, record_batches
 from penstock.statestore.state_directory import PROCESS_FILE_NAME
 from penstock.topology.config_keys import KEYS
-from penstock.topology.errors import ConfigError
 from penstock.topology.streams_config import StreamsConfig
 
 from .membership.group_member import GroupMember
@@ -139,7 +138,9 @@ class KafkaClientSupplier:
         unknown = producing.unknown_settings(settings)
         if not self._is_own("penstock.sender", "Writing", record_accumulator is not None, unknown):
             # Reports of success would cost half as much as the send itself; flush() tells the same of all at once.
-            return librdkafka.LibrdkafkaWriter(self._confluent_producer({"delivery.report.only.error": True, **settings}))
+            return librdkafka.LibrdkafkaWriter(
+                self._confluent_producer({"delivery.report.only.error": True, **settings})
+            )
         found = producing.produce_settings(settings)
         kind = KafkaProducer if transactional_id is None else TransactionalKafkaProducer
         log = PrefixedLogger("penstock.clients.writing", f"[{client_id}] ")

@@ -61,7 +61,9 @@ class StreamTask(Task):
         # Instance attributes take the place of the methods: they run for each record.
         self.send = make_send(clients.producer, task_id)
         self.log_change = make_log_change(clients.producer, written, task_id)  # type: ignore[method-assign]
-        clients.producer.collector.register_writer(task_id, {*self._sink_topics(), *(p.topic for p in written.values())})
+        clients.producer.collector.register_writer(
+            task_id, {*self._sink_topics(), *(p.topic for p in written.values())}
+        )
         self._compiled: CompiledTopology | None = None
         self._group: PartitionGroup | None = None
         self.samples: NodeSamples | None = None

@@ -339,7 +339,7 @@ class _Assembly:
         return StreamsProducer(
             lambda: as_writer(self.supplier.get_producer(f"{self.name}-producer", transactional_id=transactional_id)),
             self._log("streams_producer"),
-            topics=SinkTopics(lambda *topic, **named: self.admin.list_topics(*topic, **named), self.clock),
+            topics=SinkTopics(self.admin.list_topics, self.clock),
             transactional=transactional,
             handler=production_error_handler(self.config),
             clock=self.clock,

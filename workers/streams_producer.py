@@ -75,9 +75,7 @@ class StreamsProducer:
         self._make_writer = make_writer
         self._writer = make_writer()
         #: What becomes of records that could not be written.
-        self.collector = RecordCollector(
-            lambda *record: self._writer.produce(*record), topics, log, handler, transactional
-        )
+        self.collector = RecordCollector(self._produce, topics, log, handler, transactional)
         if transactional:
             try:
                 self._initialize_transactions()
@@ -88,6 +86,9 @@ class StreamsProducer:
     @property
     def _transactions(self) -> TransactionalWriter:
         return cast("TransactionalWriter", self._writer)
+
+    def _produce(self, *record: Any) -> None:
+        self._writer.produce(*record)
 
     @property
     def produce(self) -> Callable[..., None]:
@@ -104,7 +105,7 @@ class StreamsProducer:
         self._serve(self._writer.send_due)
 
     def wait_ms(self, limit_ms: int) -> int:
-        """Return how long the thread may wait for other things until send_due() is to be called, up to a limit, in ms."""
+        """Return how long the thread may wait for other things until send_due() is due, up to a limit, in ms."""
         return int(min(limit_ms, self._writer.wait_ms()))
 
     def poll(self) -> None:

@@ -41,8 +41,9 @@ A = TypeVar("A", bound=Answer)
 class Api(Generic[A]):
     """A kind of request. versions: the first and the last that we know. since: the first Kafka that knows one of them.
 
-    verb: what a broker is, as in "read from". setting: has librdkafka do it. decode: makes an answer of its bytes, without the length, and the version
-    of the request; it raises ValueError for bytes that are none. in_flight: how many requests may be on their way.
+    verb: what a broker is, as in "read from". setting: has librdkafka do it. decode: makes an answer of its bytes,
+    without the length, and the version of the request; it raises ValueError for bytes that are none. in_flight: how
+    many requests may be on their way.
     """
 
     key: int
@@ -240,8 +241,8 @@ class BrokerLink(Generic[A]):
             self._opened = None
             self._states.transition_to(_S.CLOSED)
             raise StreamsError(
-                f"Broker {self.node} is older than Kafka {self._api.since}: it cannot be {self._api.verb} by requests of "
-                f"version {self._api.versions[0]}, only by versions {least} to {most}. librdkafka can do it: set "
+                f"Broker {self.node} is older than Kafka {self._api.since}: it cannot be {self._api.verb} by requests "
+                f"of version {self._api.versions[0]}, only by versions {least} to {most}. librdkafka can do it: set "
                 f"{self._api.setting}=librdkafka."
             )
 

@@ -33,8 +33,8 @@ class LibrdkafkaWriter:
 
     Gives a call of the transaction up when it does not return in time: with librdkafka 2.16
     ``send_offsets_to_transaction``, called while the transaction coordinator is away, may wait for ever when it comes
-    back, whatever timeout it was given. Such a client cannot be used any more, nor be closed: it is left alone, with the
-    thread that waits in it, and fenced by the one that replaces it.
+    back, whatever timeout it was given. Such a client cannot be used any more, nor be closed: it is left alone, with
+    the thread that waits in it, and fenced by the one that replaces it.
     """
 
     def __init__(self, producer: Any) -> None:

@@ -1,4 +1,4 @@
-"""What reads assigned partitions: a Fetcher, or librdkafka behind librdkafka/reader.py (Kafka: Consumer with assign)."""
+"""What reads assigned partitions: a Fetcher, or librdkafka behind ../librdkafka/reader.py (Kafka: Consumer.assign)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Records = dict[TopicPartition, list[Message]]
 class ReaderEvent(NamedTuple):
     """What a Reader says beside records. partition: None for what concerns the client.
 
-    error: what happened, None where all is read up to the partition's end, which is the offset. OFFSET_OUT_OF_RANGE: the
-    position is not there; other codes of kind MISSING: the topic or partition is not. A RetriableError of another kind
-    is dealt with already. After all others the partition is read no more until it is assigned again.
+    error: what happened, None where all is read up to the partition's end, which is the offset. OFFSET_OUT_OF_RANGE:
+    the position is not there; other codes of kind MISSING: the topic or partition is not. A RetriableError of another
+    kind is dealt with already. After all others the partition is read no more until it is assigned again.
     """
 
     partition: TopicPartition | None

@@ -31,7 +31,9 @@ from .writer import Lost
 class KafkaProducer:
     """A Writer; see there. One thread may use it. It owns brokers. seed: where records without keys begin."""
 
-    def __init__(self, brokers: Brokers, settings: ProduceSettings, clock: Clock, log: PrefixedLogger, seed: int) -> None:
+    def __init__(
+        self, brokers: Brokers, settings: ProduceSettings, clock: Clock, log: PrefixedLogger, seed: int
+    ) -> None:
         self._settings = settings
         self._clock = ServedClock(clock, self._note_pause)
         self._log = log

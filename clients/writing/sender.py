@@ -37,7 +37,9 @@ CONCURRENT_BACKOFF_MS = 20
 BEHIND_WAIT_MS, AWAY_WAIT_MS = 1, 10
 #: The longest wait, in ms, for whatever comes.
 WAIT_MAX_MS = 10_000
-PRODUCE = Api(API_KEY, (API_VERSION, API_VERSION), "2.4", "written to", "penstock.sender", ProduceAnswer, REQUESTS_IN_FLIGHT)
+PRODUCE = Api(
+    API_KEY, (API_VERSION, API_VERSION), "2.4", "written to", "penstock.sender", ProduceAnswer, REQUESTS_IN_FLIGHT
+)
 
 #: Errors after which nobody knows whether a batch is there: what went wrong is not said, or what was acknowledged
 #: before it is not there any more.
@@ -236,8 +238,8 @@ class Sender:
     def missing(self, partition: TopicPartition, now: int) -> ClientError | None:
         """Return why a partition cannot be written, None if it can or may be soon.
 
-        A topic that was recreated may have fewer partitions (MissingPartitionError). Then the leaders are asked for again:
-        the partition may be there by the next time.
+        A topic that was recreated may have fewer partitions (MissingPartitionError). Then the leaders are asked for
+        again: the partition may be there by the next time.
         """
         code = self.leaders.error_of(partition, now)
         if code is None:

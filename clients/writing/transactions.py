@@ -46,6 +46,7 @@ _ABORTABLE = frozenset(
     )
 )
 
+
 class TransactionState(Enum):
     """What a transactional producer is doing (Kafka: TransactionManager.State, but for DRAINING).
 

@@ -1,4 +1,4 @@
-"""What writes records: a KafkaProducer, or librdkafka behind librdkafka/writer.py (Kafka: Producer)."""
+"""What writes records: a KafkaProducer, or librdkafka behind ../librdkafka/writer.py (Kafka: Producer)."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class Writer(Protocol):
 class TransactionalWriter(Writer, Protocol):
     """A Writer with a transactional id. All of these calls but begin_transaction wait.
 
-    They raise TransactionError; its cause is an UnreachableError when time is over: then nobody knows what became of the
-    transaction, and another writer is needed.
+    They raise TransactionError; its cause is an UnreachableError when time is over: then nobody knows what became of
+    the transaction, and another writer is needed.
     """
 
     def init_transactions(self, seconds: float) -> None:

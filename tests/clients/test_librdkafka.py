@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -65,7 +65,7 @@ def test_each_code_of_a_broker_is_the_same_one_here() -> None:
 def test_codes_of_librdkafkas_own_have_classes_here(code: int, kind: type[ClientError], meant: Kind) -> None:
     error = client_error(KafkaError(code))
     assert (type(error), error.kind) == (kind, meant)
-    assert str(error) == KafkaError(code).str() or isinstance(error, BrokerError)
+    assert KafkaError(code).str() in str(error)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_every_call_of_a_transaction_that_waits_is_bounded(release: threading.Ev
             return call
 
     made: TransactionalWriter = LibrdkafkaWriter(Hung())
-    calls = (
+    calls: tuple[Callable[[], None], ...] = (
         lambda: made.init_transactions(0.01),
         lambda: made.send_offsets_to_transaction({}, GroupMetadata("group"), 0.01),
         lambda: made.commit_transaction(0.01),
@@ -189,5 +189,5 @@ def test_every_call_of_a_transaction_that_waits_is_bounded(release: threading.Ev
 
 
 def test_settings_that_librdkafka_refuses_are_named() -> None:
-    with pytest.raises(ConfigError, match='settings of the consumer: No such configuration property: "no.such"'):
+    with pytest.raises(ConfigError, match=r'settings of the consumer: No such configuration property: "no\.such"'):
         make_consumer({"group.id": "group", "no.such": 1})

@@ -27,29 +27,26 @@ GAPS: dict[str, tuple[str, ...]] = {
         "rebalance_listener.RebalanceListener.on_partitions_assigned: ",
         "streams_group.StreamsGroup._handle: raise event.error",
         "changelog_bounds.ChangelogBounds._on_error: raise missing_changelog",
-        "streams_producer.StreamsProducer.check_changelogs: ",
+        "record_collector.RecordCollector.check_changelogs: ",
     ),
     "no schedule is longer than task.timeout.ms": (
         "task_timeouts.TaskTimeouts.failed: raise TaskTimeoutError",
         "changelog_bounds.ChangelogBounds._on_error: raise BrokerUnavailableError",
-        "streams_producer.StreamsProducer._initialize_transactions: raise BrokerUnavailableError",
+        "streams_producer.StreamsProducer._judge_initialization: raise BrokerUnavailableError",
     ),
     "no record is refused, and no handler goes on without one: tests/workers and tests with a broker": (
         "streams_producer.StreamsProducer.refused: ",
-        "streams_producer.StreamsProducer._may_go_on: ",
-        "streams_producer.StreamsProducer._leave_out: ",
-        "streams_producer.StreamsProducer._produce_letter: ",
+        "record_collector.RecordCollector.refused: ",
+        "record_collector.RecordCollector._may_go_on: ",
+        "record_collector.RecordCollector._leave_out: ",
         "stream_task.StreamTask.record_dropped: ",
     ),
-    "the simulated producer's queue is never full, and Penstock's own producer is not simulated": (
-        "streams_producer.StreamsProducer.produce_later: ",
-        "streams_producer.StreamsProducer._serve: ",
-    ),
+    "the simulated writer does not fail for good": ("streams_producer.StreamsProducer._serve: ",),
     "no application has a partitioner of its own": (
     ),
     "the settings are right": (
-        "streams_producer.StreamsProducer._initialize_transactions: raise ConfigError",
-        "streams_producer.StreamsProducer._initialize_transactions: raise StreamsError",
+        "streams_producer.StreamsProducer._judge_initialization: raise ConfigError",
+        "streams_producer.StreamsProducer._judge_initialization: raise StreamsError",
         "streams_producer.StreamsProducer._attempt: raise StreamsError",
     ),
     "nothing is handed over to Spark": (

@@ -112,7 +112,9 @@ class MemoryConsumer:
 
     def offsets_for_times(self, asked: list[RdTopicPartition], timeout: float) -> list[RdTopicPartition]:
         logs = [self.cluster.logs[TopicPartition(p.topic, p.partition)] for p in asked]
-        ends = [(log.start, log.readable_end(self.committed_only)) for log in logs]  # -2 OFFSET_BEGINNING, -1 OFFSET_END
+        ends = [
+            (log.start, log.readable_end(self.committed_only)) for log in logs
+        ]  # -2 OFFSET_BEGINNING, -1 OFFSET_END
         return [RdTopicPartition(p.topic, p.partition, end[p.offset]) for p, end in zip(asked, ends, strict=True)]
 
     def list_topics(self, topic: str | None = None, timeout: float = 0) -> Any:

@@ -323,7 +323,11 @@ def forbidden_topic(address: str) -> str:
 REFUSALS: dict[str, tuple[Callable[[str], str], bytes, str]] = {
     "missing": (lambda _: "not-there", b"v", "The topic does not exist: create it"),
     "invalid name": (lambda _: "no topic!", b"v", "INVALID_TOPIC|The topic does not exist"),
-    "too large for the topic": (lambda a: new_topic(a, {"max.message.bytes": "100"}), b"v" * 1_000, "size too large|MESSAGE_TOO_LARGE"),
+    "too large for the topic": (
+        lambda a: new_topic(a, {"max.message.bytes": "100"}),
+        b"v" * 1_000,
+        "size too large|MESSAGE_TOO_LARGE",
+    ),
     "too large for the client": (new_topic, b"v" * 1_100_000, "size too large|MESSAGE_TOO_LARGE"),
     "forbidden": (forbidden_topic, b"v", "AUTHORIZATION_FAILED"),
 }

@@ -10,7 +10,6 @@ from confluent_kafka import Consumer
 
 from penstock.clients.librdkafka import LibrdkafkaReader
 from penstock.clients.log_context import PrefixedLogger
-from penstock.kernel.librdkafka import loaded
 from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.records import TopicPartition
 from penstock.workers.partition_consumer import PartitionConsumer
@@ -19,6 +18,13 @@ from tests.waiting import eventually
 PARTITION = TopicPartition("in", 0)
 NO_LEADER, BROKER = -1, 1
 PATIENCE_SECONDS = 30.0  # librdkafka itself asks again after topic.metadata.refresh.interval.ms, 300 s
+
+
+def loaded() -> str:
+    """Return the path of the librdkafka that this process has loaded."""
+    with open("/proc/self/maps") as maps:
+        (path,) = {line.split(maxsplit=5)[5].strip() for line in maps if "librdkafka" in line}
+    return path
 
 
 class MockCluster:

@@ -21,13 +21,13 @@ from penstock.clients.clock import SystemClock
 from penstock.clients.cluster.cluster import Address
 from penstock.clients.cluster.coordinators import CoordinatorKind
 from penstock.clients.errors import BrokerError, ErrorCode, UnreachableError
+from penstock.clients.librdkafka import group_metadata
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import network_settings
 from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.dev_broker import DevBroker
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TopicPartition
-from penstock.clients.librdkafka import group_metadata
 from penstock.workers.membership import group_coordinator, requests
 from penstock.workers.membership.group_member import GroupMember
 from penstock.workers.membership.member_state import MEMBER_TRANSITIONS, MemberState, member_states

@@ -16,12 +16,12 @@ from confluent_kafka import TopicPartition as RdTopicPartition
 from penstock.clients.clock import SystemClock
 from penstock.clients.cluster.cluster import Cluster
 from penstock.clients.cluster.coordinators import CoordinatorKind
+from penstock.clients.librdkafka.group_metadata import encode_group_metadata
 from penstock.clients.network_settings import network_settings
 from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskMigratedError
 from penstock.topology.records import TopicPartition
 from penstock.workers.membership import requests
 from penstock.workers.membership.group_member import GroupMember
-from penstock.clients.librdkafka.group_metadata import encode_group_metadata
 from penstock.workers.membership.membership import (
     Assigned,
     Event,

@@ -38,9 +38,12 @@ class Mock:
         self.settings = {"test.mock.num.brokers": 1, "bootstrap.servers": "", "linger.ms": 0, **settings}
         self.clients: list[Producer] = []
         options: Mapping[str, Any] = {"handler": handler} if handler else {}
-        topics = SinkTopics(lambda *topic, **named: self.clients[-1].list_topics(*topic, **named), SystemClock())
+        topics = SinkTopics(self._list_topics, SystemClock())
         self.producer = StreamsProducer(self._make, LOG, topics=topics, **options)
         self.collector = self.producer.collector
+
+    def _list_topics(self, *topic: str, **named: Any) -> Any:
+        return self.clients[-1].list_topics(*topic, **named)
 
     def _make(self) -> LibrdkafkaWriter:
         self.clients.append(Producer(self.settings, logger=LOG.logger))

@@ -22,6 +22,7 @@ from streams_group_stage import (
 )
 
 from penstock.clients.clock import SystemClock
+from penstock.clients.librdkafka.group_metadata import encode_group_metadata
 from penstock.clients.network_settings import network_settings
 from penstock.clients.protocol.streams_messages import STREAMS_GROUP_HEARTBEAT
 from penstock.dev_broker import DevBroker
@@ -30,7 +31,6 @@ from penstock.topology.records import TopicPartition
 from penstock.workers.assignment.topics_info import TopicsInfo
 from penstock.workers.membership import streams_messages, streams_protocol
 from penstock.workers.membership.group_member import GroupMember
-from penstock.clients.librdkafka.group_metadata import encode_group_metadata
 from penstock.workers.membership.membership import (
     Assigned,
     Fatal,
