@@ -23,7 +23,7 @@ MODULES = (
     "stream_thread", "streams_group", "rebalance_listener", "task_timeouts",
     "task_manager", "assigned_tasks", "assigned_streams_tasks", "task", "stream_task", "standby_task", "global_state",
     "store_changelog_reader", "changelog_bounds", "processor_state_manager",
-    "committer", "streams_producer",
+    "committer", "streams_producer", "record_collector",
 )  # fmt: skip
 #: What a logger's methods are called where something is wrong.
 LEVELS = ("warning", "error", "exception", "critical")

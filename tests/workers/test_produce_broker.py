@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from penstock import kernel
 from penstock.clients.clock import SystemClock
-from penstock.clients.errors import ErrorCode, broker_error
+from penstock.clients.errors import BrokerError, ErrorCode, broker_error
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.writing import sender
 from penstock.clients.writing.kafka_producer import KafkaProducer
@@ -196,10 +196,20 @@ def test_a_record_that_the_broker_refuses_may_be_left_out(
     opened: Open, make_topic: Any, bootstrap_servers: str
 ) -> None:
     topic = make_topic("compacted", 1, config={"cleanup.policy": "compact"})
-    producer = opened(handler=lambda *_: "continue")
+    told: list[tuple[ErrorCode, str]] = []
+
+    def handler(context: Any, record: Any, exception: Exception) -> str:
+        assert isinstance(exception, BrokerError)
+        told.append((exception.code, exception.message))
+        return "continue"
+
+    producer = opened(handler=handler)
     send = make_send(producer)
     send(topic, None, b"without a key", 1, None)
     producer.flush()
+    ((code, message),) = told
+    assert code is ErrorCode.INVALID_RECORD
+    assert "Compacted topic cannot accept message without key" in message
     send(topic, b"k", b"v", 1, None)
     producer.flush()
     assert producer.collector.dropped == 1

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from memory_kafka import ManualClock
 
 from penstock.clients.clock import SystemClock
-from penstock.clients.errors import ClientError, DeliveryTimeoutError, ErrorCode, broker_error
+from penstock.clients.errors import BrokerError, ClientError, DeliveryTimeoutError, ErrorCode, Kind, broker_error
 from penstock.clients.librdkafka import LibrdkafkaWriter
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.writing.writer import Lost
@@ -144,6 +144,8 @@ def test_a_handlers_dead_letter_is_written() -> None:
 
     def handler(context: Any, record: Any, exception: Exception) -> Response:
         asked.append((record.topic, record.key, context.task_id))
+        assert isinstance(exception, BrokerError)
+        assert (exception.code, exception.kind) == (ErrorCode.MESSAGE_TOO_LARGE, Kind.FATAL)
         return Response.resume([ProducerRecord(TOPIC, record.key, str(exception).encode(), 99, [("h", b"1")], 1)])
 
     mock = too_large(handler)

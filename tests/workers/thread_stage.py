@@ -11,7 +11,7 @@ from uuid import NAMESPACE_DNS, uuid5
 
 from memory_clients import MemoryClientSupplier, MemoryMember
 from memory_io import MemoryReader, MemoryWriter
-from memory_kafka import Cluster, ManualClock, MemoryAdmin, MemoryConsumer
+from memory_kafka import Cluster, ManualClock, MemoryConsumer
 
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.control import Command, Report
@@ -71,11 +71,6 @@ class Thread:
     @property
     def questions(self) -> MemoryConsumer:
         found: MemoryConsumer = self.supplier.made[f"{self.thread.name}-consumer-questions"]
-        return found
-
-    @property
-    def admin(self) -> MemoryAdmin:
-        found: MemoryAdmin = self.supplier.made[f"{self.thread.name}-admin"]
         return found
 
     @property
