@@ -7,7 +7,7 @@ says which is first. To be equal to Kafka Streams there, these orders are reprod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -15,17 +15,27 @@ T = TypeVar("T")
 _CAPACITY_MIN = 16
 
 
-def java_hash(text: str) -> int:
-    """Return String.hashCode() with HashMap's spreading of the upper bits, as an unsigned 32-bit number."""
+def string_hash(text: str) -> int:
+    """Return String.hashCode() as an unsigned 32-bit number."""
     code = 0
     for unit in memoryview(text.encode("utf-16-le")).cast("H"):
         code = (31 * code + unit) & 0xFFFFFFFF
-    return code ^ code >> 16
+    return code
 
 
-def _in_buckets(names: Iterable[str], capacity: int) -> list[str]:
+def set_hash(names: Iterable[str]) -> int:
+    """Return Set<String>.hashCode() as an unsigned 32-bit number."""
+    return sum(map(string_hash, names)) & 0xFFFFFFFF
+
+
+def _in_buckets(values: Iterable[T], capacity: int, hash_of: Callable[[T], int]) -> list[T]:
     """Order by bucket; within a bucket the order of insertion stays."""
-    return sorted(names, key=lambda name: java_hash(name) & (capacity - 1))
+
+    def bucket(value: T) -> int:
+        code = hash_of(value)
+        return (code ^ code >> 16) & (capacity - 1)
+
+    return sorted(values, key=bucket)
 
 
 def hash_map_order(names: Iterable[str]) -> list[str]:
@@ -34,14 +44,24 @@ def hash_map_order(names: Iterable[str]) -> list[str]:
     capacity = _CAPACITY_MIN
     while len(names) > capacity * 3 // 4:
         capacity *= 2
-    return _in_buckets(names, capacity)
+    return _in_buckets(names, capacity, string_hash)
 
 
 def hash_set_order(names: Iterable[str]) -> list[str]:
     """Return distinct names as ``new HashSet<>(names)`` iterates over them: it starts larger than a growing one."""
     names = list(names)
-    needed = max(int(len(names) / 0.75) + 1, _CAPACITY_MIN)
-    return _in_buckets(names, 1 << (needed - 1).bit_length())
+    return _in_buckets(names, _capacity_for(len(names)), string_hash)
+
+
+def hash_set_order_of_sets(sets: Iterable[Collection[str]], size: int) -> list[Collection[str]]:
+    """Return distinct sets as ``new HashSet<>(values)`` iterates over them. size: of values, which has duplicates."""
+    return _in_buckets(sets, _capacity_for(size), set_hash)
+
+
+def _capacity_for(size: int) -> int:
+    """Return the capacity of a HashSet that is made of so many values."""
+    needed = max(int(size / 0.75) + 1, _CAPACITY_MIN)
+    return 1 << (needed - 1).bit_length()
 
 
 class PriorityQueue(Generic[T]):

@@ -147,7 +147,7 @@ def test_source_topics_may_come_a_bit_late(group: Group) -> None:
 def test_joined_topics_with_different_partition_counts_are_an_error(group: Group) -> None:
     narrow = group.make_topic("narrow", partitions=1)
     sources = frozenset({group.topic, narrow})
-    subtopology = StreamsSubtopology(0, tuple(sorted(sources)), copartition_groups=(sources,))
+    subtopology = StreamsSubtopology(0, tuple(sorted(sources)), copartition_groups=(tuple(sorted(sources)),))
     info = TopicsInfo(0, sources, frozenset(), {}, {}, frozenset(), (sources,))
     error = fatal_error(group, group.add(topology=StreamsTopology((subtopology,), {0: info})))
     assert isinstance(error, StreamsError)

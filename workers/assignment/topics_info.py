@@ -18,6 +18,7 @@ class TopicsInfo:
     repartition_source_topics: the internal ones among source_topics, with the partition count that was declared, None
     if it is derived. changelog_topics: the store behind each; source_changelog_topics: those that are source topics as
     well (reuse.ktable.source.topics, read-only stores) and so are never created. sink_topics: those with a fixed name.
+    listed_copartition: the topics that each operation names which needs them co-partitioned, as Kafka Streams lists them.
     """
 
     subtopology: int
@@ -27,6 +28,7 @@ class TopicsInfo:
     changelog_topics: Mapping[str, StoreBuilder]
     source_changelog_topics: frozenset[str]
     copartition_groups: tuple[frozenset[str], ...]
+    listed_copartition: tuple[tuple[str, ...], ...] = ()
 
     @property
     def user_source_topics(self) -> frozenset[str]:
@@ -62,6 +64,7 @@ def _topics_info(application_id: str, topology: ProcessorTopology, internal: set
         changelogs,
         frozenset(changelogs.keys() & user_sources),
         tuple(frozenset(map(decorate, group)) for group in topology.copartition_groups),
+        tuple(tuple(map(decorate, topics)) for topics in topology.listed_copartition),
     )
 
 
