@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException
 from penstock.statestore.state_directory import StateDirectory
 from penstock.statestore.stores import OpenRows
 from penstock.statestore.thread_cache import ThreadCache
-from penstock.topology.errors import BrokerUnavailableError
+from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.streams_config import EXACTLY_ONCE_V2, StreamsConfig
 from penstock.topology.topology_facts import facts_of, pack_facts
@@ -22,6 +22,7 @@ from penstock.topology.topology_facts import facts_of, pack_facts
 from .assigned_standby_tasks import AssignedStandbyTasks
 from .assigned_streams_tasks import AssignedStreamsTasks
 from .assignment.changelog_offsets import AdminChangelogOffsets
+from .assignment.group_gate import refuse_other_topology
 from .assignment.streams_partition_assignor import StreamsPartitionAssignor
 from .changelog_bounds import ChangelogBounds
 from .client_supplier import KafkaClientSupplier, static_instance_id
@@ -442,4 +443,19 @@ class _Assembly:
             self.log,
             reporter,
             HostReporter(self.control.report, self.topologies, self.topics),
+            None if self.config["group.protocol"] == "streams" else self._refuse_other_topology,
         )
+
+    def _refuse_other_topology(self) -> None:
+        """Look at what the group's members run before this one joins them; a group that does not answer is joined.
+
+        This host's own members do not count: what is left of them until their session ends ran an earlier topology.
+        """
+        try:
+            members = self.offsets_reader.describe().members
+        except StreamsError as error:
+            self.log.info("What the group runs is not known before joining it: %s", error)
+            return
+        own = (self.instance_id or "").rpartition("-")[0]
+        others = [m.tasks for m in members if not own or (m.instance_id or "").rpartition("-")[0] != own]
+        refuse_other_topology(self.config["application.id"], others, self.topologies.infos())

@@ -13,6 +13,7 @@ from confluent_kafka.admin._listoffsets import EarliestSpec
 from penstock.topology.partitioners import partition_for_key
 from penstock.topology.records import RawRecord, TopicPartition
 from penstock.workers.client_supplier import KafkaClientSupplier
+from penstock.workers.membership.group_description import GroupDescription
 from penstock.workers.membership.group_member import GroupMember
 from penstock.workers.membership.membership import Assign, OffsetAndMetadata
 from penstock.workers.partition_consumer import OFFSET_BEGINNING, OFFSET_END
@@ -288,6 +289,9 @@ class OffsetsReader:
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
         return {partition: self.broker.offsets.committed.get(partition) for partition in partitions}
+
+    def describe(self) -> GroupDescription:
+        return GroupDescription("DEAD")
 
     def close(self) -> None:
         pass

@@ -13,9 +13,10 @@ from penstock.topology.errors import TaskAssignmentError
 from penstock.topology.records import TaskId
 from penstock.topology.streams_builder import StreamsBuilder
 from penstock.topology.streams_config import StreamsConfig
+from penstock.workers.assignment.assignment_info import AssignmentInfo
 from penstock.workers.assignment.changelog_offsets import AdminChangelogOffsets
 from penstock.workers.assignment.streams_partition_assignor import StreamsPartitionAssignor
-from penstock.workers.assignment.subscription_info import LATEST_OFFSET, LATEST_SUPPORTED_VERSION, AssignmentInfo
+from penstock.workers.assignment.subscription_info import LATEST_OFFSET, LATEST_SUPPORTED_VERSION
 from penstock.workers.assignment.topics_info import topics_infos
 from penstock.workers.client_supplier import KafkaClientSupplier, static_instance_id
 from penstock.workers.clock import SystemClock
@@ -69,8 +70,8 @@ class Thread:
             self.join()
 
     def take(self, event: Assigned) -> None:
-        self.answers.append(AssignmentInfo.decode(event.user_data))
-        part = self.assignor.on_assignment(event.user_data)
+        self.answers.append(AssignmentInfo.decode(event.user_data, event.active))
+        part = self.assignor.on_assignment(event)
         assert event.active == {partition for partitions in part.active.values() for partition in partitions}
         self.wants_rebalance = bool(self.active - part.active.keys()) or part.next_rebalance_in_ms == 0
         self.active, self.standby = set(part.active), set(part.standby)
@@ -79,8 +80,7 @@ class Thread:
         self.wants_rebalance = False
         self.assignor.update_topics(self.infos, self.topics.make_ready(self.infos))
         offsets = dict.fromkeys((task for task in self.active if task.subtopology == 1), LATEST_OFFSET)
-        data = self.assignor.subscription(self.active, self.standby, offsets)
-        self.member.join(self.assignor.source_topics, data, "test")
+        self.member.join(self.assignor.subscription(self.active, self.standby, offsets), "test")
 
 
 class Application:

@@ -33,6 +33,7 @@ from penstock.workers.membership.membership import (
     Event,
     Fatal,
     MemberAssignment,
+    MemberSubscription,
     OffsetAndMetadata,
     RetriableCommitError,
 )
@@ -62,7 +63,7 @@ def start() -> Iterator[Start]:
             SystemClock(),
         )
         made.append(member)
-        member.join(["t"], b"")
+        member.join(MemberSubscription(b"", frozenset({"t"})))
         return member
 
     yield start_member

@@ -170,7 +170,7 @@ def classic_member(group: Group) -> GroupMember:
 
     connection = {"bootstrap_servers": group.bootstrap_servers}
     member = GroupMember(replace(group.config, session_timeout_ms=6_000), connection, assign, SystemClock())
-    member.join([group.topic], b"")
+    member.join(MemberSubscription(b"", frozenset({group.topic})))
     return member
 
 

@@ -18,7 +18,7 @@ class TopicsInfo:
     repartition_source_topics: the internal ones among source_topics, with the partition count that was declared, None
     if it is derived. changelog_topics: the store behind each; source_changelog_topics: those that are source topics as
     well (reuse.ktable.source.topics, read-only stores) and so are never created. sink_topics: those with a fixed name.
-    listed_copartition: the topics that each operation names which needs them co-partitioned, as Kafka Streams lists them.
+    listed_copartition: the topics that each operation which needs co-partitioning names, as Kafka Streams lists them.
     """
 
     subtopology: int
@@ -29,6 +29,10 @@ class TopicsInfo:
     source_changelog_topics: frozenset[str]
     copartition_groups: tuple[frozenset[str], ...]
     listed_copartition: tuple[tuple[str, ...], ...] = ()
+
+    def input_partitions(self, number: int, counts: Mapping[str, int]) -> frozenset[TopicPartition]:
+        """Return what the task with this number reads, of topics whose number of partitions is known."""
+        return frozenset(TopicPartition(topic, number) for topic in self.source_topics if number < counts.get(topic, 0))
 
     @property
     def user_source_topics(self) -> frozenset[str]:
@@ -91,7 +95,5 @@ def partition_groups(
     groups = {}
     for info in topics.values():
         for number in range(max((counts[topic] for topic in info.source_topics), default=0)):
-            groups[TaskId(info.subtopology, number)] = frozenset(
-                TopicPartition(topic, number) for topic in info.source_topics if number < counts[topic]
-            )
+            groups[TaskId(info.subtopology, number)] = info.input_partitions(number, counts)
     return groups

@@ -7,8 +7,9 @@ StreamsGroupDescribe, with the topics of the topology that the broker was told (
 from __future__ import annotations
 
 import struct
+from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -16,11 +17,14 @@ import kafka.errors as kafka_errors
 from kafka.protocol.admin import DescribeGroupsRequest
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
+from penstock.topology.errors import StreamsError
+from penstock.topology.records import TaskId
 from penstock.topology.topology_facts import Facts, unpack_facts
 
-from ..assignment.subscription_info import SubscriptionInfo
+from ..assignment.assignment_info import AssignmentInfo
+from ..assignment.subscription_info import Partitions, SubscriptionInfo
 from ..assignment.wire import MalformedInfoError
-from . import streams_messages
+from . import requests, streams_messages
 from .offsets import GroupOffsets
 
 #: States of a group without members; DEAD: there is no such group.
@@ -29,11 +33,17 @@ WITHOUT_MEMBERS = ("EMPTY", "DEAD")
 
 @dataclass(frozen=True, slots=True)
 class GroupMemberDescription:
-    """One member. facts: the topology that it runs, None if it does not tell: in a streams group, or an old one."""
+    """One member. facts: the topology that it runs, None if it does not tell: in a streams group, or one on Java.
+
+    tasks: its active and standby tasks with what they read, which a streams group does not tell; none while the group
+    rebalances. instance_id: its group.instance.id, None if it is dynamic.
+    """
 
     client_id: str
     host: str
     facts: Facts | None = None
+    tasks: Mapping[TaskId, Partitions] = field(default_factory=dict)
+    instance_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +63,15 @@ class GroupDescription:
     def has_members(self) -> bool:
         """Whether anybody is in it."""
         return self.state not in WITHOUT_MEMBERS
+
+    @property
+    def reads(self) -> Mapping[str, list[str]]:
+        """What the members' tasks read, by sub-topology."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for member in self.members:
+            for task, partitions in member.tasks.items():
+                found[str(task.subtopology)].update(partition.topic for partition in partitions)
+        return {number: sorted(topics) for number, topics in sorted(found.items())}
 
 
 async def describe_group(group_id: str, offsets: GroupOffsets, check: Callable[[int], None]) -> GroupDescription:
@@ -86,12 +105,22 @@ def _streams_group(check: Callable[[int], None], response: Any) -> GroupDescript
     if group.error_code == kafka_errors.GroupIdNotFoundError.errno:
         return GroupDescription("DEAD")
     check(group.error_code)
-    members = tuple(GroupMemberDescription(member.client_id, member.client_host) for member in group.members)
+    described = streams_messages.described_members(response)[1]
+    members = tuple(
+        GroupMemberDescription(
+            member.client_id,
+            member.client_host,
+            tasks=dict.fromkeys(found.tasks.active | found.tasks.replicas, frozenset()),
+            instance_id=found.instance_id,
+        )
+        for member, found in zip(group.members, described, strict=True)
+    )
     return GroupDescription(group.group_state.upper(), "streams", members, _topics(group.topology))
 
 
 def _classic_member(member: Any) -> GroupMemberDescription:
-    return GroupMemberDescription(member.client_id, member.client_host, _facts(bytes(member.member_metadata)))
+    facts, tasks = _facts(bytes(member.member_metadata)), _tasks(bytes(member.member_assignment))
+    return GroupMemberDescription(member.client_id, member.client_host, facts, tasks, member.group_instance_id)
 
 
 def _facts(envelope: bytes) -> Facts | None:
@@ -102,13 +131,24 @@ def _facts(envelope: bytes) -> Facts | None:
         return None
 
 
+def _tasks(envelope: bytes) -> Mapping[TaskId, Partitions]:
+    try:
+        assigned = requests.decode_assignment(0, envelope)
+        info = AssignmentInfo.decode(assigned.user_data, assigned.active)
+    except StreamsError:  # another program's, or of a member that is just joining
+        return {}
+    return {**info.standby, **info.active}
+
+
 def _topics(topology: Any) -> Mapping[str, Mapping[str, list[str]]] | None:
     if topology is None:
         return None
     return {
         part.subtopology_id: {
             "sources": sorted(part.source_topics),
-            "changelogs": sorted(topic.name for topic in part.state_changelog_topics),
+            "changelogs": sorted(
+                topic.name for topic in part.state_changelog_topics if topic.name not in part.source_topics
+            ),
             "repartitions": sorted(topic.name for topic in part.repartition_source_topics),
         }
         for part in topology.subtopologies or ()

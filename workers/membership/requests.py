@@ -28,6 +28,8 @@ from .membership import Assigned, MemberAssignment, MemberSubscription, OffsetAn
 PROTOCOL_TYPE = "consumer"
 #: Kafka Streams' name of its assignor.
 PROTOCOL_NAME = "stream"
+#: With owned partitions (1), their generation (2), and the rack (3).
+_SUBSCRIPTION_VERSION = 3
 #: The last version that needs no member: the offsets are read without one.
 _OFFSET_FETCH_VERSION_MAX = 8
 _STRING_BYTES_MAX = 32_767  # the broker drops the connection over a longer one
@@ -212,44 +214,59 @@ def fetched_offsets(response: Any) -> tuple[int, dict[TopicPartition, OffsetAndM
     return code, offsets
 
 
-def encode_subscription(topics: Collection[str], user_data: bytes) -> bytes:
-    """Return a member's envelope (ConsumerProtocolSubscription v0)."""
-    return bytes(ConsumerProtocolSubscription(version=0, topics=sorted(topics), user_data=user_data).encode())
-
-
-def decode_subscriptions(members: Collection[Any]) -> dict[str, MemberSubscription]:
-    """Return what the members of a JoinGroup response sent to the leader, by member id; raises StreamsError."""
-    return {
-        member.member_id: MemberSubscription(
-            member.group_instance_id, _user_data(ConsumerProtocolSubscription, member.metadata, member.member_id)
-        )
-        for member in members
-    }
-
-
-def encode_assignment(assignment: MemberAssignment) -> bytes:
-    """Return the leader's envelope for a member (ConsumerProtocolAssignment v0)."""
-    by_topic: dict[str, list[int]] = defaultdict(list)
-    for topic, partition in sorted(assignment.active):
-        by_topic[topic].append(partition)
-    envelope = ConsumerProtocolAssignment(
-        version=0, assigned_partitions=list(by_topic.items()), user_data=assignment.user_data
+def encode_subscription(subscription: MemberSubscription, generation: int) -> bytes:
+    """Return a member's envelope (ConsumerProtocolSubscription v3). generation: in which it owns its partitions."""
+    envelope = ConsumerProtocolSubscription(
+        version=_SUBSCRIPTION_VERSION,
+        topics=sorted(subscription.topics),
+        user_data=subscription.user_data,
+        owned_partitions=list(_by_topic(subscription.owned).items()),
+        generation_id=generation,
+        rack_id=subscription.rack or None,
     )
     return bytes(envelope.encode())
 
 
+def decode_subscriptions(members: Collection[Any]) -> dict[str, MemberSubscription]:
+    """Return what the members of a JoinGroup response sent to the leader, by member id; raises StreamsError."""
+    return {member.member_id: _subscription(member.metadata, member.member_id) for member in members}
+
+
+def _subscription(raw: Any, sender: str) -> MemberSubscription:
+    envelope = _decoded(ConsumerProtocolSubscription, raw, sender)
+    owned = (TopicPartition(found.topic, number) for found in envelope.owned_partitions for number in found.partitions)
+    return MemberSubscription(
+        bytes(envelope.user_data or b""), frozenset(envelope.topics), frozenset(owned), envelope.rack_id or ""
+    )
+
+
+def encode_assignment(assignment: MemberAssignment) -> bytes:
+    """Return the leader's envelope for a member (ConsumerProtocolAssignment v0)."""
+    envelope = ConsumerProtocolAssignment(
+        version=0, assigned_partitions=list(_by_topic(assignment.active).items()), user_data=assignment.user_data
+    )
+    return bytes(envelope.encode())
+
+
+def _by_topic(partitions: Collection[TopicPartition]) -> dict[str, list[int]]:
+    by_topic: dict[str, list[int]] = defaultdict(list)
+    for topic, partition in sorted(partitions):
+        by_topic[topic].append(partition)
+    return by_topic
+
+
 def decode_assignment(generation: int, envelope: bytes) -> Assigned:
     """Return the event that a SyncGroup response brings; raises StreamsError for a malformed envelope."""
-    user_data = _user_data(ConsumerProtocolAssignment, envelope, "the group's leader")
-    active = ConsumerProtocolAssignment.decode(envelope).partitions()
-    return Assigned(generation, user_data, frozenset(TopicPartition(*partition) for partition in active))
+    decoded = _decoded(ConsumerProtocolAssignment, envelope, "the group's leader")
+    active = frozenset(TopicPartition(*partition) for partition in decoded.partitions())
+    return Assigned(generation, bytes(decoded.user_data or b""), active)
 
 
-def _user_data(envelope: Any, raw: Any, sender: str) -> bytes:
+def _decoded(envelope: Any, raw: Any, sender: str) -> Any:
     try:
-        return bytes(envelope.decode(bytes(raw)).user_data or b"")
+        return envelope.decode(bytes(raw))
     except (ValueError, IndexError, struct.error) as error:
         raise StreamsError(
             f"Malformed {envelope.__name__} of {len(raw)} bytes from {sender}: {error}. "
-            "Is a program that is not Penstock a member of this group?"
+            "Is a program that is neither Penstock nor Kafka Streams a member of this group?"
         ) from error

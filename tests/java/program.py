@@ -1,0 +1,63 @@
+"""TakeoverProgram's topology in Python, and a program that runs it: ``python -m tests.java.program FILE``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock import KafkaStreams, Serdes, StreamsBuilder, Suppressed, TimeWindows
+
+
+@dataclass(frozen=True)
+class Topics:
+    """What the application reads and writes; the outputs are those of one application of the test."""
+
+    orders: str
+    products: str
+    counts: str
+    final: str
+    joined: str
+
+    def properties(self) -> dict[str, str]:
+        return {f"takeover.{name}": getattr(self, name) for name in self.__dataclass_fields__}
+
+
+def topology(topics: Topics) -> Any:
+    """TakeoverProgram's topology."""
+    builder = StreamsBuilder()
+    string, int64 = Serdes.string(), Serdes.int64()
+    products = builder.table(topics.products, key_serde=string, value_serde=string, store="products")
+    orders = builder.stream(topics.orders, key_serde=string, value_serde=string)
+    orders.group_by_key(key_serde=string, value_serde=string).count(store="counts").to_stream().to(
+        topics.counts, key_serde=string, value_serde=int64
+    )
+    (
+        orders.group_by_key(key_serde=string, value_serde=string)
+        .windowed_by(TimeWindows.of_size_and_grace(10_000, 5_000))
+        .count(store="windowed-counts")
+        .suppress(Suppressed.until_window_closes())
+        .to_stream(lambda windowed, count: f"{windowed.key}@{windowed.window.start}")
+        .to(topics.final, key_serde=string, value_serde=int64)
+    )
+    (
+        orders.select_key(lambda customer, product: product)
+        .join(products, lambda order, product: f"{order}={product}", key_serde=string, value_serde=string)
+        .to(topics.joined, key_serde=string, value_serde=string)
+    )
+    return builder.build()
+
+
+def main() -> int:
+    """Run the application with the settings in a properties file until SIGTERM; write each of its states to stdout."""
+    lines = Path(sys.argv[1]).read_text().splitlines()
+    settings = dict(line.split("=", 1) for line in lines)
+    names = {name: settings.pop(f"takeover.{name}") for name in Topics.__dataclass_fields__}
+    streams = KafkaStreams(topology(Topics(**names)), settings)
+    streams.set_state_listener(lambda now, before: print(now.name, flush=True))
+    return int(streams.run())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""Keeps a topology out of a group that runs another one: it would be given the wrong tasks, or give them to others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from penstock.topology.errors import TaskAssignmentError
+from penstock.topology.records import TaskId
+
+from .subscription_info import Partitions, SubscriptionInfo
+from .topics_info import TopicsInfo
+
+#: What a reader can do about it.
+ADVICE = (
+    "Two applications have the same application.id, or members run different versions of a program: give each one its "
+    "own id, and stop all members before a changed topology starts. `penstock plan` shows what differs."
+)
+
+
+class OtherTopologyError(TaskAssignmentError):
+    """The group runs another topology than this member."""
+
+
+def unfit(tasks: Mapping[TaskId, Partitions], topics: Mapping[int, TopicsInfo]) -> str | None:
+    """Return what is wrong with tasks of another topology, None for nothing: their records would go through the wrong
+    processors. topics: those of this topology; none while they are not known."""
+    for task, partitions in sorted(tasks.items()):
+        own = topics[task.subtopology].source_topics if task.subtopology in topics else frozenset()
+        given = {partition.topic for partition in partitions}
+        if topics and given and not given & own:
+            return (
+                f"task {task} reads {', '.join(sorted(given))} there; in the topology of this program sub-topology "
+                f"{task.subtopology} reads {', '.join(sorted(own)) or 'nothing'}."
+            )
+    return None
+
+
+def refuse_other_topology(
+    group_id: str, running: Collection[Mapping[TaskId, Partitions]], topics: Mapping[int, TopicsInfo]
+) -> None:
+    """Raise OtherTopologyError if members of the group run tasks that are others here. running: of each member."""
+    for tasks in running:
+        if reason := unfit(tasks, topics):
+            raise OtherTopologyError(f"Group {group_id} runs another topology: {reason} {ADVICE}")
+
+
+def refuse_to_lead(
+    infos: Mapping[str, SubscriptionInfo], owned: Mapping[str, Partitions], topics: Mapping[int, TopicsInfo]
+) -> None:
+    """Raise OtherTopologyError if a member runs what this topology has not: its leader would take that away from it.
+
+    owned: the partitions of each member's active tasks; topics: those of this topology.
+    """
+    read = {topic for info in topics.values() for topic in info.source_topics}
+    for member, info in infos.items():
+        unknown = sorted(task for task in info.active_tasks if task.subtopology not in topics)
+        foreign = sorted({partition.topic for partition in owned[member]})
+        if unknown or (foreign and not read.intersection(foreign)):
+            what = f"runs tasks {', '.join(map(str, unknown))}" if unknown else f"reads {', '.join(foreign)}"
+            raise OtherTopologyError(
+                f"Member {member} {what}; the topology of this member, which leads the group, does not. {ADVICE}"
+            )
