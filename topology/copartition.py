@@ -38,7 +38,7 @@ def copartition_groups(builder: InternalTopologyBuilder, known_topics: frozenset
 def listed_copartition_topics(builder: InternalTopologyBuilder, known_topics: frozenset[str]) -> list[tuple[str, ...]]:
     """Return the topics that each declaration names, as Kafka Streams lists them: in its order, not yet merged."""
     listed = [hash_set_order(sorted(names)) for names in builder.listed_copartition_sources]
-    return [tuple(topic for name in names for topic in topics_of_source(builder, name, known_topics)) for names in listed]
+    return [tuple(t for name in names for t in topics_of_source(builder, name, known_topics)) for names in listed]
 
 
 def validate_copartition(builder: InternalTopologyBuilder) -> None:
