@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock import KafkaStreams, Serdes, StreamsBuilder, Suppressed, TimeWindows
+from penstock import KafkaStreams, Serdes, StreamsBuilder, Suppressed, TimeWindows, Topology
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,34 @@ def topology(topics: Topics) -> Any:
     return builder.build()
 
 
+#: Names the properties file for `penstock run` and `penstock plan`, which take no arguments for a topology.
+VARIABLE = "TAKEOVER_PROPERTIES"
+
+
+def settings(file: Path) -> tuple[Topics, dict[str, str]]:
+    """Return what a properties file says: the topics, and the rest."""
+    found = dict(line.split("=", 1) for line in file.read_text().splitlines())
+    return Topics(**{name: found.pop(f"takeover.{name}") for name in Topics.__dataclass_fields__}), found
+
+
+def fitting() -> Topology:
+    """Return the topology for the file that $TAKEOVER_PROPERTIES names."""
+    return topology(settings(Path(os.environ[VARIABLE]))[0])
+
+
+def other() -> Topology:
+    """Return one whose first sub-topology reads what TakeoverProgram's second one reads."""
+    topics = settings(Path(os.environ[VARIABLE]))[0]
+    builder = StreamsBuilder()
+    builder.table(topics.products, store="products")
+    builder.stream(topics.orders).group_by_key().count(store="counts")
+    return builder.build()
+
+
 def main() -> int:
     """Run the application with the settings in a properties file until SIGTERM; write each of its states to stdout."""
-    lines = Path(sys.argv[1]).read_text().splitlines()
-    settings = dict(line.split("=", 1) for line in lines)
-    names = {name: settings.pop(f"takeover.{name}") for name in Topics.__dataclass_fields__}
-    streams = KafkaStreams(topology(Topics(**names)), settings)
+    topics, config = settings(Path(sys.argv[1]))
+    streams = KafkaStreams(topology(topics), config)
     streams.set_state_listener(lambda now, before: print(now.name, flush=True))
     return int(streams.run())
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
+from penstock.supervisor.exit_codes import ExitCode
 from tests.waiting import eventually
 
 from .conftest import MakeHandover
-from .handover import Handover, Instance, assert_as_one_uninterrupted_run
+from .handover import PATIENCE_SECONDS, ROOT, Handover, Instance, assert_as_one_uninterrupted_run
+from .program import VARIABLE
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -49,3 +55,60 @@ def test_a_rolling_move_from_java_and_back(handover: MakeHandover, protocol: str
     java.stop()
     assert application.internal_topics() == topics, "no internal topic is added or recreated"
     assert_as_one_uninterrupted_run(application, handover("uninterrupted", **config))
+
+
+def test_killed_members_of_either_kind_and_leaders(handover: MakeHandover) -> None:
+    """With exactly-once, a kill in the middle of the records changes nothing. Who was there first leads."""
+    config = GUARANTEES["exactly_once_v2"]
+    application = handover("killed", **config)
+    java = application.start_java("java")
+    penstock = application.start_penstock("penstock")
+    share(application)
+    application.feed()
+    java.kill()
+    application.settle()
+    java = application.start_java("java-again")
+    share(application)
+    application.feed()
+    penstock.kill()
+    application.settle()
+    java.stop()
+    assert_as_one_uninterrupted_run(application, handover("uninterrupted", **config))
+
+
+def penstock_command(application: Handover, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of penstock with the application's settings."""
+    file = application.properties("other")
+    settings = {**application.config, "state.dir": str(application.directory / "other")}
+    assignments = [text for name, value in settings.items() for text in ("-c", f"{name}={value}")]
+    return subprocess.run(
+        [sys.executable, "-m", "penstock.cli", *arguments, *assignments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS * 2,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, VARIABLE: str(file)},
+    )
+
+
+def test_another_topology_is_kept_out_and_harms_nobody(handover: MakeHandover) -> None:
+    application = handover("guarded")
+    java = application.start_java("java")
+    application.feed()
+    application.settle()
+    eventually(lambda: bool(application.members()), application.members)
+    fits = penstock_command(application, "plan", "tests.java.program:fitting")
+    assert fits.returncode == ExitCode.OK, fits
+    assert "Compared with the group" in fits.stdout
+    other = penstock_command(application, "plan", "tests.java.program:other")
+    assert other.returncode == ExitCode.TOPOLOGY, other
+    assert "in the running group it reads" in other.stdout
+    ended = penstock_command(application, "run", "tests.java.program:other")
+    assert ended.returncode != ExitCode.OK
+    assert "runs another topology: task" in ended.stderr
+    assert java.runs
+    application.feed()
+    application.settle()
+    java.stop()
+    assert_as_one_uninterrupted_run(application, handover("uninterrupted"))

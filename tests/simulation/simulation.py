@@ -137,7 +137,8 @@ class Simulation:
 
     def _host(self, number: int) -> Host:
         state_dir = self.directory / f"host{number}"
-        process_id = str(UUID(int=self.world.chance.getrandbits(128), version=4))
+        drawn = UUID(int=self.world.chance.getrandbits(128), version=4).int
+        process_id = str(UUID(int=drawn ^ 1 << 127))  # Java's order of the numbers drawn: known seeds stay as they were
         config = StreamsConfig(
             {
                 **self.plan.settings,
