@@ -22,12 +22,17 @@ class OtherTopologyError(TaskAssignmentError):
 
 
 def unfit(tasks: Mapping[TaskId, Partitions], topics: Mapping[int, TopicsInfo]) -> str | None:
-    """Return what is wrong with tasks of another topology, None for nothing: their records would go through the wrong
-    processors. topics: those of this topology; none while they are not known."""
-    for task, partitions in sorted(tasks.items()):
-        own = topics[task.subtopology].source_topics if task.subtopology in topics else frozenset()
+    """Return what is wrong with tasks of another topology, None for nothing.
+
+    Their records would go through the wrong processors, or through none. topics: those of this topology; none while
+    they are not known.
+    """
+    for task, partitions in sorted(tasks.items()) if topics else ():
+        info = topics.get(task.subtopology)
+        own = info.source_topics if info is not None else frozenset()
         given = {partition.topic for partition in partitions}
-        if topics and given and not given & own:
+        may_be_newer = info is not None and info.has_patterns and bool(given & own)
+        if given - own and not may_be_newer:
             return (
                 f"task {task} reads {', '.join(sorted(given))} there; in the topology of this program sub-topology "
                 f"{task.subtopology} reads {', '.join(sorted(own)) or 'nothing'}."
