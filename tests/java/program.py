@@ -6,7 +6,6 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from penstock import KafkaStreams, Serdes, StreamsBuilder, Suppressed, TimeWindows, Topology
 
@@ -25,7 +24,7 @@ class Topics:
         return {f"takeover.{name}": getattr(self, name) for name in self.__dataclass_fields__}
 
 
-def topology(topics: Topics) -> Any:
+def topology(topics: Topics) -> Topology:
     """TakeoverProgram's topology."""
     builder = StreamsBuilder()
     string, int64 = Serdes.string(), Serdes.int64()

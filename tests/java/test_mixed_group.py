@@ -1,4 +1,7 @@
-"""Java and Penstock as members of one group at the same time: the results are those of Java alone."""
+"""Java and Penstock as members of one group at the same time: the results are those of Java alone.
+
+bin/test runs one move with each protocol; ``python -m tests.java`` runs all of them, and the kills.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,11 @@ from .conftest import MakeHandover
 from .handover import PATIENCE_SECONDS, ROOT, Handover, Instance, assert_as_one_uninterrupted_run
 from .program import VARIABLE
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
+
+#: Set by ``python -m tests.java``.
+EVERYTHING = "PENSTOCK_ALL_MOVES"
+only_with_everything = pytest.mark.skipif(EVERYTHING not in os.environ, reason="`python -m tests.java` runs it")
 
 PROTOCOLS = {"classic": {}, "streams": {"group.protocol": "streams"}}
 GUARANTEES = {"at_least_once": {}, "exactly_once_v2": {"processing.guarantee": "exactly_once_v2"}}
@@ -43,8 +50,15 @@ def move(application: Handover, before: Instance, after: str) -> Instance:
     return instance
 
 
-@pytest.mark.parametrize("guarantee", GUARANTEES)
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(
+    ("protocol", "guarantee"),
+    [
+        ("classic", "exactly_once_v2"),
+        ("streams", "at_least_once"),
+        pytest.param("classic", "at_least_once", marks=only_with_everything),
+        pytest.param("streams", "exactly_once_v2", marks=only_with_everything),
+    ],
+)
 def test_a_rolling_move_from_java_and_back(handover: MakeHandover, protocol: str, guarantee: str) -> None:
     config = PROTOCOLS[protocol] | GUARANTEES[guarantee]
     application = handover("moved", **config)
@@ -57,6 +71,7 @@ def test_a_rolling_move_from_java_and_back(handover: MakeHandover, protocol: str
     assert_as_one_uninterrupted_run(application, handover("uninterrupted", **config))
 
 
+@only_with_everything
 def test_killed_members_of_either_kind_and_leaders(handover: MakeHandover) -> None:
     """With exactly-once, a kill in the middle of the records changes nothing. Who was there first leads."""
     config = GUARANTEES["exactly_once_v2"]
