@@ -186,22 +186,22 @@ def test_standbys_of_another_process_take_over(start_application: Callable[..., 
     assert first.standby == set()
 
 
-@pytest.mark.parametrize("versions", [(1, 2), (2, 1)], ids=["old leader", "new leader"])
+@pytest.mark.parametrize("versions", [(10, 11), (11, 10)], ids=["old leader", "new leader"])
 def test_members_of_two_encoding_versions_share_a_group_and_change_over_when_the_old_one_leaves(
     start_application: Callable[..., Application], versions: tuple[int, int]
 ) -> None:
-    """KIP-268, over a real broker: version 2 has fields that version 1 cannot read."""
+    """KIP-268, over a real broker: version 11 has client tags, which version 10 cannot read."""
     application = start_application()
     first, second = (application.start(number, number, version) for number, version in enumerate(versions, start=1))
     application.settle()
     assert len(first.active) == len(second.active) == len(TASKS) / 2
-    assert first.answers[-1].version == second.answers[-1].version == 1
+    assert first.answers[-1].version == second.answers[-1].version == 10
     old, new = sorted((first, second), key=lambda thread: thread.assignor._latest_version)
-    assert new.answers[-1].commonly_supported_version == 1
+    assert new.answers[-1].commonly_supported_version == 10
     application.stop(old, leave=True)
     application.settle()
     assert new.active == TASKS
-    assert new.answers[-1].version == 2
+    assert new.answers[-1].version == 11
 
 
 def test_another_topology_under_the_same_id_is_told_and_the_application_goes_on(

@@ -70,13 +70,15 @@ class MemberSubscription(NamedTuple):
     """What one member joins with.
 
     topics: everything the application reads, else the broker expires offsets of the others. owned: partitions of its
-    active tasks; rack: client.rack, empty without one.
+    active tasks; rack: client.rack, empty without one. instance_id: its group.instance.id as the leader is told it,
+    None if it is dynamic.
     """
 
     user_data: bytes
     topics: frozenset[str] = frozenset()
     owned: frozenset[TopicPartition] = frozenset()
     rack: str = ""
+    instance_id: str | None = None
 
 
 class MemberAssignment(NamedTuple):

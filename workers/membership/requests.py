@@ -229,14 +229,18 @@ def encode_subscription(subscription: MemberSubscription, generation: int) -> by
 
 def decode_subscriptions(members: Collection[Any]) -> dict[str, MemberSubscription]:
     """Return what the members of a JoinGroup response sent to the leader, by member id; raises StreamsError."""
-    return {member.member_id: _subscription(member.metadata, member.member_id) for member in members}
+    return {member.member_id: _subscription(member) for member in members}
 
 
-def _subscription(raw: Any, sender: str) -> MemberSubscription:
-    envelope = _decoded(ConsumerProtocolSubscription, raw, sender)
+def _subscription(member: Any) -> MemberSubscription:
+    envelope = _decoded(ConsumerProtocolSubscription, member.metadata, member.member_id)
     owned = (TopicPartition(found.topic, number) for found in envelope.owned_partitions for number in found.partitions)
     return MemberSubscription(
-        bytes(envelope.user_data or b""), frozenset(envelope.topics), frozenset(owned), envelope.rack_id or ""
+        bytes(envelope.user_data or b""),
+        frozenset(envelope.topics),
+        frozenset(owned),
+        envelope.rack_id or "",
+        member.group_instance_id,
     )
 
 
