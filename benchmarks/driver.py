@@ -22,9 +22,9 @@ from rich.table import Table
 
 from benchmarks.measure import BenchmarkError
 from penstock import Record, Serdes, StreamsBuilder, StreamsConfig, TimeWindows, Topology
-from penstock._driver_task import Clock, DriverTask
 from penstock.statestore.thread_cache import ThreadCache
 from penstock.testing import TopologyTestDriver
+from penstock.testing.driver_task import Clock, DriverTask
 from penstock.topology.records import RawRecord
 from penstock.topology.subtopologies import build_whole_topology
 

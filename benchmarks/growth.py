@@ -31,8 +31,8 @@ from benchmarks.driver import BATCH, CACHE_BYTES, INPUT, OUTPUT
 from benchmarks.measure import BenchmarkError, Program, measure
 from benchmarks.systems import COMMON_CONFIG, Penstock, broker
 from penstock import Serdes, StreamsBuilder, StreamsConfig, TimeWindows, Topology
-from penstock._driver_task import Clock, DriverTask
 from penstock.statestore.thread_cache import ThreadCache
+from penstock.testing.driver_task import Clock, DriverTask
 from penstock.topology.errors import PenstockError
 from penstock.topology.records import RawRecord
 from penstock.topology.subtopologies import build_whole_topology

@@ -25,8 +25,8 @@ from benchmarks import topologies
 from benchmarks.driver import CACHE_BYTES
 from benchmarks.measure import BenchmarkError
 from penstock import StreamsConfig, Topology
-from penstock._driver_task import Clock, DriverTask
 from penstock.statestore.thread_cache import ThreadCache
+from penstock.testing.driver_task import Clock, DriverTask
 from penstock.topology.records import RawRecord
 from penstock.topology.subtopologies import build_whole_topology
 

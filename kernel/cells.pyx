@@ -11,8 +11,11 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.object cimport PyObject
 from libc.stdlib cimport free, malloc, qsort
 
+from penstock.kernel.flat_dict cimport is_flat
+
 cdef extern from "Python.h":
     bint PyUnicode_IS_ASCII(object)
+    Py_ssize_t Py_REFCNT(object)
 
 cdef enum:
     VALUE, STAMP, TIMESTAMP, HEADERS, MESSAGE, USED, KEY
@@ -272,11 +275,13 @@ cdef class CellUpdates:
             old, newest = initializer(), timestamp
         else:
             old, newest = row
-            if self.read is not None:
-                old = self.read(old)
+            old = self.own(old)
             if timestamp > newest:
                 newest = timestamp
-        return self.put_new(cell, aggregator(key, value, old), newest, timestamp, headers, message)
+        row = None
+        new = aggregator(key, value, old)
+        old = None
+        return self.put_new(cell, new, newest, timestamp, headers, message)
 
     def reduce(self, reducer, cache_key, value, timestamp, headers, message):
         """Put reducer(old, value), or the value itself for a new key."""
@@ -286,15 +291,25 @@ cdef class CellUpdates:
             new, newest = value, timestamp
         else:
             old, newest = row
-            if self.read is not None:
-                old = self.read(old)
+            old = self.own(old)
             if timestamp > newest:
                 newest = timestamp
             new = reducer(old, value)
         return self.put_new(cell, new, newest, timestamp, headers, message)
 
+    cdef object own(self, held):
+        """Return what read() returns."""
+        if self.native is dict and type(held) is dict:
+            return (<dict>held).copy()
+        return held if self.read is None else self.read(held)
+
     cdef bint put_new(self, Cell cell, new, newest, timestamp, headers, message) except -1:
-        held = new if new is None or self.is_held(new) else self.hold(new)
+        if new is None or self.is_held(new):
+            held = new
+        elif self.native is dict and Py_REFCNT(new) == 1 and is_flat(new):
+            held = new  # nobody else has it: the function has made it, or was given it
+        else:
+            held = self.hold(new)
         cell.row = None if held is None else (held, newest)
         cell.is_count = False
         return self.put(cell, timestamp, headers, message)
@@ -302,7 +317,7 @@ cdef class CellUpdates:
     cdef bint is_held(self, new) except -1:
         """Whether hold() would return the value as it is."""
         cdef int overflow = 0
-        if self.native is None or type(new) is not self.native:
+        if self.native is None or type(new) is not self.native or self.native is dict:
             return False
         if self.native is int:
             PyLong_AsLongLongAndOverflow(new, &overflow)

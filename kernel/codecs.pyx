@@ -1,12 +1,15 @@
 """Serializers that look at what they are given, before or after they write it; topology/codecs.py has them in Python."""
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_Next
 from cpython.ref cimport PyObject
 from libc.math cimport isfinite
 
+from penstock.kernel.flat_dict cimport is_flat
+
 cdef enum:
     BLOCK = 256  # bytes that are looked through at once, by vector instructions
+    LARGE = 16384  # bytes of which a block of the next 4 KB wastes little
 
 
 def checked_json(dumps, look_again):
@@ -18,9 +21,27 @@ def checked_json(dumps, look_again):
             return look_again(value, None, error)
         if has_null(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data)) and not is_finite(value):
             return look_again(value, data, None)
-        return data
+        return fitted(data)
 
     return serialize
+
+
+def private_dicts(encode, decode):
+    """See topology/codecs.py."""
+    def hold(value):
+        if value is None:
+            return None
+        return (<dict>value).copy() if is_flat(value) else encode(value)
+
+    def read(held):
+        if held is None:
+            return None
+        return (<dict>held).copy() if type(held) is dict else decode(held)
+
+    def bytes_of(held):
+        return encode(held) if type(held) is dict else held
+
+    return hold, read, bytes_of
 
 
 def typed(kind, serialize, convert):
@@ -29,6 +50,12 @@ def typed(kind, serialize, convert):
         return serialize(value if type(value) is kind else convert(value))
 
     return serialize_typed
+
+
+cdef bytes fitted(bytes data):
+    """Return bytes in no more memory than they take: orjson leaves them in a block of 4 KB."""
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+    return data if size > LARGE else PyBytes_FromStringAndSize(PyBytes_AS_STRING(data), size)
 
 
 cdef bint has_null(const char *data, Py_ssize_t size) noexcept nogil:

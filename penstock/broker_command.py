@@ -12,6 +12,7 @@ import click
 
 from penstock.command_options import as_json, print_json
 from penstock.dev_broker import DEFAULT_NAME, DevBroker, DevBrokerError
+from penstock.kafka_distribution import distributions
 
 #: Exit code of ``penstock broker status`` for a broker that does not run, as init scripts have it (LSB).
 EXIT_NOT_RUNNING = 3
@@ -35,14 +36,15 @@ def broker() -> None:
 @broker.command()
 @_names_a_broker
 @click.option("--port", type=int, help="A fixed port; else the last one, 9092 (broker dev), or any that is free.")
+@click.option("--kafka", type=click.Choice(list(distributions())), help="A version; else the last one, or the newest.")
 @as_json
-def start(name: str, directory: Path | None, port: int | None, json_output: bool) -> None:
+def start(name: str, directory: Path | None, port: int | None, kafka: str | None, json_output: bool) -> None:
     """Start the broker, and wait until it serves.
 
     Says what to put into the configuration of an application. On stdout is a line for the shell:
     eval "$(penstock broker start)" lets clients that read KAFKA_BOOTSTRAP_SERVERS find it.
     """
-    started = DevBroker(name, directory, port=port)
+    started = DevBroker(name, directory, port=port, kafka=kafka)
     address = started.start()
     if json_output:
         print_json(asdict(started.status()))

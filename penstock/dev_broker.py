@@ -1,8 +1,8 @@
-"""A real Kafka for development, tests and the demo: one node in KRaft mode, from the jars in ``broker.lock``.
+"""A real Kafka for development, tests and the demo: one node in KRaft mode, from the jars of a lock file.
 
 ``penstock broker start`` runs it in the background; ``DevBroker`` does the same from Python. What a broker owns is in
-one folder: ``data``, ``server.properties``, ``log4j2.properties``, ``broker.log`` and ``state.json``, which
-says which process it is.
+one folder: ``data``, ``server.properties``, a file for its logging, ``broker.log`` and ``state.json``, which
+says which process it is and which Kafka.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 
@@ -29,8 +29,9 @@ import psutil
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from penstock.jar_lock import fetch_jars, read_lock
+from penstock import kafka_distribution
 from penstock.java_runtime import find_java
+from penstock.kafka_distribution import KafkaDistribution
 from penstock.topology.errors import PenstockError
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ MINIMUM_FREE_BYTES = 256 * 1024 * 1024  # internal topics and a little data; an 
 PORT_ATTEMPTS = 3  # a free port may be taken between our look and the broker's start
 LOG_TAIL_LINES = 15
 
-JVM_OPTIONS = ("-Xmx1g", "-XX:+UseSerialGC", "-Djava.awt.headless=true")
+JVM_OPTIONS = ("-XX:+UseSerialGC", "-Djava.awt.headless=true")
 
 #: One node keeps everything that replicates, and nobody waits for members or replicas that never come.
 BROKER_CONFIG = {
@@ -75,25 +76,6 @@ BROKER_CONFIG = {
     "group.streams.min.heartbeat.interval.ms": "100",  # 5000 by default, likewise
     "log.retention.ms": "-1",  # records of recorded data sets carry old timestamps and would be deleted at once
 }
-
-LOG4J_CONFIG = """\
-status=WARN
-appender.console.type=Console
-appender.console.name=console
-appender.console.layout.type=PatternLayout
-appender.console.layout.pattern=%d{ISO8601} %-5p [%t] %m (%c{1})%n%ex
-rootLogger.level=INFO
-rootLogger.appenderRef.console.ref=console
-# Each of these writes hundreds of lines at the start, or one for each partition.
-logger.config.name=org.apache.kafka.common.config.AbstractConfig
-logger.config.level=WARN
-logger.partition.name=kafka.cluster
-logger.partition.level=WARN
-logger.log.name=org.apache.kafka.storage.internals.log
-logger.log.level=WARN
-logger.logmanager.name=kafka.log
-logger.logmanager.level=WARN
-"""
 
 #: Python that asks Linux for a SIGTERM when its parent ends, however it ends, and becomes the command of its arguments.
 #: The parent may have ended before it asked: then it is not the parent any more.
@@ -124,12 +106,16 @@ class _PortTakenError(DevBrokerError):
 
 @dataclass(frozen=True, slots=True)
 class _Process:
-    """What state.json holds. created (s since the epoch) tells our process from a later one with the same pid."""
+    """What state.json holds. created (s since the epoch) tells our process from a later one with the same pid.
+
+    kafka: its version; the newest in a file from before there was a choice.
+    """
 
     pid: int
     created: float
     port: int
     controller_port: int
+    kafka: str = field(default_factory=kafka_distribution.newest)
 
     def find(self) -> psutil.Process | None:
         """Return the live process, None if it is gone."""
@@ -161,8 +147,13 @@ class DevBroker:
     name: tells brokers of one user apart. directory: where its files are, by default
     ``$XDG_STATE_HOME/penstock/brokers/<name>`` (``~/.local/state`` if that is unset). port: a fixed port on 127.0.0.1;
     by default the first free one of: that of the last time, 9092 for the broker ``dev``, any. config: more broker
-    settings, by Kafka's names.
+    settings, by Kafka's names. kafka: a version of kafka_distribution.distributions(), by default that of the last
+    time, or the newest. Data of an older version may be opened by a newer one, not the reverse.
     """
+
+    #: How the JVM's memory is bounded, and the address that it listens on.
+    memory_options: tuple[str, ...] = ("-Xmx1g",)
+    host = HOST
 
     def __init__(
         self,
@@ -171,12 +162,13 @@ class DevBroker:
         *,
         port: int | None = None,
         config: Mapping[str, str] | None = None,
+        kafka: str | None = None,
     ) -> None:
         self.name = name
         self.directory = Path(directory).absolute() if directory else _state_home() / "brokers" / name
         self._port = port
         self._config = dict(config or {})
-        self._lock_entries = read_lock(Path(__file__).with_name("broker.lock"))
+        self._kafka = kafka
 
     def __enter__(self) -> DevBroker:
         self.start(detached=False)
@@ -202,8 +194,9 @@ class DevBroker:
 
     @property
     def kafka_version(self) -> str:
-        """Return the version of Kafka in the lock file."""
-        return next(jar.version for jar in self._lock_entries if jar.name.startswith("kafka_2"))
+        """Return the version of Kafka that runs, or would."""
+        recorded = self._recorded()
+        return self._kafka or (recorded.kafka if recorded else kafka_distribution.newest())
 
     def start(self, timeout: float = START_TIMEOUT_SECONDS, *, detached: bool = True) -> str:
         """Start the broker unless it runs, wait until it serves, and return its bootstrap servers.
@@ -215,14 +208,14 @@ class DevBroker:
         with self._exclusive():
             running = self._running()
             if running:
-                self._check_port_is(running.port)
-                return f"{HOST}:{running.port}"
+                self._check_is_meant(running)
+                return f"{self.host}:{running.port}"
             self._check_disk()
-            java = find_java()
-            class_path = os.pathsep.join(str(jar) for jar in fetch_jars(self._lock_entries))
+            java, kafka = find_java(), kafka_distribution.distribution(self.kafka_version)
+            class_path = kafka.class_path()
             for attempt in range(1, PORT_ATTEMPTS + 1):
                 try:
-                    return self._launch(java, class_path, timeout, detached)
+                    return self._launch([str(java), "-cp", class_path], kafka, timeout, detached)
                 except _PortTakenError:
                     if self._port is not None or attempt == PORT_ATTEMPTS:
                         raise
@@ -252,9 +245,9 @@ class DevBroker:
         return BrokerStatus(
             name=self.name,
             running=running is not None,
-            bootstrap_servers=f"{HOST}:{running.port}" if running else None,
+            bootstrap_servers=f"{self.host}:{running.port}" if running else None,
             pid=running.pid if running else None,
-            kafka_version=self.kafka_version,
+            kafka_version=running.kafka if running else self.kafka_version,
             directory=self.directory,
             log_file=self.log_file,
         )
@@ -297,11 +290,15 @@ class DevBroker:
 
     # -- starting
 
-    def _check_port_is(self, port: int) -> None:
-        if self._port not in (None, port):
-            raise DevBrokerError(
-                f"broker {self.name!r} runs already, on port {port}, not {self._port}: stop it, or use another --name"
-            )
+    def _check_is_meant(self, running: _Process) -> None:
+        """Raise DevBrokerError if the broker that runs has not the port and the version that were asked for."""
+        if self._port not in (None, running.port):
+            is_not = f"on port {running.port}, not {self._port}"
+        elif self._kafka not in (None, running.kafka):
+            is_not = f"with Kafka {running.kafka}, not {self._kafka}"
+        else:
+            return
+        raise DevBrokerError(f"broker {self.name!r} runs already, {is_not}: stop it, or use another --name")
 
     def _check_disk(self) -> None:
         free = shutil.disk_usage(self.directory).free
@@ -311,25 +308,27 @@ class DevBroker:
                 f"{MINIMUM_FREE_BYTES // 2**20} MB: free some space, or choose another --directory"
             )
 
-    def _launch(self, java: Path, class_path: str, timeout: float, detached: bool) -> str:
+    def _launch(self, java: list[str], kafka: KafkaDistribution, timeout: float, detached: bool) -> str:
         port, controller_port = self._choose_ports()
-        self._write_config(port, controller_port)
-        command = [str(java), *JVM_OPTIONS, f"-XX:ErrorFile={self.directory}/jvm_crash.log", "-cp", class_path]
-        command.append(f"-Dlog4j2.configurationFile={self.directory / 'log4j2.properties'}")
+        with self._folder_errors():
+            (self.directory / "server.properties").write_text(self._properties(port, controller_port), "utf-8")
+            kafka.write_logging_config(self.directory)
+        command = [*java, *JVM_OPTIONS, *self.memory_options, f"-XX:ErrorFile={self.directory}/jvm_crash.log"]
+        command.append(kafka.logging_option(self.directory))
         properties = str(self.directory / "server.properties")
         self._format_storage([*command, "kafka.tools.StorageTool"], properties)
         if self.log_file.exists():
             self.log_file.replace(self.directory / "broker.log.1")
         process = _spawn([*command, "kafka.Kafka", properties], self.log_file, detached)
         try:
-            running = _Process(process.pid, process.create_time(), port, controller_port)
+            running = _Process(process.pid, process.create_time(), port, controller_port, kafka.version)
             self._state_file.write_text(json.dumps(asdict(running)), "utf-8")
             self._await_answer(process, running, time.monotonic() + timeout)
         except BaseException:
             _kill(process)
             raise
-        logger.info("Broker %s (Kafka %s) serves %s:%d, pid %d", self.name, self.kafka_version, HOST, port, process.pid)
-        return f"{HOST}:{port}"
+        logger.info("Broker %s (Kafka %s) serves %s:%d, pid %d", self.name, kafka.version, self.host, port, process.pid)
+        return f"{self.host}:{port}"
 
     def _choose_ports(self) -> tuple[int, int]:
         if self._port is not None:
@@ -342,19 +341,19 @@ class DevBroker:
             preferred.append(DEFAULT_PORT)
         return next(filter(_is_free, preferred), None) or _free_port(), _free_port()
 
-    def _write_config(self, port: int, controller_port: int) -> None:
-        config = {
+    def _settings(self, port: int, controller_port: int) -> dict[str, str]:
+        """Return what server.properties says."""
+        return {
             **BROKER_CONFIG,
-            "listeners": f"BROKER://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
-            "advertised.listeners": f"BROKER://{HOST}:{port}",
-            "controller.quorum.voters": f"1@{HOST}:{controller_port}",
+            "listeners": f"BROKER://{self.host}:{port},CONTROLLER://{self.host}:{controller_port}",
+            "advertised.listeners": f"BROKER://{self.host}:{port}",
+            "controller.quorum.voters": f"1@{self.host}:{controller_port}",
             "log.dirs": str(self.directory / "data"),
             **self._config,
         }
-        lines = "".join(f"{key}={value}\n" for key, value in config.items())
-        with self._folder_errors():
-            (self.directory / "server.properties").write_text(lines, "utf-8")
-            (self.directory / "log4j2.properties").write_text(LOG4J_CONFIG, "utf-8")
+
+    def _properties(self, port: int, controller_port: int) -> str:
+        return "".join(f"{key}={value}\n" for key, value in self._settings(port, controller_port).items())
 
     def _format_storage(self, storage_tool: list[str], properties: str) -> None:
         if (self.directory / "data" / "meta.properties").exists():
@@ -378,7 +377,7 @@ class DevBroker:
             raise self._failure(f"it ended with exit code {code}")
 
     def _serves(self, running: _Process) -> bool:
-        return _answers(f"{HOST}:{running.port}")
+        return _answers(f"{self.host}:{running.port}")
 
     def _failure(self, what: str) -> DevBrokerError:
         log = self.log_file.read_text("utf-8", errors="replace") if self.log_file.exists() else ""

@@ -37,12 +37,14 @@ from .state_store import LONG, StateStore, StoreSerdes
 from .thread_cache import Changed, ThreadCache
 from .values import Values
 
-#: By Serde.exact of the serdes whose objects the kernel knows: their type. Whether one can be written is then up to it.
+#: By Serde.exact, or private, of the serdes whose objects the kernel knows: their type. Whether one can be written is
+#: then up to it.
 NATIVE: Mapping[Any, type] = {
     Serdes.int64().exact: int,
     Serdes.string().exact: str,
     Serdes.float64().exact: float,
     Serdes.bytes().exact: bytes,
+    Serdes.json().private: dict,
 }
 #: listener(key, new value, old value, timestamp in ms, headers); see StateStore.set_flush_listener.
 FlushListener = Callable[[Any, Any, Any, int, Headers], None]
@@ -159,7 +161,7 @@ class CachingStore(StateStore):
             exact_key_type=serdes.cache_key_type,
             hold=values.hold_plain,
             read=values.read_plain,
-            native=NATIVE.get(serdes.exact_value),
+            native=NATIVE.get(serdes.exact_value or serdes.private_value),
             object_key=object_key,
         )
 

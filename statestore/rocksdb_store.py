@@ -58,6 +58,8 @@ SORTED_BATCH_ROWS = 8_000
 #: What RocksDB says to a write that would have to wait, and may not.
 WRITE_STALL = "Write stall"
 DISK_FULL = "; is the disk full?"
+#: How often a flush is asked for that has left something in memory.
+FLUSH_ATTEMPTS = 5
 _number = struct.Struct(">q")
 
 
@@ -348,18 +350,27 @@ class RocksDBStore(BytesStore):
         rocksdict can flush one column family only, not both at one moment. But compacting the offsets, a handful of
         rows, begins with an atomic flush of all column families. It gives the interpreter's lock back meanwhile.
         """
-        options = CompactOptions()
-        options.set_exclusive_manual_compaction(False)  # do not wait for the compactions of the rows
         try:
             before = self._db.property_int_value(BACKGROUND_ERRORS)
-            self._offsets.compact_range(None, None, options)
+            # Where the last commit has filled a memtable, RocksDB flushes by itself at the same moment. It may then not
+            # wait for the memtable behind that one.
+            for _ in range(FLUSH_ATTEMPTS):
+                left = self._flush()
+                if beside_writes or not any(left):
+                    break
             # compact_range itself does not say that it failed. Beside writes there is always something in memory.
-            left = [family.property_int_value(name) for family in (self._db, self._offsets) for name in IN_MEMTABLES]
             failed = self._db.property_int_value(BACKGROUND_ERRORS) != before if beside_writes else any(left)
             if failed:
                 raise unwritten_memtables(self.path, left)
         except Exception as error:  # rocksdict raises nothing more special
             raise failed_call(self.path, "flush", error, DISK_FULL) from error
+
+    def _flush(self) -> list[int | None]:
+        """Flush, and return what is in memory only: entries and memtables of both column families."""
+        options = CompactOptions()
+        options.set_exclusive_manual_compaction(False)  # do not wait for the compactions of the rows
+        self._offsets.compact_range(None, None, options)
+        return [family.property_int_value(name) for family in (self._db, self._offsets) for name in IN_MEMTABLES]
 
     def checkpoint(self, path: Path) -> None:
         """Make a copy of what was committed: a database at path, its files hard links if that is possible.

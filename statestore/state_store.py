@@ -113,8 +113,8 @@ class StateStore:
 class StoreSerdes:
     """The four functions between objects and bytes of one store, and what is known about its objects.
 
-    key_of: encode_key for what is not None, without a call in between where it is compiled. exact_value and its type:
-    Serde.exact of the value serde.
+    key_of: encode_key for what is not None, without a call in between where it is compiled. exact_value and its type,
+    private_value: Serde.exact and Serde.private of the value serde.
     cache_key: from a key to what stands for it in a cache: the key itself where its serde is exact, else its bytes;
     raises for what is no key of this store. Keys of cache_key_type are their own cache keys, if they can be written.
     row_key, object_key: from a cache key to the bytes, and to the key that is read back from them.
@@ -132,6 +132,7 @@ class StoreSerdes:
         "key_of",
         "key_to_bytes",
         "object_key",
+        "private_value",
         "row_key",
     )
 
@@ -174,6 +175,7 @@ class StoreSerdes:
             self.row_key, self.object_key = encode_key, same
         self.exact_value = value_serde.exact
         self.exact_value_type = value_serde.exact_type
+        self.private_value = value_serde.private
 
 
 def null_key(name: str) -> StreamsError:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from penstock.topology.records import ValueAndTimestamp
-from penstock.topology.serdes import same
+from penstock.topology.serdes import inline, same
 from penstock.topology.store_interfaces import StoreBuilder, StoreKind
 from penstock.topology.task_context import TaskContext
 
@@ -35,8 +35,9 @@ class Values:
     """The value functions of one store.
 
     A store, cached or not, holds *held* values: the bytes of a value, or the object that the serde reads back from them
-    where nobody can change it and its bytes are known to be writable (Serde.exact). So whatever a caller does to an
-    object that it has put or got, and however large the cache is, a read gives what a restart would give.
+    where nobody can change it and its bytes are known to be writable (Serde.exact), or a copy of its own
+    (Serde.private). So whatever a caller does to an object that it has put or got, and however large the cache is, a
+    read gives what a restart would give.
 
     Plain values are the serialized value; timestamped ones (value, timestamp) are 8 bytes of timestamp and the value,
     or the value alone with ``plain_values``, and are held as a tuple (held value, timestamp). None stays None:
@@ -76,6 +77,10 @@ class Values:
         self.hold_plain: Callable[[Any], Any] = encode if serdes.exact_value is None else none_or(serdes.exact_value)
         self.read_plain: Callable[[Any], Any] = same if self.exact else decode
         self.bytes_of: Callable[[Any], bytes | None] = encode if self.exact else same
+        if serdes.private_value is not None:
+            self.hold_plain, self.read_plain, self.bytes_of = serdes.private_value(
+                inline(encode).compiled or encode, inline(decode).compiled or decode
+            )
         held_plain = decode if self.exact else same
         self.encode: Encode = encode
         self.decode: Decode = decode

@@ -22,6 +22,7 @@ from penstock import dev_broker
 from penstock.cli import cli
 from penstock.dev_broker import DevBroker, DevBrokerError
 from penstock.java_runtime import JavaNotFoundError, find_java
+from penstock.kafka_distribution import UnknownKafkaVersionError, distributions, newest
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.broker
@@ -219,6 +220,25 @@ def test_the_broker_named_dev_prefers_the_port_that_configurations_name(
         assert third.bootstrap_servers != f"127.0.0.1:{port}", "it is for the broker dev alone"
 
 
+@pytest.mark.parametrize("version", [version for version in distributions() if version != newest()])
+def test_an_older_kafka_runs_until_another_version_is_asked_for(tmp_path: Path, version: str) -> None:
+    with DevBroker("old", tmp_path / "b", kafka=version) as broker:
+        create_topic(broker.bootstrap_servers, "kept")
+        assert f"Kafka version: {version} " in broker.log_file.read_text()
+        with pytest.raises(DevBrokerError, match=f"runs already, with Kafka {version}, not {newest()}: stop it"):
+            DevBroker("old", tmp_path / "b", kafka=newest()).start()
+    assert DevBroker("old", tmp_path / "b").kafka_version == version, "that of the last time"
+    with DevBroker("old", tmp_path / "b", kafka=newest()) as upgraded:
+        assert "kept" in topics(upgraded.bootstrap_servers)
+        assert f"Kafka version: {newest()} " in upgraded.log_file.read_text()
+    assert DevBroker("old", tmp_path / "b").status().kafka_version == newest()
+
+
+def test_a_kafka_without_jars_is_named_with_those_that_there_are(tmp_path: Path) -> None:
+    with pytest.raises(UnknownKafkaVersionError, match=f"'2.8.0': choose one of .*{newest()}"):
+        DevBroker("tried", tmp_path / "b", kafka="2.8.0").start()
+
+
 def test_the_command(tmp_path: Path) -> None:
     def run(*arguments: str) -> tuple[int, str]:
         result = CliRunner().invoke(cli, ["broker", *arguments, "--directory", str(tmp_path / "b")])
@@ -229,7 +249,7 @@ def test_the_command(tmp_path: Path) -> None:
     code, shown = run("logs")
     assert code == 1
     assert "it was never started" in shown
-    code, shown = run("start")
+    code, shown = run("start", "--kafka", newest())
     address = DevBroker("dev", tmp_path / "b").bootstrap_servers
     assert code == 0
     assert f'\nIn penstock.toml: "bootstrap.servers" = "{address}"\n' in shown

@@ -27,6 +27,7 @@ from penstock.statestore.session_store import SessionStore
 from penstock.statestore.versioned_store import VersionedStore
 from penstock.statestore.window_store import WindowStore
 from penstock.supervisor.config_loader import load_config
+from penstock.testing import wire
 from penstock.topology.config_def import DerivedDefault
 from penstock.topology.join_options import StreamJoinOptions, TableJoinOptions
 from penstock.topology.streams_config import KEYS
@@ -42,6 +43,8 @@ HELD_ELSEWHERE = {"architecture.md", "operations.md"}
 
 PUBLIC = {**{name: getattr(penstock, name) for name in penstock.__all__}}
 PUBLIC |= {name: getattr(penstock.testing, name) for name in penstock.testing.__all__}
+#: The actions are all called the same way, by the proxy; what they do is said where they are made.
+PUBLIC |= {kind.__name__: kind for kind in (wire.Event, wire.Plan, wire.Rule, wire.WireError, wire.WireProxy)}
 
 
 def page_id(path: Path) -> str:

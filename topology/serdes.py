@@ -51,6 +51,9 @@ class Serde(ABC, Generic[T]):
         a record cache; raises what serialize raises. None: only the bytes themselves may be kept.
     exact_type: objects of this very type are what exact returns for them, if they can be written at all; None: ask.
     cacheable_keys: also, equal objects have equal bytes and are hashable: what exact returns may be a key of a cache.
+    private: what makes of (encode, decode), between objects and bytes, the functions (hold, read, bytes_of) of a record
+        cache: hold(object) gives its bytes, or an object of the cache's own that is quicker to copy than to read from
+        bytes; read(held) gives a caller's own. None: nothing is. All of them take and give None.
     default_part: "key" or "value" where with_default() wants that default, whatever this serde is used for.
     """
 
@@ -59,6 +62,7 @@ class Serde(ABC, Generic[T]):
     exact: Callable[[Any], Any] | None = None
     exact_type: type | None = None
     cacheable_keys: bool = False
+    private: codecs.Private | None = None
     default_part: str | None = None
 
     @abstractmethod
@@ -98,6 +102,7 @@ class PlainSerde(Serde[T]):
         exact_type: type | None = None,
         fits: Callable[[Any], bool] | None = None,
         cacheable_keys: bool = False,
+        private: codecs.Private | None = None,
     ) -> None:
         self.name = name
         self.serializer: ToBytes = nullable(encode)
@@ -105,6 +110,7 @@ class PlainSerde(Serde[T]):
         self.exact_type = exact_type
         self.exact = None if exact_type is None else _exact(exact_type, encode, decode, fits)
         self.cacheable_keys = cacheable_keys
+        self.private = private
 
     def serialize(self, topic: str, value: T | None) -> bytes | None:
         """See Serde.serialize."""
@@ -304,7 +310,7 @@ if compiled is not None:  # fusion.py knows it by this name: keys may be read as
     set_inline(_STRING.deserializer, Inline("{decode}({})", {"decode": compiled.decode_text}))
 _BYTES: PlainSerde[bytes] = PlainSerde("bytes", codecs.check_bytes, bytes, exact_type=bytes, cacheable_keys=True)
 set_inline(_BYTES.deserializer, ITSELF)
-_JSON: PlainSerde[Any] = PlainSerde("json", json_encoder(), json_decoder())
+_JSON: PlainSerde[Any] = PlainSerde("json", json_encoder(), json_decoder(), private=codecs.private_dicts)
 _UUID: PlainSerde[UUID] = PlainSerde(
     "uuid", codecs.encode_uuid, codecs.decode_uuid, exact_type=UUID, cacheable_keys=True
 )

@@ -104,7 +104,8 @@ class Cells(NamedTuple):
     grown(): makes room, once a cell that was loaded is in use.
     exact_key(key): the key that stands in a cache key for it; raises for what is no key; that is the key itself if it
     is of exact_key_type. hold(value): what is held of it; read(held value): a value of the reader's own; None for None.
-    native: int, for integers of 64 bits, str, float or bytes, where held values are objects of that type, else None.
+    native: int, for integers of 64 bits, str, float or bytes, where held values are objects of that type; dict, where
+    they are dicts of their own or bytes; else None.
     object_key: from a cache key to what a flush listener gets.
     table: penstock.kernel's CellTable, which does the same compiled; None where there is none.
     """

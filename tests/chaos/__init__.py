@@ -1,7 +1,10 @@
-"""Kills what can be killed while records flow, and has an independent checker say what became of them.
+"""Breaks what can be broken while records flow, and has an independent checker say what became of them.
 
     python -m tests.chaos --seed 1 --kills 200 --guarantee exactly_once_v2
+    python -m tests.chaos --hours 2
 
-``schedule`` says what happens when: a pure function of the seed. ``hosts``, ``feeder`` and ``run`` do it, to real
-processes of ``penstock run`` and a real broker. ``checker`` reads topics and shares no code with Penstock.
+``schedule`` says what happens when: a pure function of the seed. ``run`` does it, to real processes of ``penstock run``
+(``hosts``) and a real ``cluster``; each family of faults has a module, and ``means`` what they need. ``workloads`` has
+what runs meanwhile. ``recovery`` counts what was seen of each fault, and how long it took until records flowed again.
+``checker`` and ``checkers`` judge: they read topics, and share no code with Penstock.
 """

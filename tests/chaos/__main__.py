@@ -1,6 +1,7 @@
-"""``python -m tests.chaos --seed S --kills N --guarantee exactly_once_v2|at_least_once [--protocol classic|streams]``.
+"""``python -m tests.chaos --seed S --kills N --guarantee exactly_once_v2|at_least_once [--workload NAME] [--brokers 3]
+[--faults …]``.
 
-Prints one line for each event, and a verdict; Ctrl-C ends the kills early, a second one ends it all at once.
+Prints one line for each event, a table of faults, and a verdict; Ctrl-C ends the kills early, a second one ends it all.
 Exit status 0 if the guarantee was kept and every host ended in good order; else 1, and the directory with the logs is
 kept.
 """
@@ -16,22 +17,29 @@ import tempfile
 import time
 from pathlib import Path
 
+from penstock.kafka_distribution import distributions
+
 from .checker import EXACTLY_ONCE, SHOWN
-from .run import Chaos, Options
-from .schedule import schedule
+from .means import PREVIOUS, why_not
+from .options import Options
+from .run import Chaos
+from .schedule import FAMILIES, LOSSLESS, PROCESSES, UNCLEAN, Action
+from .workloads import WORKLOADS
+from .workloads.numbers import Numbers
 
 
 def main() -> int:
     """Run; return the exit status."""
     options, arguments = _options()
     if arguments.dry_run:
-        for event in schedule(options.seed, options.kills):
+        for event in options.events():
             print(event)
         return 0
     logging.basicConfig(level=logging.WARNING)
     directory = Path(tempfile.mkdtemp(prefix="penstock-chaos-"))
     print(
-        f"seed {options.seed}, {options.kills} kills, {options.guarantee}, {options.protocol} protocol; in {directory}"
+        f"seed {options.seed}, {options.kills} kills, {options.guarantee}, {options.protocol} protocol, "
+        f"workload {options.workload}; in {directory}"
     )
     start = time.monotonic()
     chaos = Chaos(options, directory, sys.stdout, sys.stderr if sys.stderr.isatty() or arguments.progress else None)
@@ -40,7 +48,8 @@ def main() -> int:
     print(
         f"{outcome.records} records, {outcome.aborted} more in aborted transactions, {time.monotonic() - start:.0f} s"
     )
-    for line in (*outcome.failures, *outcome.verdict.state[:SHOWN]):
+    details = [line for report in outcome.reports for line in report.lines()]
+    for line in (*outcome.table, *outcome.failures, *outcome.verdict.state[:SHOWN], *details):
         print(line)
     print(outcome.verdict)
     if outcome.good:
@@ -63,15 +72,68 @@ def end_early_at_sigint(chaos: Chaos) -> None:
 
 
 def _options() -> tuple[Options, argparse.Namespace]:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__.splitlines()[2])
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__.splitlines()[3])
     parser.add_argument("--seed", type=int, default=1, help="of the schedule (1)")
     parser.add_argument("--kills", type=int, default=20, help="how many (20)")
     parser.add_argument("--guarantee", choices=[EXACTLY_ONCE, "at_least_once"], default=EXACTLY_ONCE)
     parser.add_argument("--protocol", choices=["classic", "streams"], default="classic", help="group.protocol")
+    parser.add_argument("--workload", choices=sorted(WORKLOADS), default=Numbers.name, help="see tests/chaos/workloads")
+    parser.add_argument("--minutes", type=float, default=0.0, help="as many kills as fit into them, instead of --kills")
+    parser.add_argument("--hours", type=float, default=0.0, help="the same; with three brokers and all faults")
+    parser.add_argument("--brokers", type=int, choices=[1, 3], help="3: with three controllers (1)")
+    parser.add_argument("--faults", type=_families, help=f"of {', '.join(FAMILIES)}, or all ({PROCESSES})")
+    parser.add_argument("--unclean", action="store_true", help=f"--brokers 3 --faults {UNCLEAN}: loss is legal")
+    parser.add_argument("--each", action="store_true", help="every kind of fault once, instead of --kills")
+    parser.add_argument("--only", type=_actions, help="of these families only these kinds of faults, with commas")
+    parser.add_argument("--upgrade-from", choices=list(distributions()), help="a Kafka to begin with, and to leave")
+    parser.add_argument("--previous", default=PREVIOUS, help=f"the commit that hosts change to and from ({PREVIOUS})")
     parser.add_argument("--dry-run", action="store_true", help="print the schedule and do nothing")
     parser.add_argument("--progress", action="store_true", help="a progress line although stderr is no terminal")
     arguments = parser.parse_args()
-    return Options(arguments.seed, arguments.kills, arguments.guarantee, arguments.protocol), arguments
+    if arguments.dry_run and arguments.minutes + arguments.hours:
+        parser.error("--dry-run would not end: give it --kills instead")
+    if arguments.unclean:
+        arguments.brokers, arguments.faults = 3, (UNCLEAN,)
+    families = arguments.faults or (LOSSLESS if arguments.hours else (PROCESSES,))
+    brokers = arguments.brokers or (3 if arguments.hours else 1)
+    missing = why_not(families, brokers, arguments.previous, arguments.upgrade_from)
+    for action in sorted(missing.keys() & (arguments.only or frozenset(Action)), key=lambda action: action.value):
+        print(f"skipped: {action.value}: {missing[action]}", file=sys.stderr)
+    try:
+        return Options(
+            arguments.seed,
+            arguments.kills,
+            arguments.guarantee,
+            arguments.protocol,
+            each=arguments.each,
+            families=families,
+            minutes=arguments.minutes + 60 * arguments.hours,
+            brokers=brokers,
+            upgrade_from=arguments.upgrade_from,
+            previous=arguments.previous,
+            without=frozenset(missing) | (frozenset(Action) - arguments.only if arguments.only else frozenset()),
+            workload=arguments.workload,
+        ), arguments
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def _actions(names: str) -> frozenset[Action]:
+    """Return the kinds of faults of a list with commas; argparse shows what is raised."""
+    return frozenset(Action(name) for name in _split(names, [action.value for action in Action]))
+
+
+def _families(names: str) -> tuple[str, ...]:
+    """Return the families of a list with commas; argparse shows what is raised."""
+    return LOSSLESS if names == "all" else tuple(_split(names, list(FAMILIES)))
+
+
+def _split(names: str, known: list[str]) -> list[str]:
+    found = names.split(",")
+    unknown = [name for name in found if name not in known]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(known)}")
+    return found
 
 
 if __name__ == "__main__":

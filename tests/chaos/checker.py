@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -203,6 +204,49 @@ def _sum_to(count: int) -> int:
     return count * (count + 1) // 2
 
 
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """A committed record, as a reader was given it."""
+
+    topic: str
+    partition: int
+    key: bytes
+    value: bytes | None
+    timestamp: int
+    headers: tuple[tuple[str, bytes | None], ...]
+
+    @property
+    def name(self) -> str:
+        """The key as text."""
+        return self.key.decode()
+
+    @property
+    def content(self) -> Any:
+        """The value's JSON."""
+        return json.loads(self.value or b"null")
+
+
+class Reader(Protocol):
+    """Follows topics while a run lasts."""
+
+    @property
+    def seen(self) -> Mapping[tuple[str, int], int]:
+        """How many records each partition has."""
+
+    @property
+    def offsets(self) -> Mapping[tuple[str, int], Iterable[int]]:
+        """The offsets of the records that were given."""
+
+    def poll(self, seconds: float) -> list[Sight]:
+        """Return what has arrived since the last call, after at most so many seconds."""
+
+    def read_to_end(self) -> list[Sight]:
+        """Return everything up to the end of all partitions; raises TimeoutError."""
+
+    def close(self) -> None:
+        """Close the connections."""
+
+
 class TopicReader:
     """Follows topics from their beginning, committed records only."""
 
@@ -226,25 +270,30 @@ class TopicReader:
         self._consumer.assign([TopicPartition(*partition, OFFSET_BEGINNING) for partition in self._partitions])
         #: How many records each partition has given.
         self.seen = dict.fromkeys(self._partitions, 0)
+        #: Their offsets.
+        self.offsets = {partition: array("q") for partition in self._partitions}
         self._at_end: set[tuple[str, int]] = set()
 
-    def poll(self, seconds: float) -> list[tuple[str, str, Any]]:
-        """Return (topic, key, value) of what has come since the last call, waiting for it up to so many seconds."""
+    def poll(self, seconds: float) -> list[Sight]:
+        """Return what has come since the last call, waiting for it up to so many seconds."""
         found = []
         for message in self._consumer.consume(2_000, seconds):
             error = message.error()
             partition = (str(message.topic()), int(message.partition() or 0))
             if error is None:
                 self.seen[partition] += 1
+                self.offsets[partition].append(message.offset() or 0)
                 self._at_end.discard(partition)
-                found.append((partition[0], (message.key() or b"").decode(), json.loads(message.value() or b"null")))
+                headers = cast("tuple[tuple[str, bytes | None], ...]", tuple(message.headers() or ()))
+                key, value = message.key() or b"", message.value()
+                found.append(Sight(*partition, key, value, message.timestamp()[1], headers))
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._at_end.add(partition)
             elif not error.retriable() and error.code() not in _UNREACHABLE:
                 raise KafkaException(error)
         return found
 
-    def read_to_end(self) -> list[tuple[str, str, Any]]:
+    def read_to_end(self) -> list[Sight]:
         """Return everything up to the end of all partitions; raises TimeoutError."""
         found, deadline = [], time.monotonic() + READ_SECONDS
         while self._at_end != self._partitions:
@@ -261,11 +310,16 @@ class TopicReader:
 _UNREACHABLE = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT)
 
 
-def read_table(bootstrap_servers: str, topic: str) -> dict[str, Any]:
-    """Return the last value of each key of a topic; keys that were deleted are not in it."""
-    reader = TopicReader(bootstrap_servers, [topic])
+def read_all(bootstrap_servers: str, topics: Iterable[str]) -> list[Sight]:
+    """Return the committed records of topics up to their ends, those of a partition in order."""
+    reader = TopicReader(bootstrap_servers, topics)
     try:
-        table = {key: value for _, key, value in reader.read_to_end()}
+        return reader.read_to_end()
     finally:
         reader.close()
+
+
+def read_table(bootstrap_servers: str, topic: str) -> dict[str, Any]:
+    """Return the last value of each key of a topic; keys that were deleted are not in it."""
+    table = {record.name: record.content for record in read_all(bootstrap_servers, [topic])}
     return {key: value for key, value in table.items() if value is not None}

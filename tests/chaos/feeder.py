@@ -1,15 +1,18 @@
-"""Writes numbered records in transactions, some of which are aborted."""
+"""Writes records in transactions, some of which are aborted, whatever the broker goes through meanwhile."""
 
 from __future__ import annotations
 
 import json
 import random
 import threading
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
-from .checker import read_table
+from .checker import read_all
 
 #: Records of one transaction, at most.
 BATCH = 24
@@ -17,88 +20,71 @@ BATCH = 24
 ABORT = 0.1
 #: Between two transactions: with the batch size this makes some two hundred records a second.
 PAUSE_SECONDS = 0.06
+#: Transactions of a run, at least: one without kills would end before it has read anything.
+LEAST = 60
 REQUEST_SECONDS = 5.0
+TRANSACTION_TIMEOUT_MS = 30_000
+#: Of a record and of a request: room for records of 10 MB.
+MAX_BYTES = 16 * 1024 * 1024
+#: Leaves the partition to the partitioner.
+PARTITIONER = -1
 
 
-class Feeder(threading.Thread):
-    """Each key's committed records are numbered 1, 2, 3 …, whatever the broker goes through meanwhile.
+@dataclass(frozen=True)
+class FeedRecord:
+    """A record to be written. partition: None leaves it to Kafka's partitioner; timestamp: ms, 0 for now."""
 
-    Records of aborted transactions carry the next numbers too, and say that they are aborted.
-    """
+    topic: str
+    key: bytes
+    value: bytes | None
+    partition: int | None = None
+    timestamp: int = 0
+    headers: tuple[tuple[str, bytes | None], ...] = ()
 
-    def __init__(self, bootstrap_servers: str, topic: str, keys: int, seed: int) -> None:
-        super().__init__(name="feeder", daemon=True)
-        self.aborted = 0
-        #: What ended it, if it was not ``finish``.
-        self.error: BaseException | None = None
+
+class TransactionWriter:
+    """Writes transactions, each by itself: a producer that cannot go on is replaced."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
         self._settings = {
             "bootstrap.servers": bootstrap_servers,
             "transactional.id": "chaos-feeder",
-            "transaction.timeout.ms": 30_000,
+            "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
             "linger.ms": 1,
             "partitioner": "murmur2_random",
+            "message.max.bytes": MAX_BYTES,
             "log_level": 2,
         }
-        self._address = bootstrap_servers
-        self._topic = topic
-        self._numbers = dict.fromkeys((f"k{number}" for number in range(keys)), 0)
-        self._rng = random.Random(seed)
-        self._finish = threading.Event()
         self._producer = self._new_producer()
 
-    def sent(self) -> int:
-        """Return how many records are committed."""
-        return sum(self._numbers.values())
-
-    def finish(self) -> None:
-        """Write one more record of each key, and end. Raises what went wrong."""
-        self._finish.set()
-        self.join()
-        if self.error is not None:
-            raise self.error
-
-    def run(self) -> None:
-        """Write until ``finish``."""
-        try:
-            while not self._finish.is_set():
-                keys = self._rng.choices(list(self._numbers), k=self._rng.randint(1, BATCH))
-                self._transaction(keys, abort=self._rng.random() < ABORT)
-                self._finish.wait(PAUSE_SECONDS)
-            self._transaction(list(self._numbers), abort=False)
-            self._producer.flush(REQUEST_SECONDS)
-        except BaseException as error:  # noqa: BLE001  finish() raises it
-            self.error = error
-
-    def _transaction(self, keys: list[str], abort: bool) -> None:
-        """Write one record of each of the keys; again and again if the broker makes it impossible."""
-        sent = self.sent()
-        while not self._try_transaction(keys, abort):
-            if self.sent() != sent:  # it was committed, although nobody could say so
-                return
-        if abort:
-            self.aborted += len(keys)
-
-    def _try_transaction(self, keys: list[str], abort: bool) -> bool:
-        numbers = dict(self._numbers)
+    def write(self, records: Sequence[FeedRecord], abort: bool) -> bool:
+        """Write a transaction. False: it failed, or was committed although no answer came; it is decided by now."""
         try:
             self._producer.begin_transaction()
-            for key in keys:
-                numbers[key] += 1
-                value = {"key": key, "n": numbers[key]} | ({"aborted": True} if abort else {})
-                self._producer.produce(self._topic, json.dumps(value), key)
+            for record in records:
+                self._produce(record)
+            if abort:
+                self._producer.flush(REQUEST_SECONDS)  # else librdkafka drops them, and nobody could read them
             self._insist(self._producer.abort_transaction if abort else self._producer.commit_transaction)
         except KafkaException:
-            self._start_anew()
+            self._producer = self._new_producer()  # which makes the broker decide the last transaction
             return False
-        if not abort:
-            self._numbers = numbers
         return True
 
-    def _start_anew(self) -> None:
-        """Take a new producer, which makes the broker decide the last transaction, and look what came of it."""
-        self._producer = self._new_producer()
-        written = read_table(self._address, self._topic)
-        self._numbers = {key: written[key]["n"] if key in written else 0 for key in self._numbers}
+    def flush(self) -> None:
+        """Wait for what is on its way."""
+        self._producer.flush(REQUEST_SECONDS)
+
+    def _produce(self, record: FeedRecord) -> None:
+        headers: list[tuple[str, str | bytes | None]] = list(record.headers)
+        self._producer.produce(
+            record.topic,
+            record.value,
+            record.key,
+            partition=PARTITIONER if record.partition is None else record.partition,
+            timestamp=record.timestamp,
+            headers=headers,
+        )
 
     def _insist(self, call: Callable[[float], object]) -> None:
         """Call until it is decided: a commit that was not answered may have happened."""
@@ -114,3 +100,113 @@ class Feeder(threading.Thread):
         producer = Producer(self._settings)
         self._insist(producer.init_transactions)
         return producer
+
+
+class Feeder(threading.Thread, ABC):
+    """Writes transactions until it is told to finish. bootstrap_servers, seed: as of the run."""
+
+    def __init__(self, bootstrap_servers: str, seed: int) -> None:
+        super().__init__(name="feeder", daemon=True)
+        #: How many records were in aborted transactions.
+        self.aborted = 0
+        self.rng = random.Random(seed)
+        self.writer = TransactionWriter(bootstrap_servers)
+        self._transactions = 0
+        self._finish = threading.Event()
+        self._error: BaseException | None = None
+
+    def finish(self) -> None:
+        """Write what comes last, and end. Raises what went wrong."""
+        self._finish.set()
+        self.join()
+        if self._error is not None:
+            raise self._error
+
+    def run(self) -> None:
+        """Write until ``finish``, and at least so many transactions."""
+        try:
+            while not self._finish.is_set() or self._transactions < LEAST:
+                self.write_next(abort=self.rng.random() < ABORT)
+                self._transactions += 1
+                self._finish.wait(PAUSE_SECONDS)
+            self.write_last()
+            self.writer.flush()
+        except BaseException as error:  # noqa: BLE001  finish() raises it
+            self._error = error
+
+    @abstractmethod
+    def write_next(self, abort: bool) -> None:
+        """Write a transaction."""
+
+    @abstractmethod
+    def write_last(self) -> None:
+        """Write what shows that all before has arrived."""
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """What numbered records are like. keys: k0, k1 …; hot: the share of the records that are k0's, beside its own.
+
+    extras: more fields of a record's value, drawn for each.
+    """
+
+    keys: int
+    hot: float = 0.0
+    batch: int = BATCH
+    extras: Callable[[random.Random], Mapping[str, Any]] = field(default=lambda _: {})
+
+
+class NumberFeeder(Feeder):
+    """Each key's committed records are numbered 1, 2, 3 ….
+
+    Records of aborted transactions carry the next numbers too, and say that they are aborted.
+    """
+
+    def __init__(self, bootstrap_servers: str, topic: str, numbering: Numbering, seed: int) -> None:
+        super().__init__(bootstrap_servers, seed)
+        self._address = bootstrap_servers
+        self._topic = topic
+        self._numbering = numbering
+        self._numbers = dict.fromkeys((f"k{number}" for number in range(numbering.keys)), 0)
+
+    def sent(self) -> int:
+        """Return how many records are committed."""
+        return sum(self._numbers.values())
+
+    def write_next(self, abort: bool) -> None:
+        """Write one record of each of some keys."""
+        count = self.rng.randint(1, self._numbering.batch)
+        keys = ["k0" if self._is_hot() else key for key in self.rng.choices(list(self._numbers), k=count)]
+        self._transaction(keys, abort)
+
+    def write_last(self) -> None:
+        """Write one more record of each key."""
+        self._transaction(list(self._numbers), abort=False)
+
+    def _is_hot(self) -> bool:
+        return self._numbering.hot > 0 and self.rng.random() < self._numbering.hot
+
+    def _transaction(self, keys: list[str], abort: bool) -> None:
+        """Write one record of each of the keys; again and again if the broker makes it impossible."""
+        sent = self.sent()
+        while not self._try_transaction(keys, abort):
+            if self.sent() != sent:  # it was committed, although nobody could say so
+                return
+        if abort:
+            self.aborted += len(keys)
+
+    def _try_transaction(self, keys: list[str], abort: bool) -> bool:
+        numbers, records = dict(self._numbers), []
+        for key in keys:
+            numbers[key] += 1
+            value = {"key": key, "n": numbers[key], **self._numbering.extras(self.rng)}
+            value |= {"aborted": True} if abort else {}
+            records.append(FeedRecord(self._topic, key.encode(), json.dumps(value).encode()))
+        if not self.writer.write(records, abort):
+            self._numbers = dict.fromkeys(self._numbers, 0)
+            for record in read_all(self._address, [self._topic]):
+                self._numbers[record.name] = max(self._numbers[record.name], record.content["n"])
+            return False
+        if not abort:
+            self._numbers = numbers
+        return True

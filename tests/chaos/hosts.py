@@ -8,7 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 import psutil
@@ -29,19 +30,37 @@ CLIENT_THREADS = "rdk:"
 
 
 class Host:
-    """One `penstock run`. gave_up: how often it ended although nobody had told it to."""
+    """One `penstock run`.
 
-    def __init__(self, name: str, directory: Path, config: dict[str, object], environment: dict[str, str]) -> None:
+    directory: where its own one is made. topology: what `penstock run` is given. on: enters the network that it is on;
+    born: is called with the id of each new supervisor.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        config: Mapping[str, object],
+        environment: Mapping[str, str],
+        topology: str,
+        *,
+        on: Callable[[], AbstractContextManager[None]] = nullcontext,
+        born: Callable[[int], None] | None = None,
+    ) -> None:
         self.name = name
+        #: Where its Penstock is, and its settings: both count from the next start.
+        self.root, self.config = ROOT, dict(config)
+        #: Whether its disk fails or its memory is too little; until when it may end for that (monotonic clock).
+        self.troubled, self.excused_until = False, 0.0
         self.threads = THREADS
         self.directory = directory / name
         self.state = self.directory / "state"
         self.log = self.directory / "log"
         self._environment = environment
+        self._topology = topology
+        self._on, self._born = on, born
         self._process: psutil.Popen | None = None
-        self.directory.mkdir(parents=True)
-        lines = [f'"{key}" = {value!r}\n' for key, value in config.items()]
-        (self.directory / "penstock.toml").write_text("".join([*lines, f'"state.dir" = {str(self.state)!r}\n']))
+        self.directory.mkdir(parents=True, exist_ok=True)
 
     @property
     def runs(self) -> bool:
@@ -56,18 +75,27 @@ class Host:
     def start(self) -> None:
         """Start the supervisor; it ends with this process, whatever happens."""
         self.threads = THREADS
-        command = [sys.executable, "-m", "penstock.cli", "run", "tests.chaos.program:topology"]
+        lines = [f'"{key}" = {value!r}\n' for key, value in self.config.items()]
+        (self.directory / "penstock.toml").write_text("".join([*lines, f'"state.dir" = {str(self.state)!r}\n']))
+        command = [sys.executable, "-m", "penstock.cli", "run", self._topology]
         command += ["--config", "penstock.toml", "--threads", str(THREADS)]
-        with self.log.open("ab") as log:
+        with self.log.open("ab") as log, self._on():
             self._process = psutil.Popen(
                 [sys.executable, "-c", DIE_WITH_PARENT, str(os.getpid()), *command],
                 cwd=self.directory,
-                env=os.environ | self._environment | {"PYTHONPATH": str(ROOT)},
+                env=os.environ | self._environment | {"PYTHONPATH": str(self.root)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        if self._born is not None:
+            self._born(self._process.pid)
+
+    def pids(self) -> list[int]:
+        """Return the ids of all its processes, the supervisor's first."""
+        supervisor = [self._process.pid] if self._process is not None and self.runs else []
+        return [*supervisor, *(process.pid for process in self._children())]
 
     def workers(self) -> list[psutil.Process]:
         """Return the processes of the stream threads and the spare one, in the order of their start."""
@@ -100,13 +128,13 @@ class Host:
         if self.runs and self._process is not None:
             self._process.send_signal(number)
 
-    def kill(self) -> None:
-        """Kill supervisor and workers at once, as a power failure would."""
-        processes = [*self._children(), *([self._process] if self._process is not None else [])]
+    def kill(self) -> int:
+        """Kill supervisor and workers at once, as a power failure would; return how many processes that ended."""
+        processes = [*self._children(), *([self._process] if self.runs and self._process is not None else [])]
         for process in processes:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(processes, END_SECONDS)
+        return len(psutil.wait_procs(processes, END_SECONDS)[0])
 
     def kill_supervisor(self) -> bool:
         """Kill the supervisor alone; returns whether its workers were gone soon after."""
@@ -143,7 +171,7 @@ class Host:
         """Return the directories of tasks."""
         return sorted(path for path in self.state.glob("*/*_*") if path.is_dir())
 
-    def delete_state(self, rng: random.Random) -> str:
+    def delete_state(self, rng: random.Random) -> list[str]:
         """Delete one task's directory, all of them, or the whole state directory; returns what."""
         tasks = self.task_directories()
         choice = rng.randrange(3)
@@ -155,16 +183,16 @@ class Host:
             gone = [self.state] if self.state.exists() else []
         for path in gone:
             shutil.rmtree(path)
-        return ", ".join(str(path.relative_to(self.directory)) for path in gone) or "nothing"
+        return [str(path.relative_to(self.directory)) for path in gone]
 
-    def corrupt_state(self, rng: random.Random) -> str:
+    def corrupt_state(self, rng: random.Random) -> list[str]:
         """Damage a file or two in the directories of some tasks; returns which and how."""
         done = []
         for task in self.task_directories():
             files = sorted(path for path in task.rglob("*") if path.is_file() and path.stat().st_size)
             for path in rng.sample(files, min(len(files), rng.randint(0, 2))):
                 done.append(f"{path.relative_to(self.state)} {_damage(path, rng)}")
-        return ", ".join(done) or "nothing"
+        return done
 
 
 def _damage(path: Path, rng: random.Random) -> str:

@@ -2,38 +2,113 @@
 
 from __future__ import annotations
 
+import json
 import os
+import time
+from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
-from penstock import Serdes, StreamsBuilder, Topology
+from confluent_kafka import Producer
+
+from penstock import KStream, Serdes, StreamsBuilder, Topology
 
 NUMBERS, COPIES, TALLIES, GROUP_TALLIES = "numbers", "copies", "tallies", "group-tallies"
 APPLICATION_ID = "chaos"
 #: Their changelogs are chaos-<store>-changelog.
-TALLY_STORE, GROUP_STORE = "per-key", "per-group"
+TALLY_STORE, GROUP_STORE, LAST_STORE = "per-key", "per-group", "last"
 #: Keys k0 … k<KEYS - 1>; key kN belongs to group gM with M = N modulo GROUPS.
 KEYS, GROUPS = 48, 12
-#: Set where the program runs: has it drop or double one record, so that a test sees the checker find it.
+#: Set where the program runs: what it does wrong, so that a test sees a checker find it; words of ``Fault``.
 FAULT_VARIABLE = "CHAOS_FAULT"
+#: Set where the program runs: the broker's address, for a fault that needs it.
+ADDRESS_VARIABLE = "CHAOS_BOOTSTRAP_SERVERS"
+#: Set where the program and the feeder run: how long the slowest record takes, in seconds.
+SLOWEST_VARIABLE = "CHAOS_SLOWEST_SECONDS"
+#: Set where the program runs: the file whose presence mends what refuses records.
+MENDED_VARIABLE = "CHAOS_MENDED"
+_PAD = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-"
 
 Tally = dict[str, Any]
+
+
+class Fault(StrEnum):
+    """What the program may do wrong."""
+
+    DROP = "drop"  # one record
+    DOUBLE = "double"  # one record
+    OUTSIDE = "outside"  # write one copy with a producer of its own, so that it is in no transaction
+    AHEAD = "ahead"  # say in an output what the store does not hold
+    UNCOMMITTED = "uncommitted"  # read what is not committed; a setting, so it is the workload's
+    WINDOW = "window"  # count in windows of another size
+    PADDING = "padding"  # change a record's padding
 
 
 def topology() -> Topology:
     """Return the topology."""
     builder = StreamsBuilder()
-    numbers = builder.stream(NUMBERS, key_serde=Serdes.string(), value_serde=Serdes.json())
-    copied = numbers.flat_map_values(_faulty) if os.environ.get(FAULT_VARIABLE) else numbers
+    _count(_numbers(builder))
+    return builder.build()
+
+
+def slow() -> Topology:
+    """Return a topology that takes as long for a record as the record says (``sleep``, in seconds)."""
+    builder = StreamsBuilder()
+    _count(_numbers(builder).peek(lambda _key, value: time.sleep(value.get("sleep", 0))))
+    return builder.build()
+
+
+def large() -> Topology:
+    """Return a topology that also keeps the last record of each key, padding included."""
+    builder = StreamsBuilder()
+    numbers = _numbers(builder)
+    _count(numbers)
+    numbers.to_table(store=LAST_STORE, key_serde=Serdes.string(), value_serde=Serdes.json())
+    return builder.build()
+
+
+def dead_letters() -> Topology:
+    """Return a topology that only copies, and refuses some records until the code is mended."""
+    builder = StreamsBuilder()
+    copies = _numbers(builder).map_values(_refuse_poison)
+    copies.to(COPIES, key_serde=Serdes.string(), value_serde=Serdes.json())
+    return builder.build()
+
+
+def slowest_seconds() -> float:
+    """Return how long the slowest record takes."""
+    return float(os.environ.get(SLOWEST_VARIABLE, "5"))
+
+
+def padding(size: int) -> str:
+    """Return so many characters, of which none looks like its neighbours."""
+    return (_PAD * (size // len(_PAD) + 1))[:size]
+
+
+def _numbers(builder: StreamsBuilder) -> KStream[str, Tally]:
+    return builder.stream(NUMBERS, key_serde=Serdes.string(), value_serde=Serdes.json())
+
+
+def _count(numbers: KStream[str, Tally]) -> None:
+    """Copy the records, and keep the tallies."""
+    copied = numbers.flat_map_values(_faulty) if faults() else numbers
     copied.to(COPIES, key_serde=Serdes.string(), value_serde=Serdes.json())
     per_key = numbers.group_by_key().aggregate(
         new_tally, tally, store=TALLY_STORE, key_serde=Serdes.string(), value_serde=Serdes.json()
     )
-    per_key.to_stream().to(TALLIES, key_serde=Serdes.string(), value_serde=Serdes.json())
+    tallies = per_key.to_stream()
+    if Fault.AHEAD in faults():
+        tallies = tallies.map_values(lambda value: value | {"last": value["last"] + 1})
+    tallies.to(TALLIES, key_serde=Serdes.string(), value_serde=Serdes.json())
     per_group = numbers.group_by(
         lambda key, _value: group_of(key), key_serde=Serdes.string(), value_serde=Serdes.json(), name="groups"
     ).aggregate(new_group_tally, group_tally, store=GROUP_STORE, key_serde=Serdes.string(), value_serde=Serdes.json())
     per_group.to_stream().to(GROUP_TALLIES, key_serde=Serdes.string(), value_serde=Serdes.json())
-    return builder.build()
+
+
+def faults() -> list[str]:
+    """Return what is to go wrong."""
+    return os.environ.get(FAULT_VARIABLE, "").split()
 
 
 def group_of(key: str) -> str:
@@ -73,6 +148,23 @@ def group_tally(_group: str, value: Tally, seen: Tally) -> Tally:
     }
 
 
+def _refuse_poison(value: Tally) -> Tally:
+    if value.get("poison") and not Path(os.environ[MENDED_VARIABLE]).exists():
+        raise ValueError(f"number {value['n']} of {value['key']} is refused")
+    return value
+
+
 def _faulty(value: Tally) -> list[Tally]:
-    hit = value["key"] == "k1" and value["n"] == 1
-    return [value] * ({"drop": 0, "double": 2}[os.environ[FAULT_VARIABLE]] if hit else 1)
+    """Return the copies of a record: all is well with it, but for one."""
+    if value["key"] != "k1" or value["n"] != 1:
+        return [value]
+    if Fault.DROP in faults():
+        return []
+    if Fault.DOUBLE in faults():
+        return [value, value]
+    if Fault.OUTSIDE in faults():
+        producer = Producer({"bootstrap.servers": os.environ[ADDRESS_VARIABLE], "partitioner": "murmur2_random"})
+        producer.produce(COPIES, json.dumps(value), value["key"])
+        producer.flush()
+        return []
+    return [value | {"pad": f"{value['pad']}+"}] if Fault.PADDING in faults() else [value]

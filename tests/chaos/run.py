@@ -2,49 +2,47 @@
 
 from __future__ import annotations
 
-import random
-import signal
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-import psutil
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tests.brokers import Controller, LedBroker
+from penstock.kafka_distribution import distribution, newest
 
 from . import program
-from .checker import EXACTLY_ONCE, Ledger, TopicReader, Verdict, read_table
-from .feeder import Feeder
-from .hosts import THREADS_MAX, Host
-from .schedule import HOSTS, SESSION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, Action, Event, schedule
+from .agenda import Agenda
+from .broker_faults import BrokerFaults
+from .checker import Verdict
+from .checkers import Report
+from .cluster import Cluster
+from .faults import Faults, Stage
+from .growth import Growth
+from .hosts import Host
+from .means import Means
+from .options import Options
+from .process_faults import resume
+from .recovery import Recovery
+from .schedule import HOSTS, SESSION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, Action, Event
+from .unclean import CONFIG as UNCLEAN_CONFIG
 
-PARTITIONS = 4
-TOPICS = (program.NUMBERS, program.COPIES, program.TALLIES, program.GROUP_TALLIES)
-#: How long outputs of all partitions are awaited before an event; what has not recovered by then is hit again.
+#: How long outputs are awaited before an event, if there is no recovery with a budget of its own.
 SETTLE_SECONDS = 30.0
 #: When a partition counts as stalled: after a broker's death librdkafka may not read one any more (its issue 5430).
 STALL_TIMEOUT_MS = 15_000
-#: How long nothing may come out at the end before the rest counts as lost. Two sessions, a transaction, a restart and
-#: their retries on a machine that has much else to do.
-STALL_SECONDS = 120.0
-#: How long the broker may take to start: its controller waits for the session of the one that was killed.
-BROKER_START_SECONDS = 300.0
 #: How often the progress line is written.
 PROGRESS_SECONDS = 1.0
-#: How long a broker that was killed counts as alive; its next process is not let in before.
-BROKER_SESSION = {"broker.session.timeout.ms": "5000", "broker.heartbeat.interval.ms": "500"}
 BROKER_CONFIG = {
-    **BROKER_SESSION,
     "group.streams.session.timeout.ms": str(SESSION_TIMEOUT_MS),
     "group.streams.heartbeat.interval.ms": "300",
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "20000",  # see MARKERS_DROPPED
 }
+#: A broker that is alone ends old transactions later than its session with the controller ends, see MARKERS_DROPPED.
+LONE_BROKER_CONFIG = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "20000"}
 #: What Kafka 4.4 logs when it ends a transaction before it is registered again after a SIGKILL: it takes partitions
 #: without a leader for deleted ones and writes no marker to them. Such a transaction stays open, or passes for
 #: committed with the next one of the same producer. No client can help that. It was seen of brokers that are their own
@@ -63,22 +61,11 @@ BROKER_FAULTS = {
 
 
 @dataclass(frozen=True)
-class Options:
-    """What is run. fault: see program.FAULT_VARIABLE; judged_as: the guarantee that the checker holds it to."""
-
-    seed: int
-    kills: int
-    guarantee: str = EXACTLY_ONCE
-    protocol: str = "classic"
-    fault: str = ""
-    judged_as: str | None = None
-
-
-@dataclass(frozen=True)
 class Outcome:
     """The verdict, hosts that ended by themselves or not in good order, and how many records there were.
 
-    broker_failed: the broker itself has made a mistake, see BROKER_FAULTS.
+    broker_failed: a broker itself has made a mistake, see BROKER_FAULTS. table: of faults, recoveries and growth;
+    reports: of the checkers beside the verdict.
     """
 
     verdict: Verdict
@@ -88,6 +75,8 @@ class Outcome:
     aborted: int
     events: tuple[str, ...] = field(default=())
     broker_failed: bool = False
+    table: tuple[str, ...] = field(default=())
+    reports: tuple[Report, ...] = ()
 
     @property
     def judged(self) -> bool:
@@ -97,7 +86,7 @@ class Outcome:
     @property
     def good(self) -> bool:
         """Whether nothing is wrong."""
-        return self.verdict.good and not self.failures
+        return self.verdict.good and not self.failures and all(report.good for report in self.reports)
 
 
 class Chaos:
@@ -110,13 +99,16 @@ class Chaos:
         self._progress = progress
         self._start = time.monotonic()
         self._lines: list[str] = []
-        self._controller = Controller("controller", directory / "controller", config=BROKER_SESSION)
         self._directory = directory
-        self._ledger = Ledger(options.judged_as or options.guarantee, program.GROUPS)
+        (directory / "workload").mkdir(parents=True)
+        self._workload = options.new_workload(directory / "workload")
         self._hosts: list[Host] = []
-        self._due: list[tuple[float, str, Callable[[], None]]] = []
+        self._agenda = Agenda()
+        self._recovery = Recovery(self._agenda, self._outputs, self._fail)
+        self._faults: Mapping[Action, Faults] = {}
         self._interrupted = False
         self._broker_faults: set[str] = set()
+        self._growth = Growth()
         self._done = self._kills = 0
         self._progress_at = 0.0
 
@@ -130,44 +122,60 @@ class Chaos:
 
     def run(self) -> Outcome:
         """Do everything; raises if the means fail, such as the broker's start."""
-        with self._controller:
-            self._broker = LedBroker(self._controller, "chaos", self._directory / "broker", BROKER_CONFIG)
-            return self._run(self._broker.start(BROKER_START_SECONDS, detached=False))
-
-    def _run(self, address: str) -> Outcome:
-        try:
-            self._set_up(address)
+        options, brokers = self._options, self._options.brokers
+        config = (
+            BROKER_CONFIG | (LONE_BROKER_CONFIG if brokers == 1 else {}) | (UNCLEAN_CONFIG if options.unclean else {})
+        )
+        kafka = options.upgrade_from or newest()
+        with ExitStack() as stack:
+            for version in {kafka, newest()}:
+                distribution(version).class_path()  # fetches jars; a network of the run's own leads nowhere
+            means = stack.enter_context(
+                Means(options.families, options.without, brokers, options.previous, self._directory)
+            )
+            self._cluster = stack.enter_context(
+                Cluster(self._directory, brokers, brokers, config, hosts=means.broker_addresses, kafka=kafka)
+            )
+            stack.callback(self._end_hosts)
+            self._set_up(self._cluster.bootstrap_servers, means)
             self._do_all()
-            return self._finish(address)
-        finally:
-            for host in self._hosts:
-                _continue(host)
-                host.kill()
-            self._broker.stop()
+            return self._finish(self._cluster.bootstrap_servers)
+
+    def _end_hosts(self) -> None:
+        for host in self._hosts:
+            resume(host)
+            host.kill()
 
     def _do_all(self) -> None:
         """Carry out the schedule, up to an interruption."""
-        for event in schedule(self._options.seed, self._options.kills):
+        for event in self._options.events():
             self._await(event)
             if self._interrupted:
                 self._say(f"interrupted after {self._kills} of {self._options.kills} kills")
                 return
+            if self._options.minutes and time.monotonic() > self._start + 60 * self._options.minutes:
+                return
             self._say_and_do(event)
 
-    def _set_up(self, address: str) -> None:
-        admin = AdminClient({"bootstrap.servers": address})
-        for future in admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in TOPICS]).values():
+    def _set_up(self, address: str, means: Means) -> None:
+        admin, workload = AdminClient({"bootstrap.servers": address}), self._workload
+        topics = [NewTopic(t, workload.partitions, config=dict(config)) for t, config in workload.topics.items()]
+        for future in admin.create_topics(topics).values():
             future.result(30.0)
-        self._feeder = Feeder(address, program.NUMBERS, program.KEYS, self._options.seed)
-        self._reader = TopicReader(address, TOPICS)
-        environment = {program.FAULT_VARIABLE: self._options.fault}
-        for number in range(1, HOSTS + 1):
-            self._hosts.append(Host(f"host-{number}", self._directory, self._config(address), environment))
+        workload.prepare(address)
+        self._reader = workload.reader(address)
+        fault = {program.FAULT_VARIABLE: self._options.fault, program.ADDRESS_VARIABLE: address}
+        environment = {**fault, **workload.environment}
+        for number in range(HOSTS):
+            config = {**self._config(address), **workload.settings(number)}
+            self._hosts.append(means.host(number + 1, config, environment, workload.topology))
             self._hosts[-1].start()
-        self._feeder.start()
+        workload.start(address)
+        stage = Stage(self._agenda, self._recovery, self._say, self._fail)
+        self._faults = means.faults(stage, self._hosts, self._cluster, self._reader, self._turn)
 
     def _config(self, address: str) -> dict[str, object]:
-        exact = self._options.guarantee == EXACTLY_ONCE
+        exact = self._options.exact
         return {
             "application.id": program.APPLICATION_ID,
             "bootstrap.servers": address,
@@ -189,51 +197,42 @@ class Chaos:
 
     def _await(self, event: Event) -> None:
         """Wait as the schedule says, reading outputs meanwhile."""
-        if event.settle:
-            before = dict(self._reader.seen)
-            deadline = time.monotonic() + SETTLE_SECONDS
-            while time.monotonic() < deadline and not self._interrupted and not self._moved_on(before):
-                self._turn()
+        before, deadline = self._outputs(), time.monotonic() + SETTLE_SECONDS
+        while event.settle and not self._interrupted:
+            moved = all(count > before[output] for output, count in self._outputs().items())
+            if not self._recovery.waits() and (moved or time.monotonic() > deadline):
+                break
+            self._turn()
         until = time.monotonic() + event.pause_ms / 1000
         while time.monotonic() < until and not self._interrupted:
             self._turn()
 
-    def _moved_on(self, before: dict[tuple[str, int], int]) -> bool:
-        seen = self._reader.seen
-        return all(seen[p] > count for p, count in before.items() if p[0] in (program.COPIES, program.GROUP_TALLIES))
+    def _outputs(self) -> Mapping[str, int]:
+        return self._workload.progress(self._reader.seen)
 
     def _turn(self) -> None:
         """Read what has come out, do what has become due, look after the hosts, and show where things are."""
-        for topic, key, value in self._reader.poll(0.05):
-            self._see(topic, key, value)
-        now = time.monotonic()
-        for entry in [entry for entry in self._due if entry[0] <= now]:
-            self._due.remove(entry)
-            entry[2]()
+        for record in self._reader.poll(0.05):
+            self._workload.see(record)
+        self._agenda.run_due()
+        self._recovery.look()
+        self._growth.look(self._hosts, time.monotonic() - self._start)
         for host in self._hosts:
-            if host.exit_code is not None and not any(due[1] == host.name for due in self._due):
-                self._fail(f"{host.name} ended by itself with exit code {host.exit_code}: {host.last_error()}")
+            if host.exit_code is not None and not host.troubled and not self._agenda.expects(host.name):
+                excused = time.monotonic() < host.excused_until
+                ended = f"{host.name} ended by itself with exit code {host.exit_code}: {host.last_error()}"
+                self._say(f"{'':10} {ended}") if excused else self._fail(ended)
                 host.start()
-        self._show_progress(now)
-
-    def _see(self, topic: str, key: str, value: object) -> None:
-        ledger = self._ledger
-        see = {
-            program.NUMBERS: ledger.see_input,
-            program.COPIES: ledger.see_copy,
-            program.TALLIES: ledger.see_tally,
-            program.GROUP_TALLIES: ledger.see_group_tally,
-        }
-        see[topic](key, value)
+        self._show_progress(time.monotonic())
 
     def _show_progress(self, now: float) -> None:
         if self._progress is None or now < self._progress_at + PROGRESS_SECONDS:
             return
         self._progress_at = now
-        ledger, workers = self._ledger, sum(len(host.workers()) for host in self._hosts)
+        workload, workers = self._workload, sum(len(host.workers()) for host in self._hosts)
         self._progress.write(
             f"\r{now - self._start:7.1f} s  {self._kills} of {self._options.kills} kills, {self._done} events, "
-            f"{ledger.sent()} records in, {ledger.copied()} out, {workers} workers \x1b[K"
+            f"{workload.sent()} records in, {workload.copied()} out, {workers} workers \x1b[K"
         )
         self._progress.flush()
 
@@ -258,128 +257,73 @@ class Chaos:
         self._say(f"{at:8.2f} s  #{event.number:<4} {event.action.value:<16} {what}")
 
     def _do(self, event: Event) -> str:
-        """Carry out one event; returns the victim."""
-        host = self._hosts[event.host]
-        rng = random.Random(event.seed)
-        match event.action:
-            case Action.KILL_BROKER | Action.RESTART_BROKER:
-                return self._restart_broker(kill=event.action is Action.KILL_BROKER)
-            case Action.KILL_WORKER | Action.STOP_WORKER:
-                return self._hit_worker(host, event)
-            case Action.ADD_WORKER | Action.REMOVE_WORKER:
-                return self._change_workers(host, event.action is Action.ADD_WORKER)
-        return f"{host.name} {self._take_down(host, event.action, rng)}, back in {event.duration_ms} ms" + self._later(
-            event.duration_ms, host
-        )
-
-    def _later(self, delay_ms: int, host: Host) -> str:
-        self._due.append((time.monotonic() + delay_ms / 1000, host.name, host.start))
-        return ""
-
-    def _take_down(self, host: Host, action: Action, rng: random.Random) -> str:
-        self._due = [due for due in self._due if due[1] != host.name]  # it may have been away already
-        if action is Action.RESTART_HOST:
-            _continue(host)  # a stopped process cannot stop in good order
-            started = bool(host.workers())
-            code = host.stop() if host.runs else 0
-            if code and (started or code != -signal.SIGTERM):  # before it has handlers, SIGTERM just ends it
-                self._fail(f"{host.name} was told to stop and ended with exit code {code}: {host.last_error()}")
-            return f"exit code {code}"
-        if action is Action.KILL_SUPERVISOR:
-            _continue(host)
-            if not host.kill_supervisor():
-                self._fail(f"workers of {host.name} outlive their supervisor")
-            return "supervisor"
-        workers = len(host.workers())
-        host.kill()
-        if action is Action.DELETE_STATE:
-            return f"and {host.delete_state(rng)} deleted"
-        if action is Action.CORRUPT_STATE:
-            return f"and {host.corrupt_state(rng)}"
-        return f"supervisor and {workers} workers"
-
-    def _restart_broker(self, kill: bool) -> str:
-        pid = self._broker.status().pid
-        if kill and pid is not None:
-            self._broker.kill()
-        else:
-            self._broker.stop()
-        self._look_at_brokers_log()
-        self._broker.start(BROKER_START_SECONDS, detached=False)
-        return f"pid {pid}"
+        """Carry out one event; returns what it hit."""
+        faults = self._faults[event.action]
+        what = faults.carry_out(event)
+        if isinstance(faults, BrokerFaults):  # the next start of a broker sets its log aside, and drops the one before
+            self._look_at_brokers_log()
+        return what
 
     def _look_at_brokers_log(self) -> None:
         """Say it if the broker itself has made a mistake."""
-        with self._broker.log_file.open(errors="replace") as log:
-            found = {text for line in log for text in BROKER_FAULTS if text in line}
+        found = {text for line in self._broker_lines() for text in BROKER_FAULTS if text in line}
         for text in found - self._broker_faults:
             self._say(BROKER_FAULTS[text])
         self._broker_faults |= found
 
-    def _hit_worker(self, host: Host, event: Event) -> str:
-        victim = host.victim(event.victim)
-        if victim is None:
-            return f"{host.name}: nobody there"
-        worker, name = victim
-        if event.action is Action.KILL_WORKER:
-            _send(worker, signal.SIGKILL)
-            return name
-        _send(worker, signal.SIGSTOP)
-        again = time.monotonic() + event.duration_ms / 1000
-        self._due.append((again, "", lambda: _send(worker, signal.SIGCONT)))
-        return f"{name}, for {event.duration_ms} ms"
-
-    def _change_workers(self, host: Host, add: bool) -> str:
-        wanted = host.threads + (1 if add else -1)
-        if not host.runs or not 1 <= wanted <= THREADS_MAX:
-            return f"{host.name} keeps {host.threads}"
-        host.threads = wanted
-        host.signal_supervisor(signal.SIGTTIN if add else signal.SIGTTOU)
-        return f"{host.name} now {wanted}"
+    def _broker_lines(self) -> Iterator[str]:
+        for log_file in self._directory.glob("node-*/broker.log*"):
+            with log_file.open(errors="replace") as log:
+                yield from log
 
     # -- the end
 
     def _finish(self, address: str) -> Outcome:
         """Let everything recover, write a last record of each key, wait for all outputs, and judge."""
-        while self._due:
+        workload = self._workload
+        while self._agenda:
             self._turn()
-        self._feeder.finish()
+        workload.healed()
+        while self._recovery.waits():
+            self._turn()
+        seconds = time.monotonic() - self._start
+        for grown in self._growth.faults(seconds):
+            self._fail(grown)
+        workload.finish()
         self._await_outputs()
         for host in self._hosts:
             code = host.stop()
             if code:
                 self._fail(f"{host.name} was told to stop and ended with exit code {code}: {host.last_error()}")
-        for topic, key, value in self._reader.read_to_end():
-            self._see(topic, key, value)
-        self._reader.close()
+        for record in self._reader.read_to_end():
+            workload.see(record)
         self._look_at_brokers_log()
-        changelog = f"{program.APPLICATION_ID}-%s-changelog"
-        verdict = self._ledger.verdict(
-            read_table(address, changelog % program.TALLY_STORE), read_table(address, changelog % program.GROUP_STORE)
+        for kind in self._recovery.not_injected():
+            self._fail(f"{kind} was to happen, and nothing of it was seen")
+        memory = f"{len(self._cluster.nodes)} JVMs of the cluster take {self._cluster.memory() >> 20} MiB"
+        verdict, reports = workload.verdict(address), tuple(workload.reports(address, self._reader))
+        self._reader.close()
+        return Outcome(
+            verdict,
+            tuple(self.failures),
+            self._kills,
+            workload.sent(),
+            workload.aborted,
+            tuple(self._lines),
+            bool(self._broker_faults),
+            (*self._recovery.table(), *self._growth.table(seconds), memory),
+            reports,
         )
-        records, aborted = self._ledger.sent(), self._feeder.aborted
-        failures, lines = tuple(self.failures), tuple(self._lines)
-        return Outcome(verdict, failures, self._kills, records, aborted, lines, bool(self._broker_faults))
 
     def _await_outputs(self) -> None:
-        seen, deadline = -1, 0.0
-        while not (self._ledger.sent() == self._feeder.sent() and self._ledger.complete()):
+        seen, deadline, patience = -1, 0.0, self._options.patience_seconds
+        while not self._workload.complete():
             if (now := sum(self._reader.seen.values())) != seen:
-                seen, deadline = now, time.monotonic() + STALL_SECONDS
+                seen, deadline = now, time.monotonic() + patience
             elif time.monotonic() > deadline:
-                self._fail(f"nothing has come out for {STALL_SECONDS:.0f} s")
+                self._fail(f"nothing has come out for {patience:.0f} s")
                 return
             self._turn()
-
-
-def _send(process: psutil.Process, number: signal.Signals) -> None:
-    with suppress(psutil.NoSuchProcess):
-        process.send_signal(number)
-
-
-def _continue(host: Host) -> None:
-    for worker in host.workers():
-        _send(worker, signal.SIGCONT)
 
 
 def run(options: Options, directory: Path, out: TextIO = sys.stdout, progress: TextIO | None = None) -> Outcome:

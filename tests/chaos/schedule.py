@@ -1,11 +1,12 @@
-"""What happens, to whom and when: a pure function of seed and number of kills."""
+"""What happens, to whom and when: a pure function of the seed, the number of rounds, and the families of faults."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain, count, islice
 
 #: Two hosts, so that tasks have somewhere to go; each is one `penstock run` with a state directory of its own.
 HOSTS = 2
@@ -28,6 +29,36 @@ class Action(Enum):
     RESTART_HOST = "restart-host"  # SIGTERM, and a new start after a while
     ADD_WORKER = "add-worker"  # SIGTTIN: one more stream thread
     REMOVE_WORKER = "remove-worker"  # SIGTTOU: one fewer
+    # Of three brokers:
+    KILL_TWO_BROKERS = "kill-two-brokers"  # SIGKILL to two of them at once
+    KILL_ALL_BROKERS = "kill-all-brokers"  # SIGKILL to all of them at once
+    KILL_CONTROLLER = "kill-controller"  # SIGKILL to the active controller
+    RESTART_TWO_BROKERS = "restart-two-brokers"  # cleanly, both away at the same time
+    RESTART_ALL_BROKERS = "restart-all-brokers"  # cleanly, all away at the same time
+    ROLL_CLUSTER = "roll-cluster"  # cleanly, controllers and brokers one after the other
+    STOP_BROKER = "stop-broker"  # SIGSTOP, and SIGCONT before or after the end of its session with the controller
+    MOVE_LEADERS = "move-leaders"  # other preferred leaders, and their election
+    UPGRADE_CLUSTER = "upgrade-cluster"  # the same, with a newer Kafka; in no family, see run.Options.upgrade_from
+    UNCLEAN_ELECTION = "unclean-election"  # a replica that lacks acknowledged records becomes leader; see unclean.py
+    REASSIGN = "reassign"  # a replica of some partitions is taken away, and put back after a while
+    # Of the network between a host and the brokers:
+    CUT_COORDINATOR = "cut-coordinator"  # the group's coordinator cannot be reached, leaders can
+    CUT_LEADERS = "cut-leaders"  # leaders cannot be reached, the group's coordinator can
+    CUT_HOST = "cut-host"  # no broker can be reached
+    LOSE_REQUESTS = "lose-requests"  # packets to the brokers are lost, those from them arrive
+    LOSE_ANSWERS = "lose-answers"  # the reverse
+    SLOW_NETWORK = "slow-network"  # 200 ms each way, with jitter
+    HALF_OPEN = "half-open"  # a broker is replaced while no packet passes: the host still has its connections
+    # Of the machine that a host is:
+    CLOCK_APART = "clock-apart"  # its clock is minutes ahead or behind
+    CLOCK_JUMPS = "clock-jumps"  # its clock jumps forward and back while it runs
+    SHORT_OF_MEMORY = "short-of-memory"  # a limit of its memory below what it uses
+    SLOW_DISK = "slow-disk"  # each write of its state takes longer
+    FULL_DISK = "full-disk"  # ENOSPC for each write of its state
+    BROKEN_DISK = "broken-disk"  # EIO for each write of its state
+    # Of the program that a host runs:
+    OTHER_VERSION = "other-version"  # a restart with the previous version of Penstock, or back with this one
+    OTHER_PROTOCOL = "other-protocol"  # all hosts stop, and start again with the other group.protocol
 
 
 #: How often each comes, in parts.
@@ -46,6 +77,63 @@ OTHERS = {
     Action.RESTART_HOST: 12,
     Action.RESTART_BROKER: 8,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Kinds of faults that need the same means. kills, others: how often each comes, in parts."""
+
+    kills: Mapping[Action, int]
+    others: Mapping[Action, int]
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """Return all of its kinds."""
+        return (*self.kills, *self.others)
+
+
+PROCESSES, BROKERS, NETWORK, MACHINES, VERSIONS = "processes", "brokers", "network", "machines", "versions"
+UNCLEAN = "unclean"
+#: By name, as ``--faults`` has it.
+FAMILIES = {
+    PROCESSES: Family(KILLS, OTHERS),
+    BROKERS: Family(
+        {Action.KILL_TWO_BROKERS: 4, Action.KILL_ALL_BROKERS: 2, Action.KILL_CONTROLLER: 4},
+        {
+            Action.MOVE_LEADERS: 14,
+            Action.REASSIGN: 8,
+            Action.STOP_BROKER: 10,
+            Action.RESTART_TWO_BROKERS: 3,
+            Action.RESTART_ALL_BROKERS: 2,
+            Action.ROLL_CLUSTER: 2,
+        },
+    ),
+    NETWORK: Family(
+        {Action.HALF_OPEN: 8},
+        {
+            Action.CUT_COORDINATOR: 10,
+            Action.CUT_LEADERS: 10,
+            Action.CUT_HOST: 10,
+            Action.LOSE_REQUESTS: 6,
+            Action.LOSE_ANSWERS: 6,
+            Action.SLOW_NETWORK: 10,
+        },
+    ),
+    MACHINES: Family(
+        {Action.SHORT_OF_MEMORY: 6},
+        {
+            Action.CLOCK_APART: 8,
+            Action.CLOCK_JUMPS: 8,
+            Action.SLOW_DISK: 8,
+            Action.FULL_DISK: 6,
+            Action.BROKEN_DISK: 6,
+        },
+    ),
+    VERSIONS: Family({}, {Action.OTHER_VERSION: 8, Action.OTHER_PROTOCOL: 4}),
+    UNCLEAN: Family({Action.UNCLEAN_ELECTION: 1}, {}),
+}
+#: Where nothing may be lost.
+LOSSLESS = tuple(name for name in FAMILIES if name != UNCLEAN)
 #: Chances: that something that kills nothing comes before a kill, and that outputs are awaited before an event.
 OTHER_BEFORE_A_KILL = 0.5
 SETTLE = 0.75
@@ -61,12 +149,26 @@ STOP_MS = (
 )
 
 
+#: How long a broker is stopped, in ms: unnoticed, and until its session with the controller (5 s) is over.
+STOP_BROKER_MS = ((500, 3_000), (6_500, 10_000))
+#: How long a network, a disk or a clock stays bad, in ms: unnoticed at times; until the session and the transaction are
+#: over; until requests that wait for an answer (request.timeout.ms is 30 s) are not yet given up.
+TROUBLE_MS = ((500, 2_500), (SESSION_TIMEOUT_MS + 1_000, TRANSACTION_TIMEOUT_MS + 6_000))
+#: Kinds that last, and for how long, in ms; all others: ABSENCE_MS.
+DURATIONS_MS: Mapping[Action, tuple[tuple[int, int], ...]] = {
+    Action.STOP_WORKER: STOP_MS,
+    Action.STOP_BROKER: STOP_BROKER_MS,
+    **dict.fromkeys(FAMILIES[NETWORK].actions, TROUBLE_MS),
+    **dict.fromkeys(FAMILIES[MACHINES].actions, TROUBLE_MS),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """One line of a schedule. settle: first wait until every partition has given a new output; then pause_ms.
 
-    host: which one; victim: which of its processes, in 0…1 of however many there are; duration_ms: how long something
-    is stopped or away; seed: for what is chosen on the spot (which files are damaged, and how).
+    host: which one; victim: which of its processes or of the brokers, in 0…1 of however many there are; duration_ms:
+    how long something lasts; seed: for what is chosen on the spot (which files are damaged, and how).
     """
 
     number: int
@@ -81,25 +183,50 @@ class Event:
     @property
     def kills(self) -> bool:
         """Whether it counts as a kill."""
-        return self.action in KILLS
+        return any(self.action in family.kills for family in FAMILIES.values())
 
 
-def schedule(seed: int, kills: int) -> tuple[Event, ...]:
-    """Return what happens until so many kills are done."""
-    return tuple(_events(random.Random(seed), kills))
+def schedule(
+    seed: int, kills: int, families: Collection[str] = (PROCESSES,), without: Collection[Action] = ()
+) -> tuple[Event, ...]:
+    """Return what happens until so many kills are done; a round without a kill counts where no family has any.
+
+    without: kinds that cannot be had here.
+    """
+    return tuple(chain.from_iterable(islice(_rounds(seed, families, without), kills)))
 
 
-def _events(rng: random.Random, kills: int) -> Iterator[Event]:
-    number = 0
-    for _ in range(kills):
-        tables = [OTHERS, KILLS] if rng.random() < OTHER_BEFORE_A_KILL else [KILLS]
-        for table in tables:
-            number += 1
-            yield _event(rng, number, rng.choices(list(table), list(table.values()))[0])
+def endless(seed: int, families: Collection[str], without: Collection[Action] = ()) -> Iterator[Event]:
+    """Yield the same without an end."""
+    return chain.from_iterable(_rounds(seed, families, without))
+
+
+def each_once(seed: int, families: Collection[str], without: Collection[Action] = ()) -> tuple[Event, ...]:
+    """Return every kind of fault of these families once, in an order that the seed decides."""
+    rng = random.Random(seed)
+    actions = [action for name in families for action in FAMILIES[name].actions if action not in without]
+    rng.shuffle(actions)
+    return tuple(_event(rng, number, action) for number, action in enumerate(actions, start=1))
+
+
+def _rounds(seed: int, families: Collection[str], without: Collection[Action]) -> Iterator[tuple[Event, ...]]:
+    """Yield a kill each time, at times with something before it that kills nothing."""
+    rng = random.Random(seed)
+    chosen = [FAMILIES[name] for name in families]
+    others = {a: parts for family in chosen for a, parts in family.others.items() if a not in without}
+    kills = {a: parts for family in chosen for a, parts in family.kills.items() if a not in without}
+    numbers = count(1)
+    while True:
+        tables = [others, kills] if rng.random() < OTHER_BEFORE_A_KILL else [kills or others]
+        yield tuple(
+            _event(rng, next(numbers), rng.choices(list(table), list(table.values()))[0])
+            for table in filter(None, tables)
+        )
 
 
 def _event(rng: random.Random, number: int, action: Action) -> Event:
     settle, pause_ms = rng.random() < SETTLE, rng.randint(*PAUSE_MS)
     host, victim = rng.randrange(HOSTS), rng.random()
-    between = rng.choice(STOP_MS) if action is Action.STOP_WORKER else ABSENCE_MS
+    durations = DURATIONS_MS.get(action, (ABSENCE_MS,))
+    between = rng.choice(durations) if len(durations) > 1 else durations[0]
     return Event(number, settle, pause_ms, action, host, victim, rng.randint(*between), rng.randrange(2**32))

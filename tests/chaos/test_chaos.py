@@ -15,9 +15,10 @@ import pytest
 
 from . import program
 from .__main__ import end_early_at_sigint
-from .hosts import ROOT
-from .run import Chaos, Options, Outcome, run
-from .schedule import KILLS, Action, Event, schedule
+from .hosts import ROOT, Host
+from .options import Options
+from .run import Chaos, Outcome, run
+from .schedule import FAMILIES, KILLS, PROCESSES, Action, Event, each_once, schedule
 
 AT_LEAST_ONCE = "at_least_once"
 #: For all attempts of a run; one takes about a minute, and two more of waiting if something is lost.
@@ -54,12 +55,36 @@ def test_a_longer_schedule_begins_like_a_shorter_one() -> None:
 def test_a_schedule_has_so_many_kills_and_everything_in_it() -> None:
     events = schedule(1, 200)
     assert sum(event.kills for event in events) == 200
-    assert {event.action for event in events} == set(Action)
+    assert {event.action for event in events} == set(FAMILIES[PROCESSES].actions)
     assert {event.host for event in events} == {0, 1}
     kinds = Counter(event.action for event in events if event.kills)
     assert kinds.most_common(1)[0][0] is Action.KILL_WORKER
     assert set(kinds) == set(KILLS)
     assert [event.number for event in events] == list(range(1, len(events) + 1))
+
+
+def test_each_kind_of_fault_once_and_every_kind_is_in_a_family_or_is_the_upgrade() -> None:
+    events = each_once(3, list(FAMILIES))
+    assert each_once(3, list(FAMILIES)) == events
+    assert {event.action for event in events} | {Action.UPGRADE_CLUSTER} == set(Action)
+    assert len(events) == len(Action) - 1
+    upgraded = list(Options(3, each=True, upgrade_from="3.9.1").events())
+    assert [event.action for event in upgraded].count(Action.UPGRADE_CLUSTER) == 1
+    assert [event.number for event in upgraded] == list(range(1, len(upgraded) + 1))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--unclean", "--workload", "recorded"], "unclean elections take the workload numbers, not recorded"),
+        (["--faults", "network", "--workload", "queries"], "reaches no host in a network of its own"),
+    ],
+)
+def test_a_workload_that_cannot_do_with_the_faults_is_refused(arguments: list[str], said: str) -> None:
+    command = [sys.executable, "-m", "tests.chaos", "--dry-run", *arguments]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert process.returncode == 2
+    assert said in process.stderr
 
 
 # -- Ctrl-C
@@ -112,8 +137,9 @@ def test_ctrl_c_ends_it_early_with_a_verdict(tmp_path: Path) -> None:
 
 @pytest.mark.broker
 @pytest.mark.slow
-def test_twenty_kills_with_exactly_once(tmp_path: Path) -> None:
-    outcome = chaos(tmp_path, Options(seed=20, kills=20))
+def test_kills_with_exactly_once(tmp_path: Path) -> None:
+    """test_workloads has runs with at-least-once and with the streams protocol."""
+    outcome = chaos(tmp_path, Options(seed=20, kills=8))
     assert outcome.failures == ()
     assert str(outcome.verdict) == "0 lost, 0 doubled, 0 out of order, state equal"
     assert outcome.records > 1_000
@@ -122,31 +148,16 @@ def test_twenty_kills_with_exactly_once(tmp_path: Path) -> None:
 
 @pytest.mark.broker
 @pytest.mark.slow
-def test_kills_with_at_least_once(tmp_path: Path) -> None:
-    outcome = chaos(tmp_path, Options(seed=19, kills=5, guarantee=AT_LEAST_ONCE))
-    assert outcome.failures == ()
-    assert outcome.verdict.good, outcome.verdict
-    assert (outcome.verdict.lost, outcome.verdict.out_of_order) == (0, 0)
-
-
-@pytest.mark.broker
-@pytest.mark.slow
-def test_kills_with_the_streams_protocol(tmp_path: Path) -> None:
-    outcome = chaos(tmp_path, Options(seed=43, kills=4, protocol="streams"))
-    assert outcome.failures == ()
-    assert str(outcome.verdict) == "0 lost, 0 doubled, 0 out of order, state equal"
-
-
-@pytest.mark.broker
-@pytest.mark.slow
-@pytest.mark.parametrize(("fault", "said"), [("drop", "1 lost, 0 doubled"), ("double", "0 lost, 1 doubled")])
-def test_a_topology_that_drops_or_doubles_a_record_is_found_out(
-    tmp_path: Path, fault: str, said: str, monkeypatch: pytest.MonkeyPatch
+def test_a_doubled_record_and_a_fault_that_hits_nobody_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.chaos.run.STALL_SECONDS", 15.0)  # a lost record is waited for
-    outcome = chaos(tmp_path, Options(seed=1, kills=0, fault=fault))
+    """test_workloads has a run with a record that is dropped."""
+    monkeypatch.setattr(Host, "victim", lambda _host, _share: None)
+    without = frozenset(Action) - {Action.KILL_WORKER}
+    outcome = chaos(tmp_path, Options(seed=1, each=True, without=without, fault=program.Fault.DOUBLE))
     assert not outcome.verdict.good
-    assert str(outcome.verdict).startswith(said)
+    assert str(outcome.verdict).startswith("0 lost, 1 doubled")
+    assert "kill-worker was to happen, and nothing of it was seen" in outcome.failures
 
 
 @pytest.mark.broker

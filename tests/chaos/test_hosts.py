@@ -31,7 +31,7 @@ def running(code: str) -> Iterator[psutil.Process]:
 
 
 def test_a_spare_process_is_hit_seldom_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    host = Host("host-1", tmp_path, {}, {})
+    host = Host("host-1", tmp_path, {}, {}, "no:topology")
     with running(CLIENT) as thread, running(NO_CLIENT) as spare:
         assert is_stream_thread(thread)
         assert not is_stream_thread(spare)

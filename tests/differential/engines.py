@@ -19,7 +19,6 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from penstock import Serdes, StreamsConfig, Topology
-from penstock._driver_task import ProducedRecord
 from penstock.pipeline.capabilities import Capability, CapabilityReport, report_capabilities
 from penstock.pipeline.checkpoint import full_source_topics
 from penstock.pipeline.query_order import processing_order
@@ -27,6 +26,7 @@ from penstock.pipeline.state_reader import read_stores
 from penstock.spark import SparkStreams
 from penstock.statestore.suppress_buffer import InMemoryTimeOrderedKeyValueChangeBuffer
 from penstock.testing import TopologyTestDriver
+from penstock.testing.driver_task import ProducedRecord
 from penstock.topology.compiled import CompiledSource, StampedRecord
 from penstock.topology.records import Message
 from tests.goldens import interpreter
@@ -303,7 +303,7 @@ def compare(case: Case, spark: SparkEngine, batches: int = 1, buckets: int = 1) 
     cut = [inputs[start : start + size] for start in range(0, len(inputs), size)]
     local = run_locally(case, interpreter.build(case), cut)
     topology = interpreter.build(case)
-    report = report_capabilities(topology, StreamsConfig(case_config(case)))
+    report = report_capabilities(topology, StreamsConfig(_without_throttling(case)))
     return first_difference(local, spark.run(case, topology, cut), inputs, report)
 
 

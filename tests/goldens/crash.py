@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock._driver_task import DriverTask, ProducedRecord
 from penstock.statestore.thread_cache import ThreadCache
-from penstock.testing import TopologyTestDriver, _message
+from penstock.testing import TopologyTestDriver
+from penstock.testing.driver import _message
+from penstock.testing.driver_task import DriverTask, ProducedRecord
 from penstock.topology.compiled import CompiledSource
 from penstock.topology.records import RawRecord
 from penstock.topology.store_interfaces import StoreKind

@@ -20,10 +20,6 @@ from .program import VARIABLE
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
 
-#: Set by ``python -m tests.java``.
-EVERYTHING = "PENSTOCK_ALL_MOVES"
-only_with_everything = pytest.mark.skipif(EVERYTHING not in os.environ, reason="`python -m tests.java` runs it")
-
 PROTOCOLS = {"classic": {}, "streams": {"group.protocol": "streams"}}
 GUARANTEES = {"at_least_once": {}, "exactly_once_v2": {"processing.guarantee": "exactly_once_v2"}}
 
@@ -55,8 +51,8 @@ def move(application: Handover, before: Instance, after: str) -> Instance:
     [
         ("classic", "exactly_once_v2"),
         ("streams", "at_least_once"),
-        pytest.param("classic", "at_least_once", marks=only_with_everything),
-        pytest.param("streams", "exactly_once_v2", marks=only_with_everything),
+        pytest.param("classic", "at_least_once", marks=pytest.mark.long),
+        pytest.param("streams", "exactly_once_v2", marks=pytest.mark.long),
     ],
 )
 def test_a_rolling_move_from_java_and_back(handover: MakeHandover, protocol: str, guarantee: str) -> None:
@@ -71,7 +67,7 @@ def test_a_rolling_move_from_java_and_back(handover: MakeHandover, protocol: str
     assert_as_one_uninterrupted_run(application, handover("uninterrupted", **config))
 
 
-@only_with_everything
+@pytest.mark.long
 def test_killed_members_of_either_kind_and_leaders(handover: MakeHandover) -> None:
     """With exactly-once, a kill in the middle of the records changes nothing. Who was there first leads."""
     config = GUARANTEES["exactly_once_v2"]

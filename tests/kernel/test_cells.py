@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import Serdes, StreamsBuilder, StreamsConfig, TimeWindows, kernel
-from penstock._driver_task import Clock, DriverTask
 from penstock.statestore.thread_cache import ThreadCache
+from penstock.testing.driver_task import Clock, DriverTask
 from penstock.topology.records import RawRecord
 from penstock.topology.subtopologies import build_whole_topology
 from tests.without_kernel import leave_out_kernel

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from penstock import Serdes, StreamsBuilder, StreamsError, _driver_task
-from penstock.testing import TopologyTestDriver
+from penstock import Serdes, StreamsBuilder, StreamsError
+from penstock.testing import TopologyTestDriver, driver_task
 from penstock.topology.compiled import compile_topology
 
 Function = Callable[[Any, Any], Any]
@@ -38,7 +38,7 @@ class Pair(NamedTuple):
 
 @pytest.fixture(params=[True, False], ids=["fused", "closures"], autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_driver_task, "compile_topology", partial(compile_topology, fused=request.param))
+    monkeypatch.setattr(driver_task, "compile_topology", partial(compile_topology, fused=request.param))
 
 
 def run(declare: Callable[[StreamsBuilder, Function], None], found: Any) -> Any:

@@ -18,10 +18,9 @@ from penstock import (
     StreamsBuilder,
     TimeWindows,
     TopologyError,
-    _driver_task,
 )
-from penstock._driver_task import RecordQueues
-from penstock.testing import NoSuchElementError, TopologyTestDriver
+from penstock.testing import NoSuchElementError, TopologyTestDriver, driver_task
+from penstock.testing.driver_task import RecordQueues
 from penstock.topology.compiled import StampedRecord, compile_topology
 from penstock.topology.records import RawRecord
 
@@ -129,7 +128,7 @@ def test_internal_topics_are_looped_back_and_can_be_piped_into(start: Any, text:
 
 @pytest.mark.parametrize("fused", [True, False])
 def test_topics_that_a_pattern_matches_are_read(fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_driver_task, "compile_topology", partial(compile_topology, fused=fused))
+    monkeypatch.setattr(driver_task, "compile_topology", partial(compile_topology, fused=fused))
     builder = StreamsBuilder()
     numbers = builder.stream(re.compile("in-.*"), value_serde="long")
     numbers.group_by_key().count(store="counts").to_stream().to("out", value_serde="long")

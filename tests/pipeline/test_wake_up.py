@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from penstock import FixedKeyProcessor, Serdes, StreamsBuilder, StreamsConfig, StreamsError
-from penstock._driver_task import RecordQueues
 from penstock.pipeline.capabilities import Capability, report_capabilities
 from penstock.pipeline.record_batches import SentRecord
 from penstock.pipeline.spark_task import SparkTask, TaskPlan
+from penstock.testing.driver_task import RecordQueues
 from penstock.topology.processor_topology import ProcessorTopology, SourceNode
 from penstock.topology.records import RawRecord
 from penstock.topology.subtopologies import build_whole_topology

@@ -1,4 +1,4 @@
-"""python -m tests.simulation --seeds 2000 [--from FIRST_SEED] | --trace SEED | --mutants."""
+"""python -m tests.simulation --seeds 2000 [--from FIRST_SEED] [--no-table] | --trace SEED | --mutants."""
 
 from __future__ import annotations
 

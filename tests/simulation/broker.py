@@ -14,6 +14,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
+from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.topology.records import RawRecord, TopicPartition
 from penstock.workers.membership.membership import OffsetAndMetadata
 from tests.workers.memory_kafka import list_topics
@@ -141,8 +142,11 @@ class Broker:
             found += [record for record in read if record is not None]
         return found
 
-    def compact(self, topic: str) -> None:
-        """Remove what a later record of the same key, below the last stable offset, has overtaken."""
+    def compact(self, topic: str, trimmed: bool) -> None:
+        """Remove what a later record of the same key, below the last stable offset, has overtaken.
+
+        trimmed: the partitions begin behind what is gone (segments of "compact,delete"), and not where they did.
+        """
         for partition in self.partitions(topic):
             log = self.logs[partition]
             stable = log.readable_end(committed_only=True)
@@ -151,6 +155,8 @@ class Broker:
             for offset in range(stable):
                 if offset not in keep:
                     log.records[offset] = None
+            if trimmed:
+                log.start = max(log.start, min(keep, default=stable))
 
     # Transactions
 
@@ -170,6 +176,7 @@ class Broker:
         """Return the writer; raises the error of a fenced producer."""
         writer = self.writers[transactional_id]
         if writer.epoch != epoch:
+            self.world.happened("a producer is fenced")
             raise kafka_error(KafkaError._FENCED, "the producer has been fenced")
         return writer
 
@@ -193,13 +200,13 @@ class Broker:
         self.append(record, transaction)
 
     def add_offsets(
-        self, transaction: Transaction, offsets: Mapping[TopicPartition, OffsetAndMetadata], metadata: bytes
+        self, transaction: Transaction, offsets: Mapping[TopicPartition, OffsetAndMetadata], member: GroupMetadata
     ) -> None:
         """Take consumed offsets into a transaction; raises the error of a member that the group has given up."""
-        generation, member_id, instance_id = decode_group_metadata(metadata)
-        is_member = generation >= 0 or bool(member_id)  # who names no member is not looked at
-        code = self.group.check(member_id, instance_id, generation) if is_member else 0
+        is_member = member.generation >= 0 or bool(member.member_id)  # who names no member is not looked at
+        code = self.group.check(member.member_id, member.instance_id, member.generation) if is_member else 0
         if code:
+            self.world.happened("offsets of a former member are refused in a transaction")
             raise kafka_error(code, "the group has gone on without this member")
         self._on_commit(transaction.client, offsets)
         transaction.offsets |= offsets
@@ -215,6 +222,7 @@ class Broker:
     def _time_out(self, writer: Writer, transaction: Transaction) -> None:
         if writer.current is transaction:
             self.world.note("broker", f"the transaction of {transaction.client} has timed out")
+            self.world.happened("a transaction times out")
             writer.epoch += 1
             self._decide(writer, transaction, commit=False)
 
@@ -244,11 +252,3 @@ class Broker:
         transaction.markers_due -= 1
         if transaction.markers_due == 0 and writer.ending is transaction:
             writer.ending = None
-
-
-def decode_group_metadata(metadata: bytes) -> tuple[int, str, str | None]:
-    """Return generation, member id and instance id; see penstock.workers.membership.group_metadata."""
-    body = metadata.removeprefix(b"CGMDv2:")
-    generation = int.from_bytes(body[:4], "little", signed=True)
-    _group, member_id, rest = body[4:].split(b"\0", 2)
-    return generation, member_id.decode(), None if rest[:1] == b"\1" else rest[1:-1].decode()

@@ -10,6 +10,9 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin._listoffsets import EarliestSpec
 
+from penstock.clients.network_settings import NetworkSettings
+from penstock.clients.writing.transaction_requests import GroupMetadata
+from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.partitioners import partition_for_key
 from penstock.topology.records import RawRecord, TopicPartition
 from penstock.workers.client_supplier import KafkaClientSupplier
@@ -17,13 +20,17 @@ from penstock.workers.membership.group_description import GroupDescription
 from penstock.workers.membership.group_member import GroupMember
 from penstock.workers.membership.membership import Assign, OffsetAndMetadata
 from penstock.workers.partition_consumer import OFFSET_BEGINNING, OFFSET_END
-from tests.workers.memory_kafka import ErrorEvent, MemoryAdmin, done
+from tests.workers.memory_kafka import ErrorEvent, MemoryAdmin, done, failed
 
 from .broker import Broker, Transaction, kafka_error
 from .connection import Io, SimulatedConnection
 
 #: How long a transaction's call waits for the coordinator before it can be tried again, in ms.
 TRANSACTION_WAIT_MS = 1_000
+#: How long one request of a transaction waits for them, in ms.
+TRANSACTION_REQUEST_MS = 5_000
+#: How long records wait for brokers that are away, in ms.
+OUTAGE_WAIT_MS = 120_000
 #: What librdkafka 2.16 answers, without an error, when a broker goes away in the middle of a list_offsets.
 NO_OFFSET = -1001
 
@@ -67,6 +74,8 @@ class SimulatedConsumer:
 
     def _consume(self, count: int) -> list[Any]:
         found: list[Any] = []
+        if self.broker.world.brokers_away:
+            return found
         for partition in sorted(self.positions.keys() - self.paused):
             if len(found) < count:
                 found += self._read(partition, min(count - len(found), self.io.fetch_size()))
@@ -161,6 +170,8 @@ class SimulatedProducer:
         self.queue = []
 
     def _send_all(self) -> None:
+        if self.queue and self.broker.world.brokers_away:
+            self.io.wait(lambda: not self.broker.world.brokers_away, OUTAGE_WAIT_MS)
         if self.transactional_id and self.queue and not self.broker.is_free(self.transactional_id):
             self.io.wait(lambda: self.broker.is_free(self.transactional_id or ""), 60_000)
         self._send(len(self.queue))
@@ -168,6 +179,8 @@ class SimulatedProducer:
     def _send(self, count: int) -> None:
         """Send so many records. One that fails takes along those behind it, as an idempotent producer's do."""
         transaction: Transaction | None = None
+        if self.broker.world.brokers_away:
+            return
         if self.transactional_id is not None and count:
             if not self.broker.is_free(self.transactional_id):
                 return  # CONCURRENT_TRANSACTIONS: the last one's markers are not written yet
@@ -227,13 +240,15 @@ class SimulatedProducer:
         assert not self.in_transaction, "there is a transaction already"
         self.in_transaction, self.just_committed = True, False
 
-    def send_offsets_to_transaction(self, offsets: list[RdTopicPartition], metadata: bytes, timeout: float) -> None:
+    def send_offsets_to_transaction(
+        self, offsets: list[RdTopicPartition], member: GroupMetadata, timeout: float
+    ) -> None:
         taken = {TopicPartition(p.topic, p.partition): OffsetAndMetadata(p.offset, f"{p.metadata}\0") for p in offsets}
 
         def send() -> None:
             self._wait_until_free()
             self._check_abortable()
-            self.broker.add_offsets(self._transaction(), taken, metadata)
+            self.broker.add_offsets(self._transaction(), taken, member)
 
         if taken:
             self._exchange("send offsets", send)
@@ -272,6 +287,8 @@ class SimulatedProducer:
 
     def _exchange(self, kind: str, effect: Callable[[], None]) -> None:
         def exchange() -> None:
+            if self.broker.world.brokers_away:
+                self.io.wait(lambda: not self.broker.world.brokers_away, TRANSACTION_REQUEST_MS)
             lost = self.io.loses()
             if lost != "request":
                 effect()
@@ -282,12 +299,14 @@ class SimulatedProducer:
 
 
 class OffsetsReader:
-    """membership.offsets_reader.GroupOffsetsReader without a connection."""
+    """membership.offsets_reader.GroupOffsetsReader without a connection. Raises what that one does."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        if self.broker.world.brokers_away:
+            raise BrokerUnavailableError("The committed offsets were not answered: the brokers are away.")
         return {partition: self.broker.offsets.committed.get(partition) for partition in partitions}
 
     def describe(self) -> GroupDescription:
@@ -320,6 +339,9 @@ class SimulatedAdmin(MemoryAdmin):
             return log.start if type(spec) is EarliestSpec else log.readable_end(committed_only)
 
         def find() -> dict[Any, Any]:
+            if self.io.world.brokers_away:
+                self.io.world.happened("ends are asked for while brokers are away")
+                return {p: failed(kafka_error(KafkaError._TRANSPORT, "away", retriable=True)) for p in asked}
             return {p: done(SimpleNamespace(offset=answer(p, spec))) for p, spec in asked.items()}
 
         if self.io.world.in_event:  # the group's leader asks on its IO thread, which cannot be left
@@ -367,7 +389,7 @@ class SimulatedSupplier(KafkaClientSupplier):
         config, _ = self._member_settings(client_id, instance_id)
         world, group = self.broker.world, self.broker.group
 
-        def connect(_: Mapping[str, Any]) -> Any:
+        def connect(_: NetworkSettings) -> Any:
             return SimulatedConnection(world, self.io, self.io.client, group)
 
-        return GroupMember(config, {}, assign, self._clock, connect)
+        return GroupMember(config, NetworkSettings(), assign, self._clock, connect)

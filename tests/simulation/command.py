@@ -8,7 +8,7 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -16,7 +16,9 @@ from itertools import chain
 from pathlib import Path
 
 from .mutants import MUTANTS, Mutant
+from .rare import Branch, RareBranches
 from .simulation import Simulation
+from .table import Rare, gaps, lines
 from .world import EPOCH_MS, START_MS, World
 
 #: How many schedules a process is given at a time.
@@ -29,11 +31,12 @@ MEMORY = Path("/dev/shm")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a seed. events: how many lines its trace has."""
+    """What came of a seed. rare: how often each rare thing happened, but for branches of the code."""
 
     seed: int
     violations: tuple[str, ...]
     trace: tuple[tuple[int, str, str], ...]
+    rare: Mapping[str, int]
 
 
 @contextmanager
@@ -61,9 +64,16 @@ class TraceHandler(logging.Handler):
         self._world.note("log", f"{record.levelname} {record.getMessage()}")
 
 
-def run_seed(seed: int, directory: Path, log: bool = False, aims: Sequence[str] = ()) -> Outcome:
-    """Run one schedule. log: with the log lines of the stream threads in its trace; aims: see Simulation."""
-    simulation = Simulation(seed, directory, aims)
+def is_harsh(seed: int) -> bool:
+    """Return whether a seed's schedule is a harsh one: each fourth."""
+    return seed % 4 == 3
+
+
+def run_seed(
+    seed: int, directory: Path, log: bool = False, aims: Sequence[str] = (), harsh: bool | None = None
+) -> Outcome:
+    """Run one schedule. log: with the log lines of the stream threads in its trace; aims, harsh: see Simulation."""
+    simulation = Simulation(seed, directory, aims, is_harsh(seed) if harsh is None else harsh)
     if log:
         logging.disable(logging.NOTSET)
         logger = logging.getLogger("penstock")
@@ -72,12 +82,14 @@ def run_seed(seed: int, directory: Path, log: bool = False, aims: Sequence[str] 
         logger.addHandler(TraceHandler(simulation.world))
     simulation.run()
     world = simulation.world
-    return Outcome(seed, tuple(world.violations), tuple(world.trace))
+    return Outcome(seed, tuple(world.violations), tuple(world.trace), world.rare)
 
 
-def run_seeds(first: int, count: int, directory: Path, aims: Sequence[str] = ()) -> Iterator[Outcome]:
+def run_seeds(
+    first: int, count: int, directory: Path, aims: Sequence[str] = (), harsh: bool | None = None
+) -> Iterator[Outcome]:
     """Run the schedules of so many seeds."""
-    return (run_seed(seed, directory, aims=aims) for seed in range(first, first + count))
+    return (run_seed(seed, directory, aims=aims, harsh=harsh) for seed in range(first, first + count))
 
 
 def show_trace(outcome: Outcome) -> None:
@@ -96,6 +108,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--log", action="store_true", help="with --trace: the stream threads' log lines too")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at work (one for each core)")
     parser.add_argument("--mutants", action="store_true", help="find each mutant, with so many seeds at most")
+    parser.add_argument("--no-table", action="store_false", dest="table", help="without the table of rare branches")
     given = parser.parse_args(arguments)
     with scratch() as directory:
         if given.trace is not None:
@@ -104,36 +117,61 @@ def main(arguments: Sequence[str]) -> int:
             return bool(outcome.violations)
         if given.mutants:
             return _hunt(given.first, given.seeds, directory)
-    return _summary(given.first, given.seeds, given.jobs)
+    return _summary(given.first, given.seeds, given.jobs, given.table)
 
 
-def _found(seeds: range) -> list[tuple[int, tuple[str, ...], int]]:
-    """Run some seeds in a process of their own; return each one's number, violations and how many events it had."""
-    with scratch() as directory:
-        outcomes = run_seeds(seeds.start, len(seeds), directory)
-        return [(outcome.seed, outcome.violations, len(outcome.trace)) for outcome in outcomes]
+@dataclass(frozen=True)
+class Part:
+    """What came of some seeds: violations by seed, events, and what rare things happened."""
+
+    violations: Mapping[int, tuple[str, ...]]
+    events: int
+    rare: Rare
 
 
-def _summary(first: int, count: int, jobs: int) -> int:
+def run_part(seeds: range) -> Part:
+    """Run some seeds, and count."""
+    rare, events, violations = Rare(), 0, {}
+    with scratch() as directory, RareBranches().counting() as reached:
+        for outcome in run_seeds(seeds.start, len(seeds), directory):
+            events += len(outcome.trace)
+            if outcome.violations:
+                violations[outcome.seed] = outcome.violations
+            rare.add({**outcome.rare, **reached})
+            reached.clear()
+    return Part(violations, events, rare)
+
+
+def _summary(first: int, count: int, jobs: int, table: bool) -> int:
     started = time.monotonic()
     parts = [range(begin, min(begin + PART, first + count)) for begin in range(first, first + count, PART)]
-    failed = events = 0
+    failed, events, rare = 0, 0, Rare()
     with ProcessPoolExecutor(jobs) if jobs > 1 else nullcontext() as processes:
-        for seed, violations, length in chain.from_iterable((processes.map if processes else map)(_found, parts)):
-            events += length
-            if violations:
-                failed += 1
+        for part in (processes.map if processes else map)(run_part, parts):
+            events += part.events
+            failed += len(part.violations)
+            rare.merge(part.rare)
+            for seed, violations in part.violations.items():
                 print(f"seed {seed}: {violations[0]}", flush=True)
     pace = count / (time.monotonic() - started)
+    branches = RareBranches().branches
+    for line in lines(rare, branches) if table else gap_lines(rare, branches):
+        print(line)
     print(f"{count} schedules, {failed} violations, {events} events, {pace:.1f} schedules/s with {jobs} jobs")
     return bool(failed)
+
+
+def gap_lines(rare: Rare, branches: Sequence[Branch]) -> list[str]:
+    """Return what is said without the table: how much was not reached."""
+    missing = gaps(rare, branches)
+    return [f"{len(missing)} rare branches and faults were not reached: the table names them"] if missing else []
 
 
 def find(mutant: Mutant, first: int, count: int, directory: Path) -> Outcome | None:
     """Return the schedule that finds a mutant: of its known seed, else the first of so many; None if none does."""
     with mutant.applied():
-        known = run_seeds(mutant.found_by, 1, directory, mutant.aims)
-        outcomes = chain(known, run_seeds(first, count, directory, mutant.aims))
+        known = run_seeds(mutant.found_by, 1, directory, mutant.aims, harsh=False)
+        outcomes = chain(known, run_seeds(first, count, directory, mutant.aims, harsh=False))
         return next((outcome for outcome in outcomes if outcome.violations), None)
 
 

@@ -16,9 +16,12 @@ from typing import Any
 from penstock.statestore.bytes_store import NO_MARKS, BytesStore, Marks, RawRow
 from penstock.statestore.memory_store import InMemoryStore
 from penstock.statestore.state_directory import STORES_DIRECTORY
-from penstock.topology.errors import LockError, TaskCorruptedError
+from penstock.topology.errors import LockError, ProcessorStateError, TaskCorruptedError
 
 from .faults import Points
+
+#: What a write says that fails.
+DISK_ERROR = "the simulated disk is full"
 
 
 @dataclass
@@ -58,10 +61,14 @@ class Files:
 
 
 class Disk:
-    """The stores of one host by their path. A marker file in the real state directory stands for each."""
+    """The stores of one host by their path. A marker file in the real state directory stands for each.
 
-    def __init__(self, chance: random.Random) -> None:
+    fails: asked at each write, whether it fails.
+    """
+
+    def __init__(self, chance: random.Random, fails: Callable[[], bool]) -> None:
         self._chance = chance
+        self.fails = fails
         self._files: dict[Path, Files] = {}
 
     def open_rows(self, points: Points, commits_early: Callable[[], bool]) -> Callable[..., BytesStore]:
@@ -70,7 +77,7 @@ class Disk:
         def open_rows(builder: Any, task: Any, directory: Path | None, resources: Any) -> BytesStore:
             assert directory is not None
             path = directory / STORES_DIRECTORY / builder.name
-            return points.call("open store", lambda: DiskRows(self._open(path), points, task, commits_early))
+            return points.call("open store", lambda: DiskRows(self, self._open(path), points, task, commits_early))
 
         return open_rows
 
@@ -109,10 +116,11 @@ class Disk:
 
 
 class DiskRows(InMemoryStore):
-    """RocksDBStore on the simulated disk."""
+    """RocksDBStore on the simulated disk. A write may raise ProcessorStateError, as on a disk that is full."""
 
-    def __init__(self, files: Files, points: Points, task: Any, commits_early: Callable[[], bool]) -> None:
+    def __init__(self, disk: Disk, files: Files, points: Points, task: Any, commits_early: Callable[[], bool]) -> None:
         super().__init__()
+        self._disk = disk
         files.settle(len(files.batches))
         files.user = self
         self.points = points
@@ -144,7 +152,12 @@ class DiskRows(InMemoryStore):
             self._set(key, value, self._data.get(key))
         super().commit(next_offset, marks)
 
+    def _write(self) -> None:
+        if self._disk.fails():
+            raise ProcessorStateError(DISK_ERROR)
+
     def _append(self, batch: Batch) -> None:
+        self._write()
         if batch.rows or batch.offset is not None or batch.marks:
             self._files.batches.append(batch)
         if batch.offset is not None:
@@ -155,6 +168,7 @@ class DiskRows(InMemoryStore):
 
     def persist(self, beside_writes: bool = False) -> None:
         def last() -> None:
+            self._write()
             self._files.lasting = len(self._files.batches)
 
         self.points.call("persist store", last)
@@ -166,6 +180,7 @@ class DiskRows(InMemoryStore):
         def give_back() -> None:
             self._files.settle(len(self._files.batches))
             self._files.user = None
+            self._write()
 
         self.points.call("close store", give_back)
         super().close()

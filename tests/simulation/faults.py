@@ -32,13 +32,14 @@ class Trigger:
 
 
 class Points:
-    """The points of one process. listen(kind): called at each, for the trace."""
+    """The points of one process. listen(kind): called at each, for the trace; happened: when it is hit at one."""
 
-    def __init__(self, listen: Callable[[str], None]) -> None:
+    def __init__(self, listen: Callable[[str], None], happened: Callable[[str], None]) -> None:
         self.trigger: Trigger | None = None
         self.alive = True
         self.passed = 0
         self._listen = listen
+        self._happened = happened
 
     def call(self, kind: str, effect: Callable[[], T], counted: bool = True) -> T:
         """Do something to the world outside of the process, unless the process is hit.
@@ -57,13 +58,14 @@ class Points:
             return effect()
         self.trigger = None
         if not trigger.after:
-            self._hit(trigger)
+            self._hit(trigger, kind)
             return effect()
         result = effect()
-        self._hit(trigger)
+        self._hit(trigger, kind)
         return result
 
-    def _hit(self, trigger: Trigger) -> None:
+    def _hit(self, trigger: Trigger, kind: str) -> None:
+        self._happened(f"{trigger.name} {'after' if trigger.after else 'before'} {kind}")
         trigger.go_off()
         if not self.alive:
             raise Killed

@@ -91,7 +91,7 @@ class Process:
         self.client = f"{host.name}.{slot}#{life}"
         self.config = host.config
         self.roughness = Roughness()
-        self.points = Points(lambda kind: world.note(self.client, kind))
+        self.points = Points(lambda kind: world.note(self.client, kind), world.happened)
         #: While a process is stopped (SIGSTOP) its IO thread is, too; what came meanwhile waits here.
         self.stopped = False
         self.paused = False
@@ -251,20 +251,29 @@ class Process:
 
     def loses(self) -> str | None:
         """See connection.Io."""
+        if self.world.brokers_away:
+            self.world.happened("a request meets brokers that are away")
+            return "request"
         if not self._happens(self.roughness.lost):
             return None
-        return self.world.chance.choice(("request", "answer"))
+        lost: str = self.world.chance.choice(("request", "answer"))
+        self.world.happened("a request is lost" if lost == "request" else "an answer is lost")
+        return lost
 
     def leaves_unanswered(self) -> bool:
         """Return whether the broker goes away in the middle of a question for the end of a partition."""
         share = self.roughness.unanswered
-        return share > 0 and self.world.further_chance.random() < share
+        unanswered = share > 0 and self.world.further_chance.random() < share
+        if unanswered:
+            self.world.happened("the end of a partition is left unanswered")
+        return unanswered
 
     def failing_send(self, count: int) -> int | None:
         """Return which of so many records is the first that cannot be sent, None if all can."""
         if not count or not self._happens(self.roughness.failed_sends):
             return None
         self.world.disturbed = True
+        self.world.happened("a send fails")
         return self.world.chance.randrange(count)
 
     def part_of(self, count: int) -> int:

@@ -25,6 +25,7 @@ from .auditor import Auditor, rows_of
 from .broker import MARKER_DELAY_LONG_MS, Broker
 from .disk import Disk
 from .faults import Trigger
+from .harsh import Harsh
 from .process import Host, Process, Roughness
 from .world import HostClock, StalledError, World
 
@@ -109,10 +110,12 @@ class Simulation:
     """Runs the schedule of one seed. directory: where real state directories are kept meanwhile.
 
     aims: kinds of points where processes are to be stopped for longer than a session, instead of all other faults.
+    harsh: see Harsh.
     """
 
-    def __init__(self, seed: int, directory: Path, aims: Sequence[str] = ()) -> None:
+    def __init__(self, seed: int, directory: Path, aims: Sequence[str] = (), harsh: bool = False) -> None:
         self.world = World(seed)
+        self._harsh = Harsh(self.world, harsh)
         self._aims = aims
         self._pauses_ms = LONG_PAUSES_MS if aims else PAUSES_MS
         # With aims without the application that came last: seeds that are hard to find keep their plans.
@@ -124,6 +127,8 @@ class Simulation:
         self.hosts = [self._host(number) for number in range(self.plan.hosts)]
         self.processes: dict[tuple[str, int], Process] = {}
         self.expected_errors: list[str] = []
+        if harsh:
+            self.expected_errors += Harsh.expected_errors
         if self.plan.roughness.failed_sends:
             self.expected_errors += ["FailedProcessingError", "a record was not delivered"]
         self.topology = self.plan.application.build(self._seen, self.plan.settings)
@@ -147,7 +152,14 @@ class Simulation:
                 "state.dir": str(state_dir),
             }
         )
-        return Host(f"h{number}", process_id, state_dir, config, Disk(self.world.chance), HostClock(self.world))
+        return Host(
+            f"h{number}",
+            process_id,
+            state_dir,
+            config,
+            Disk(self.world.chance, self._harsh.disk_fails),
+            HostClock(self.world),
+        )
 
     def _seen(self, number: str, again: bool = False) -> None:
         assert self._current is not None
@@ -185,6 +197,7 @@ class Simulation:
                 self._produce(chance.randint(1, 4))
             if chance.random() < plan.fault_share:
                 self._fault()
+            self._harsh.next_round()
             if chance.random() < 0.1:
                 self._start_missing()
             self._step_someone()
@@ -192,6 +205,7 @@ class Simulation:
 
     def _come_to_rest(self) -> None:
         self._faults_on = False
+        self._harsh.end()
         self.world.note("schedule", "all is mended")
         for partition in range(self.plan.partitions):
             self._write(IN, CLOSER, partition)
@@ -312,6 +326,7 @@ class Simulation:
 
     def _kill(self, process: Process) -> None:
         self.world.disturbed = True
+        self.world.happened("a process is killed")
         process.kill()
 
     def _kill_one(self) -> None:
@@ -334,17 +349,20 @@ class Simulation:
             except StreamsError:  # somebody has it
                 continue
             self.world.note(host.name, f"the state directory of {task_id} is DELETED")
+            self.world.happened("a state directory is deleted")
 
     def _corrupt_state(self) -> None:
         host = self.world.chance.choice(self.hosts)
         if (store := host.disk.corrupt()) is not None:
             self.world.note(host.name, f"the files of {store} are CORRUPTED")
+            self.world.happened("files are corrupted")
 
     def _remove_thread(self) -> None:
         alive = self._alive()
         if len(alive) > 1:
             process = self.world.chance.choice(alive)
             process.shut_down(leave_group=self.world.chance.random() < 0.7)
+            self.world.happened("a thread is removed")
 
     def _add_thread(self) -> None:
         host = self.world.chance.choice(self.hosts)
@@ -352,18 +370,21 @@ class Simulation:
         process = self.processes.get((host.name, slot))
         if process is None or process.ended:
             self.world.note(host.name, f"gets a thread in slot {slot}")
+            self.world.happened("a thread is added")
             self._start(host, slot)
 
     def _set_clock(self) -> None:
         host = self.world.chance.choice(self.hosts)
         host.clock.set_by_ms += self.world.chance.choice((-3_600_000, -1_000, 1_000, 3_600_000))
         self.world.note(host.name, "its wall clock is set")
+        self.world.happened("a wall clock is set")
 
     def _jump(self) -> None:
         """All machines sleep for a while."""
         self.world.disturbed = True
         ms = self.world.chance.choice(PAUSES_MS)
         self.world.note("schedule", f"nobody runs for {ms} ms")
+        self.world.happened("all machines sleep")
         self.world.advance(ms)
 
     def _compact(self) -> None:
@@ -371,7 +392,8 @@ class Simulation:
         if topics:
             topic = self.world.chance.choice(topics)
             self.world.note("broker", f"{topic} is compacted")
-            self.broker.compact(topic)
+            self.world.happened("a changelog is compacted")
+            self.broker.compact(topic, self._harsh.trims())
 
     # Input
 

@@ -35,14 +35,14 @@ def test_schedules_find_nothing(directory: Path) -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_is_found(mutant: Mutant, directory: Path) -> None:
     with mutant.applied():
-        assert run_seed(mutant.found_by, directory, aims=mutant.aims).violations
+        assert run_seed(mutant.found_by, directory, aims=mutant.aims, harsh=False).violations
     gc.collect()
 
 
 def test_what_finds_a_mutant_finds_nothing_in_the_code_as_it_is(directory: Path) -> None:
     """Some mutants are faults that the code once had; their seeds are what found them."""
     seeds = sorted({(mutant.found_by, mutant.aims) for mutant in MUTANTS})
-    assert [seed for seed, aims in seeds if run_seed(seed, directory, aims=aims).violations] == []
+    assert [seed for seed, aims in seeds if run_seed(seed, directory, aims=aims, harsh=False).violations] == []
 
 
 @pytest.mark.parametrize("seed", [3, 17, 23])
@@ -65,7 +65,7 @@ def test_a_seed_does_the_same_whatever_the_order_of_sets(seed: int) -> None:
 
 def test_the_command_says_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seeds", "3", "--from", "7"]) == 0
-    assert capsys.readouterr().out.startswith("3 schedules, 0 violations, ")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("3 schedules, 0 violations, ")
     assert main(["--trace", "7"]) == 0
     assert "is asked to shut down" in capsys.readouterr().out
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -38,19 +39,32 @@ class World:
         self.further_chance = random.Random(f"more {seed}")
         self.now_ms = START_MS
         self.trace: list[tuple[int, str, str]] = []
+        #: How often each rare thing has happened; not in the trace, which says whether a step was idle.
+        self.rare: Counter[str] = Counter()
         #: Whether something has gone wrong that at-least-once may answer by doing work again.
         self.disturbed = False
         #: What the invariants that are watched all the time have found.
         self.violations: list[str] = []
+        #: Until when no broker answers, in ms.
+        self.away_until_ms = 0
         #: Whether what runs now is something that was due, and no stream thread.
         self.in_event = False
         #: By the moment (ms) and the order of announcement.
         self._due: list[tuple[int, int, Due]] = []
         self._number = 0
 
+    @property
+    def brokers_away(self) -> bool:
+        """Whether no broker answers."""
+        return self.now_ms < self.away_until_ms
+
     def note(self, who: str, what: str) -> None:
         """Add a line to the trace."""
         self.trace.append((self.now_ms, who, what))
+
+    def happened(self, what: str) -> None:
+        """Count something rare, for the table."""
+        self.rare[what] += 1
 
     def violated(self, what: str) -> None:
         """Note that an invariant does not hold."""

@@ -176,6 +176,25 @@ def test_a_store_is_written_while_it_is_persisted(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_store_can_be_persisted_while_rocksdb_flushes_by_itself(tmp_path: Path) -> None:
+    """A commit that finds a full memtable begins such a flush, and writes its own offset behind it."""
+    resources = RocksDBResources(RocksDBConfig(write_buffer_bytes=1 << 18))
+    for number in range(40):
+        store = RocksDBStore(tmp_path / str(number), resources)
+        written = 0
+        while not store.properties(["num-immutable-mem-table"])["num-immutable-mem-table"]:
+            for _ in range(100):
+                store.put(b"%09d" % written, b"x" * 40)
+                written += 1
+            store.commit(written)
+            store.commit(written + 1)
+        store.persist()
+        reader = RocksDBStore(store.path, resources, read_only=True)  # sees files only
+        assert reader.committed_offset() == written + 1
+        reader.close()
+        store.close()
+
+
 def test_an_open_iterator_does_not_keep_a_closed_store_locked(tmp_path: Path) -> None:
     store = RocksDBStore(tmp_path / "store")
     store.put(b"a", b"1")

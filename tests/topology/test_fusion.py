@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-import penstock._driver_task
 from penstock import (
     Materialized,
     Processor,
@@ -23,8 +22,8 @@ from penstock import (
     TimeWindows,
     kernel,
 )
-from penstock._driver_task import DriverTask
-from penstock.testing import TopologyTestDriver
+from penstock.testing import TopologyTestDriver, driver_task
+from penstock.testing.driver_task import DriverTask
 from penstock.topology import partitioners
 from penstock.topology.compiled import compile_topology
 from penstock.topology.exception_handlers import ErrorHandlerContext, Response
@@ -52,7 +51,7 @@ class Reversed:
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile nothing but closures."""
     monkeypatch.setattr(
-        penstock._driver_task, "compile_topology", lambda topology, task: compile_topology(topology, task, fused=False)
+        driver_task, "compile_topology", lambda topology, task: compile_topology(topology, task, fused=False)
     )
 
 
@@ -175,14 +174,14 @@ def uncached_results(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def test_without_a_cache_loops_do_what_the_closures_do(monkeypatch: pytest.MonkeyPatch) -> None:
     fused = uncached_results(monkeypatch)
-    monkeypatch.setattr(penstock._driver_task, "compile_topology", partial(compile_topology, fused=False))
+    monkeypatch.setattr(driver_task, "compile_topology", partial(compile_topology, fused=False))
     assert fused == uncached_results(monkeypatch)
     assert {row[0] for row in fused} >= {"send", "log", "looked"}
 
 
 @pytest.mark.parametrize("fused", [True, False])
 def test_the_first_value_of_a_reduction_is_not_the_records_own(monkeypatch: pytest.MonkeyPatch, fused: bool) -> None:
-    monkeypatch.setattr(penstock._driver_task, "compile_topology", partial(compile_topology, fused=fused))
+    monkeypatch.setattr(driver_task, "compile_topology", partial(compile_topology, fused=fused))
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=Serdes.string(), value_serde=Serdes.json())
     largest = stream.group_by_key().reduce(lambda old, new: new, store="newest").to_stream()
@@ -226,7 +225,7 @@ def test_an_error_behind_an_update_that_came_late_tells_the_records_time(
         seen.append((context.timestamp, record.timestamp))
         return Response.resume()
 
-    monkeypatch.setattr(penstock._driver_task, "compile_topology", partial(compile_topology, fused=fused))
+    monkeypatch.setattr(driver_task, "compile_topology", partial(compile_topology, fused=fused))
     builder = StreamsBuilder()
     counts = builder.stream("in", **TEXT).group_by_key().count(store="counts").to_stream()
     counts.map_values(lambda count: {count}).to("out", value_serde=Serdes.json())
@@ -359,7 +358,7 @@ def test_windowed_results_go_where_the_partitioner_says(monkeypatch: pytest.Monk
     written = windowed_counts(monkeypatch)
     assert {partition for *_, partition in written} == {partition_for_key(b"key-%d" % n, 7) for n in range(13)}
     assert all(partition == partition_for_key(key[:-8], 7) for _, _, key, partition in written)
-    monkeypatch.setattr(penstock._driver_task, "compile_topology", partial(compile_topology, fused=False))
+    monkeypatch.setattr(driver_task, "compile_topology", partial(compile_topology, fused=False))
     assert windowed_counts(monkeypatch) == written
 
 

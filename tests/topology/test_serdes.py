@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 import struct
+import tracemalloc
 from typing import Any
 from uuid import UUID
 
@@ -21,6 +23,8 @@ from penstock import (
     Windowed,
 )
 from penstock.testing import TopologyTestDriver
+from penstock.topology import codecs
+from penstock.topology.json_codec import json_decoder, json_encoder
 from penstock.topology.records import Change
 from penstock.topology.serdes import (
     as_serde,
@@ -46,6 +50,14 @@ BYTES = [
     (Serdes.time_windowed(Serdes.string(), 10), Windowed("a", 5, 15), b"a" + struct.pack(">q", 5)),
     (Serdes.session_windowed(Serdes.string()), Windowed("a", 5, 9), b"a" + struct.pack(">qq", 9, 5)),
 ]
+
+
+class Odd(dict[str, int]):
+    pass
+
+
+class Oddity(int, enum.Enum):
+    ONE = 1
 
 
 @pytest.mark.parametrize(("serde", "value", "data"), BYTES, ids=repr)
@@ -212,3 +224,46 @@ def test_an_unknown_kind_of_change_is_refused() -> None:
 def test_varints_are_read_as_written(number: int, rest: bytes) -> None:
     written = write_varint(number)
     assert read_varint(written + rest) == (number, len(written))
+
+
+@pytest.mark.parametrize("kernel", ["", "off"])
+def test_what_json_writes_takes_no_more_memory_than_it_needs(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record cache may hold millions of values, and orjson leaves each of its own in a block of 4 KB."""
+    if kernel:
+        monkeypatch.setattr(codecs, "compiled", None)
+    write = json_encoder()
+    values = [{"n": number, "sum": number * 3} for number in range(2_000)]
+    tracemalloc.start()
+    try:
+        written = [write(value) for value in values]
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken / len(written) < 150
+
+
+#: Parts of these can be changed, or are read back as something else.
+KEPT_AS_BYTES = [{"a": [1]}, {"a": {}}, {"a": (1,)}, [1], "a", 1, Odd({"a": 1}), {"a": 2**63}, {"a": Oddity.ONE}]
+
+
+@pytest.mark.skipif(codecs.private_dicts is None, reason="the kernel is not built")
+def test_a_flat_dict_is_held_as_a_copy_and_all_else_as_bytes() -> None:
+    assert codecs.private_dicts is not None
+    hold, read, bytes_of = codecs.private_dicts(json_encoder(), json_decoder())
+    value = {"a": 1, "b": -2.5, "c": "\N{SNOWMAN}\U0001f600é", "d": None, "e": True, "": 2**63 - 1}
+    before = dict(value)
+    held = hold(value)
+    value["a"] = 2
+    given_out = read(held)
+    assert given_out == before == json_decoder()(bytes_of(held) or b"")
+    assert list(given_out) == list(before)
+    given_out["a"] = 3
+    assert read(held) == before
+    for other in KEPT_AS_BYTES:
+        assert type(hold(other)) is bytes, other
+        assert bytes_of(hold(other)) == json_encoder()(other)
+        assert read(hold(other)) == json_decoder()(json_encoder()(other))
+    for unwritable in ({"a": "\ud800"}, {"\udfff": 1}, {1: "a"}, {"a": float("nan")}, {"a": object()}):
+        with pytest.raises((TypeError, SerializationError)):
+            hold(unwritable)
+    assert hold(None) is read(None) is bytes_of(None) is None

@@ -8,6 +8,7 @@ from typing import Any
 
 from memory_kafka import Cluster, ManualClock, MemoryAdmin, MemoryConsumer, MemoryProducer
 
+from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.topology.errors import StreamsError, TaskMigratedError
 from penstock.topology.records import TopicPartition
 from penstock.workers.membership.group_description import GroupDescription
@@ -107,10 +108,10 @@ class MemoryMember:
     def describe(self) -> GroupDescription:
         return GroupDescription("DEAD")
 
-    def group_metadata(self) -> bytes:
+    def group_metadata(self) -> GroupMetadata:
         if self.generation < 0:
             raise TaskMigratedError("Not a member")
-        return b"generation %d" % self.generation
+        return GroupMetadata("app", self.generation, self.name)
 
     def close(self, leave: bool = False) -> None:
         self.left = leave

@@ -116,7 +116,7 @@ def test_threads_that_join_get_about_as_much_work_as_the_others(
     shares = join_one_by_one([counts[number] for number in range(partitions)], threads, measured)
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
     worked = [work(share, measured) for share in shares]
-    assert max(worked) - min(worked) <= 2 * max(loads)
+    assert max(worked) <= sum(worked) / threads + 2 * max(loads)
 
 
 @pytest.mark.parametrize("assignor", [HighAvailabilityTaskAssignor(), StickyTaskAssignor()], ids=["balanced", "sticky"])
@@ -128,11 +128,7 @@ def test_a_host_that_joins_gets_its_share_of_stateless_work(assignor: TaskAssign
     assert [work(each.active_tasks, loads) for each in placed.values()] == [360, 360]
 
 
-def test_what_nobody_has_measured_counts_as_much_as_the_others() -> None:
-    loads = {TaskId(0, 0): 400, TaskId(0, 1): 200}
-    assert interleaved([TaskId(0, n) for n in range(4)], loads) == [
-        TaskId(0, 0),
-        TaskId(0, 1),
-        TaskId(0, 2),
-        TaskId(0, 3),
-    ]
+def test_what_nobody_has_measured_counts_as_much_as_the_others_do_on_average() -> None:
+    loads = {TaskId(0, 0): 500, TaskId(0, 1): 100}
+    tasks = [TaskId(0, partition) for partition in range(4)]
+    assert interleaved(tasks, loads) == [TaskId(0, 2), TaskId(0, 3), TaskId(0, 1), TaskId(0, 0)]

@@ -45,7 +45,7 @@ def request(file: Path) -> bytes:
     member = GroupMemberConfig(config["application.id"])
     joining = Heartbeat(0, 0, -1, SubscriptionInfo(1, 1, UUID(int=(1 << 64) + 2)), Tasks())
     message = streams_messages.heartbeat(member, None, topology, "member", joining, VERSION)
-    return bytes(message.encode(version=VERSION))
+    return message.api.request.encode(message.body, VERSION, flexible=True)
 
 
 def files() -> list[Path]:

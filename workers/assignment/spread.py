@@ -6,7 +6,8 @@ orders tasks by id. Its members keep the first ones, and a new member gets all t
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 
 from penstock.topology.records import TaskId
@@ -16,10 +17,16 @@ Loads = Mapping[TaskId, int]
 
 
 def interleaved(tasks: Collection[TaskId], loads: Loads, owner: int = 0) -> list[TaskId]:
-    """Return tasks in an order of which every prefix has its share of each sub-topology, and of the work.
+    """Return tasks in an order of which every prefix has its share of each sub-topology, or else of the work.
 
     owner: number of the member that keeps the first ones; equal members then give tasks of different sub-topologies.
     """
+    if any(loads.get(task) for task in tasks):
+        ordered: list[TaskId] = []
+        remaining = Remaining(tasks, tasks, loads)
+        while len(ordered) < len(tasks):
+            ordered.append(remaining.take(ordered))
+        return ordered
     by_subtopology: dict[int, list[TaskId]] = defaultdict(list)
     for task in sorted(tasks):
         by_subtopology[task.subtopology].append(task)
@@ -28,44 +35,42 @@ def interleaved(tasks: Collection[TaskId], loads: Loads, owner: int = 0) -> list
         for order, siblings in enumerate(by_subtopology.values())
         for number, task in enumerate(siblings)
     ]
-    ordered = [task for _, _, task in sorted(placed)]
-    return _heavy_and_light(ordered, loads) if any(loads.get(task) for task in tasks) else ordered
-
-
-def _heavy_and_light(tasks: list[TaskId], loads: Loads) -> list[TaskId]:
-    """Return the heaviest task, the lightest, the second heaviest, and so on; equals stay in their order."""
-    usual = _mean(tasks, loads)
-    heaviest_first = deque(sorted(tasks, key=lambda task: -loads.get(task, usual)))
-    return [heaviest_first.pop() if number % 2 else heaviest_first.popleft() for number in range(len(tasks))]
-
-
-def _mean(tasks: Collection[TaskId], loads: Loads) -> float:
-    """Return the load of a task that is known of these; one of which nothing is known is taken to be like that."""
-    known = [loads[task] for task in tasks if task in loads]
-    return sum(known) / len(known) if known else 0.0
+    return [task for _, _, task in sorted(placed)]
 
 
 class Remaining:
-    """Tasks without a member. all_tasks: these and the ones that have one."""
+    """Tasks without a member. all_tasks: these and the ones that have one.
+
+    A task of which no load is known counts as much as the others do on average.
+    """
 
     def __init__(self, remaining: Collection[TaskId], all_tasks: Collection[TaskId], loads: Loads) -> None:
         self._totals = Counter(task.subtopology for task in all_tasks)
-        self._mean = _mean(all_tasks, loads)
+        known = [loads[task] for task in all_tasks if task in loads]
+        self._mean = sum(known) / len(known) if known else 0.0
         self._loads = {task: loads.get(task, self._mean) for task in all_tasks}
-        self._left = set(remaining)
+        self._left: dict[float, dict[int, list[TaskId]]] = {}  # by load and sub-topology
+        for task in sorted(remaining, reverse=True):
+            self._left.setdefault(self._loads[task], {}).setdefault(task.subtopology, []).append(task)
+        self._steps = sorted(self._left)
 
     def take(self, received: Collection[TaskId]) -> TaskId:
         """Remove and return the task that brings the receiver closest to its share of the work.
 
-        Among equals, the first one of the sub-topology of which the receiver has the smallest share. received: the
-        receiver's tasks. Raises ValueError if no task is left.
+        Of equally heavy ones, the first of the sub-topology of which the receiver has the smallest share. received: the
+        receiver's tasks. Raises IndexError if no task is left.
         """
+        load = self._nearest(self._mean * (len(received) + 1) - sum(self._loads[task] for task in received))
+        siblings = self._left[load]
         count = Counter(task.subtopology for task in received)
-        wanted = self._mean * (len(received) + 1) - sum(self._loads[task] for task in received)
+        chosen = min(sorted(siblings), key=lambda number: count[number] / self._totals[number])
+        task = siblings[chosen].pop()
+        if not siblings[chosen]:
+            del siblings[chosen]
+        if not siblings:
+            self._steps.remove(load)
+        return task
 
-        def preference(task: TaskId) -> tuple[float, float, TaskId]:
-            return abs(self._loads[task] - wanted), count[task.subtopology] / self._totals[task.subtopology], task
-
-        chosen = min(self._left, key=preference)
-        self._left.remove(chosen)
-        return chosen
+    def _nearest(self, wanted: float) -> float:
+        at = bisect_left(self._steps, wanted)
+        return min(self._steps[max(at - 1, 0) : at + 1], key=lambda load: abs(load - wanted))

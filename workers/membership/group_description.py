@@ -6,24 +6,20 @@ StreamsGroupDescribe, with the topics of the topology that the broker was told (
 
 from __future__ import annotations
 
-import struct
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import kafka.errors as kafka_errors
-from kafka.protocol.admin import DescribeGroupsRequest
-from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
-
+from penstock.clients.errors import BrokerError, ErrorCode
+from penstock.clients.protocol.messages import DESCRIBE_GROUPS
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TaskId
 from penstock.topology.topology_facts import Facts, unpack_facts
 
 from ..assignment.assignment_info import AssignmentInfo
 from ..assignment.subscription_info import Partitions, SubscriptionInfo
-from ..assignment.wire import MalformedInfoError
 from . import requests, streams_messages
 from .offsets import GroupOffsets
 
@@ -77,23 +73,23 @@ class GroupDescription:
 async def describe_group(group_id: str, offsets: GroupOffsets, check: Callable[[int], None]) -> GroupDescription:
     """Ask the coordinator, again and again as ``offsets`` does; check: raises what an error code means.
 
-    Raises kafka-python's exception of what the broker refuses, the last retriable one when the time is up.
+    Raises UnreachableError or BrokerError, the last one when the time is up.
     """
-    found = await offsets.until_deadline(
-        lambda: DescribeGroupsRequest(groups=[group_id], max_version=6), partial(_classic_group, check)
-    )
+    found = await offsets.until_deadline(lambda: DESCRIBE_GROUPS(groups=[group_id]), partial(_classic_group, check))
     if found is not None:
         return found
     try:
         return await offsets.until_deadline(lambda: streams_messages.describe(group_id), partial(_streams_group, check))
-    except kafka_errors.UnsupportedVersionError:  # brokers without streams groups have none
-        return GroupDescription("DEAD")
+    except BrokerError as error:
+        if error.code is not ErrorCode.UNSUPPORTED_VERSION:
+            raise
+        return GroupDescription("DEAD")  # brokers without streams groups have none
 
 
 def _classic_group(check: Callable[[int], None], response: Any) -> GroupDescription | None:
     """Return the group of a DescribeGroups response, None if there is no such group of the classic protocol."""
     group = response.groups[0]
-    if group.error_code == kafka_errors.GroupIdNotFoundError.errno:
+    if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
         return None
     check(group.error_code)
     state = group.group_state.upper()
@@ -102,7 +98,7 @@ def _classic_group(check: Callable[[int], None], response: Any) -> GroupDescript
 
 def _streams_group(check: Callable[[int], None], response: Any) -> GroupDescription:
     group = response.groups[0]
-    if group.error_code == kafka_errors.GroupIdNotFoundError.errno:
+    if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
         return GroupDescription("DEAD")
     check(group.error_code)
     described = streams_messages.described_members(response)[1]
@@ -119,15 +115,15 @@ def _streams_group(check: Callable[[int], None], response: Any) -> GroupDescript
 
 
 def _classic_member(member: Any) -> GroupMemberDescription:
-    facts, tasks = _facts(bytes(member.member_metadata)), _tasks(bytes(member.member_assignment))
+    facts, tasks = _facts(member.member_metadata), _tasks(member.member_assignment)
     return GroupMemberDescription(member.client_id, member.client_host, facts, tasks, member.group_instance_id)
 
 
 def _facts(envelope: bytes) -> Facts | None:
     try:
-        data = ConsumerProtocolSubscription.decode(envelope).user_data
-        return unpack_facts(SubscriptionInfo.decode(bytes(data or b""), "a member of the group").facts)
-    except (MalformedInfoError, ValueError, struct.error):  # another program's, or of a member that is just joining
+        subscription = requests.decode_subscription(envelope, "a member of the group")
+        return unpack_facts(SubscriptionInfo.decode(subscription.user_data, "a member of the group").facts)
+    except (StreamsError, ValueError):  # another program's, or of a member that is just joining
         return None
 
 

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import struct
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from kafka.protocol.consumer import (
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-    SyncGroupRequest,
+from penstock.clients.protocol.compact import CompactReader
+from penstock.clients.protocol.messages import (
+    CONSUMER_ASSIGNMENT,
+    CONSUMER_SUBSCRIPTION,
+    HEARTBEAT,
+    JOIN_GROUP,
+    LEAVE_GROUP,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    SYNC_GROUP,
 )
-from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
-
+from penstock.clients.protocol.schema import Request, Structure
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
 
@@ -81,36 +82,36 @@ class Identity(NamedTuple):
     member_id: str = ""
 
 
-def join_group(config: GroupMemberConfig, member_id: str, subscription: bytes, reason: str) -> Any:
+def join_group(config: GroupMemberConfig, member_id: str, subscription: bytes, reason: str) -> Request:
     """Return the JoinGroup request; subscription is an envelope."""
-    return JoinGroupRequest(
+    return JOIN_GROUP(
         group_id=config.group_id,
         session_timeout_ms=config.session_timeout_ms,
         rebalance_timeout_ms=config.max_poll_interval_ms,
         member_id=member_id,
         group_instance_id=config.instance_id,
         protocol_type=PROTOCOL_TYPE,
-        protocols=[(PROTOCOL_NAME, subscription)],
+        protocols=[{"name": PROTOCOL_NAME, "metadata": subscription}],
         reason=reason[:_REASON_CHARACTERS_MAX],
     )
 
 
-def sync_group(config: GroupMemberConfig, identity: Identity, assignments: Mapping[str, bytes]) -> Any:
+def sync_group(config: GroupMemberConfig, identity: Identity, assignments: Mapping[str, bytes]) -> Request:
     """Return the SyncGroup request; assignments are the leader's envelopes by member id, empty from followers."""
-    return SyncGroupRequest(
+    return SYNC_GROUP(
         group_id=config.group_id,
         generation_id=identity.generation,
         member_id=identity.member_id,
         group_instance_id=config.instance_id,
         protocol_type=PROTOCOL_TYPE,
         protocol_name=PROTOCOL_NAME,
-        assignments=list(assignments.items()),
+        assignments=[{"member_id": member, "assignment": data} for member, data in assignments.items()],
     )
 
 
-def heartbeat(config: GroupMemberConfig, identity: Identity) -> Any:
+def heartbeat(config: GroupMemberConfig, identity: Identity) -> Request:
     """Return the Heartbeat request."""
-    return HeartbeatRequest(
+    return HEARTBEAT(
         group_id=config.group_id,
         generation_id=identity.generation,
         member_id=identity.member_id,
@@ -118,12 +119,14 @@ def heartbeat(config: GroupMemberConfig, identity: Identity) -> Any:
     )
 
 
-def leave_group(config: GroupMemberConfig, member_id: str, reason: str) -> Any:
+def leave_group(config: GroupMemberConfig, member_id: str, reason: str) -> Request:
     """Return the LeaveGroup request: by member id, and by instance id too where the member is static."""
-    member = LeaveGroupRequest.MemberIdentity(
-        member_id=member_id, group_instance_id=config.instance_id, reason=reason[:_REASON_CHARACTERS_MAX]
-    )
-    return LeaveGroupRequest(group_id=config.group_id, member_id=member_id, members=[member])
+    member = {
+        "member_id": member_id,
+        "group_instance_id": config.instance_id,
+        "reason": reason[:_REASON_CHARACTERS_MAX],
+    }
+    return LEAVE_GROUP(group_id=config.group_id, members=[member])
 
 
 def leave_group_errors(response: Any) -> list[int]:
@@ -137,32 +140,30 @@ def offset_commit(
     identity: Identity,
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     version_max: int,
-) -> Any:
+) -> Request:
     """Return the OffsetCommit request; raises StreamsError for a text that no broker reads."""
-    topic_type = OffsetCommitRequest.OffsetCommitRequestTopic
-    partition_type = topic_type.OffsetCommitRequestPartition
     by_topic: dict[str, list[Any]] = defaultdict(list)
-    for (topic, partition), (offset, metadata) in offsets.items():
+    for (topic, partition), (offset, metadata, leader_epoch) in offsets.items():
         if len(metadata.encode()) > _STRING_BYTES_MAX:
             raise StreamsError(
                 f"Metadata of {len(metadata.encode())} bytes cannot be committed for {topic}-{partition}."
             )
         by_topic[topic].append(
-            partition_type(
-                partition_index=partition,
-                committed_offset=offset,
-                committed_leader_epoch=-1,
-                committed_metadata=metadata,
-            )
+            {
+                "partition_index": partition,
+                "committed_offset": offset,
+                "committed_leader_epoch": leader_epoch,
+                "committed_metadata": metadata,
+            }
         )
-    return OffsetCommitRequest(
-        max_version=version_max,
+    request = OFFSET_COMMIT(
         group_id=config.group_id,
         generation_id_or_member_epoch=identity.generation,
         member_id=identity.member_id,
         group_instance_id=config.instance_id,
-        topics=[topic_type(name=name, partitions=partitions) for name, partitions in by_topic.items()],
+        topics=[{"name": name, "partitions": partitions} for name, partitions in by_topic.items()],
     )
+    return replace(request, version_max=version_max)
 
 
 def offset_commit_errors(response: Any) -> dict[TopicPartition, int]:
@@ -175,28 +176,19 @@ def offset_commit_errors(response: Any) -> dict[TopicPartition, int]:
     }
 
 
-def offset_fetch(config: GroupMemberConfig, partitions: Collection[TopicPartition]) -> Any:
+def offset_fetch(config: GroupMemberConfig, partitions: Collection[TopicPartition]) -> Request:
     """Return the OffsetFetch request; require_stable: offsets of open transactions make it fail (KIP-447)."""
-    group_type = OffsetFetchRequest.OffsetFetchRequestGroup
     by_topic: dict[str, list[int]] = defaultdict(list)
     for topic, partition in partitions:
         by_topic[topic].append(partition)
-    return OffsetFetchRequest(
-        max_version=_OFFSET_FETCH_VERSION_MAX,
+    topics = [{"name": name, "partition_indexes": indexes} for name, indexes in by_topic.items()]
+    request = OFFSET_FETCH(
         group_id=config.group_id,
-        topics=[_topic(OffsetFetchRequest.OffsetFetchRequestTopic, *topic) for topic in by_topic.items()],  # before v8
-        groups=[
-            group_type(
-                group_id=config.group_id,
-                topics=[_topic(group_type.OffsetFetchRequestTopics, *topic) for topic in by_topic.items()],
-            )
-        ],
+        topics=topics,  # before version 8
+        groups=[{"group_id": config.group_id, "topics": topics}],
         require_stable=True,
     )
-
-
-def _topic(topic_type: Any, name: str, partitions: list[int]) -> Any:
-    return topic_type(name=name, partition_indexes=partitions)
+    return replace(request, version_max=_OFFSET_FETCH_VERSION_MAX)
 
 
 def fetched_offsets(response: Any) -> tuple[int, dict[TopicPartition, OffsetAndMetadata | None]]:
@@ -209,68 +201,75 @@ def fetched_offsets(response: Any) -> tuple[int, dict[TopicPartition, OffsetAndM
             code = code or found.error_code
             # librdkafka sends its transactional metadata with the C string's NUL
             metadata = (found.metadata or "").rstrip("\0")
-            offset = OffsetAndMetadata(found.committed_offset, metadata) if found.committed_offset >= 0 else None
-            offsets[TopicPartition(topic.name, found.partition_index)] = offset
+            offset = OffsetAndMetadata(found.committed_offset, metadata, found.committed_leader_epoch)
+            offsets[TopicPartition(topic.name, found.partition_index)] = offset if offset.offset >= 0 else None
     return code, offsets
 
 
 def encode_subscription(subscription: MemberSubscription, generation: int) -> bytes:
     """Return a member's envelope (ConsumerProtocolSubscription v3). generation: in which it owns its partitions."""
-    envelope = ConsumerProtocolSubscription(
-        version=_SUBSCRIPTION_VERSION,
-        topics=sorted(subscription.topics),
-        user_data=subscription.user_data,
-        owned_partitions=list(_by_topic(subscription.owned).items()),
-        generation_id=generation,
-        rack_id=subscription.rack or None,
-    )
-    return bytes(envelope.encode())
+    envelope = {
+        "version": _SUBSCRIPTION_VERSION,
+        "topics": sorted(subscription.topics),
+        "user_data": subscription.user_data,
+        "owned_partitions": _by_topic(subscription.owned),
+        "generation_id": generation,
+        "rack_id": subscription.rack or None,
+    }
+    return CONSUMER_SUBSCRIPTION.encode(envelope, _SUBSCRIPTION_VERSION, False)
 
 
 def decode_subscriptions(members: Collection[Any]) -> dict[str, MemberSubscription]:
     """Return what the members of a JoinGroup response sent to the leader, by member id; raises StreamsError."""
-    return {member.member_id: _subscription(member) for member in members}
+    return {
+        member.member_id: decode_subscription(member.metadata, member.member_id, member.group_instance_id)
+        for member in members
+    }
 
 
-def _subscription(member: Any) -> MemberSubscription:
-    envelope = _decoded(ConsumerProtocolSubscription, member.metadata, member.member_id)
-    owned = (TopicPartition(found.topic, number) for found in envelope.owned_partitions for number in found.partitions)
+def decode_subscription(envelope: bytes, sender: str, instance_id: str | None = None) -> MemberSubscription:
+    """Return what a member sent to the leader, in any version of the envelope; raises StreamsError."""
+    found = _opened(CONSUMER_SUBSCRIPTION, "ConsumerProtocolSubscription", envelope, sender)
     return MemberSubscription(
-        bytes(envelope.user_data or b""),
-        frozenset(envelope.topics),
-        frozenset(owned),
-        envelope.rack_id or "",
-        member.group_instance_id,
+        found.user_data or b"",
+        frozenset(found.topics),
+        _partitions(found.owned_partitions),
+        found.rack_id or "",
+        instance_id,
     )
 
 
 def encode_assignment(assignment: MemberAssignment) -> bytes:
     """Return the leader's envelope for a member (ConsumerProtocolAssignment v0)."""
-    envelope = ConsumerProtocolAssignment(
-        version=0, assigned_partitions=list(_by_topic(assignment.active).items()), user_data=assignment.user_data
-    )
-    return bytes(envelope.encode())
-
-
-def _by_topic(partitions: Collection[TopicPartition]) -> dict[str, list[int]]:
-    by_topic: dict[str, list[int]] = defaultdict(list)
-    for topic, partition in sorted(partitions):
-        by_topic[topic].append(partition)
-    return by_topic
+    envelope = {"assigned_partitions": _by_topic(assignment.active), "user_data": assignment.user_data}
+    return CONSUMER_ASSIGNMENT.encode(envelope, 0, False)
 
 
 def decode_assignment(generation: int, envelope: bytes) -> Assigned:
     """Return the event that a SyncGroup response brings; raises StreamsError for a malformed envelope."""
-    decoded = _decoded(ConsumerProtocolAssignment, envelope, "the group's leader")
-    active = frozenset(TopicPartition(*partition) for partition in decoded.partitions())
-    return Assigned(generation, bytes(decoded.user_data or b""), active)
+    found = _opened(CONSUMER_ASSIGNMENT, "ConsumerProtocolAssignment", envelope, "the group's leader")
+    return Assigned(generation, found.user_data or b"", _partitions(found.assigned_partitions))
 
 
-def _decoded(envelope: Any, raw: Any, sender: str) -> Any:
+def _by_topic(partitions: Collection[TopicPartition]) -> list[dict[str, Any]]:
+    by_topic: dict[str, list[int]] = defaultdict(list)
+    for topic, partition in sorted(partitions):
+        by_topic[topic].append(partition)
+    return [{"topic": topic, "partitions": indexes} for topic, indexes in by_topic.items()]
+
+
+def _partitions(by_topic: Collection[Any]) -> frozenset[TopicPartition]:
+    return frozenset(TopicPartition(found.topic, index) for found in by_topic for index in found.partitions)
+
+
+def _opened(envelope: Structure, name: str, raw: bytes, sender: str) -> Any:
+    version = min(int.from_bytes(raw[:2], signed=True), _SUBSCRIPTION_VERSION)  # a later one only adds fields
     try:
-        return envelope.decode(bytes(raw))
-    except (ValueError, IndexError, struct.error) as error:
+        if version < 0:
+            raise ValueError(f"version {version}")
+        return envelope.decode(CompactReader(raw), version, False)
+    except ValueError as error:
         raise StreamsError(
-            f"Malformed {envelope.__name__} of {len(raw)} bytes from {sender}: {error}. "
+            f"Malformed {name} of {len(raw)} bytes from {sender}: {error}. "
             "Is a program that is neither Penstock nor Kafka Streams a member of this group?"
         ) from error

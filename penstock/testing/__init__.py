@@ -1,0 +1,23 @@
+"""Tests of topologies without a broker: TopologyTestDriver, as Kafka Streams has it (KIP-247, KIP-470).
+
+with TopologyTestDriver(builder.build()) as driver:
+    words = driver.create_input_topic("words")
+    words.pipe_input("key", "hello")
+    assert driver.create_output_topic("counts").read_key_value() == ("hello", 1)
+"""
+
+from __future__ import annotations
+
+from .driver import TopologyTestDriver
+from .driver_topics import NoSuchElementError, TestInputTopic, TestOutputTopic
+from .mock_processor_context import CapturedForward, CapturedPunctuator, MockProcessorContext
+
+__all__ = [
+    "CapturedForward",
+    "CapturedPunctuator",
+    "MockProcessorContext",
+    "NoSuchElementError",
+    "TestInputTopic",
+    "TestOutputTopic",
+    "TopologyTestDriver",
+]

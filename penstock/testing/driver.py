@@ -1,0 +1,291 @@
+"""TopologyTestDriver: runs a topology on records that a test pipes in, without a broker."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from penstock.statestore.thread_cache import ThreadCache
+from penstock.topology.compiled import CompiledSource
+from penstock.topology.durations import Duration, to_millis
+from penstock.topology.errors import PenstockError, TopologyError
+from penstock.topology.processor_topology import SinkNode, SourceNode
+from penstock.topology.records import Headers, RawRecord
+from penstock.topology.serdes import SerdeLike, Serdes, resolve_serde
+from penstock.topology.store_interfaces import StoreKind
+from penstock.topology.streams_config import StreamsConfig
+from penstock.topology.subtopologies import build_whole_topology
+from penstock.topology.topology import Topology
+from penstock.workers.metrics import Metric
+
+from .driver_task import Clock, DriverTask, ProducedRecord, RecordQueues
+from .driver_topics import TestInputTopic, TestOutputTopic
+from .store_facades import KeyValueStoreFacade, WindowStoreFacade
+
+_DEFAULTS: Mapping[str, Any] = {
+    "application.id": "topology-test-driver",
+    "bootstrap.servers": "localhost:0",
+    # Results at once, not at most once a second of the wall clock, as in Kafka Streams' driver.
+    "__emit.interval.ms.kstreams.outer.join.spurious.results.fix__": 0,
+    "__emit.interval.ms.kstreams.windowed.aggregation__": 0,
+}
+
+
+class TopologyTestDriver:
+    """Runs a topology on records that a test pipes in, in the calling thread, record by record.
+
+    config: as for KafkaStreams, application.id and bootstrap.servers may be missing. initial_wall_clock_ms:
+    milliseconds since the epoch; the wall clock moves only by advance_wall_clock_time. Stores are real, in a
+    temporary directory that close() removes; the driver commits after each record. All sub-topologies run as one task
+    with one partition per topic, records for internal topics are looped back.
+
+    Raises ConfigError for a wrong configuration, TopologyError for a topology that cannot be built.
+    """
+
+    __test__ = False  # not a test class for pytest
+
+    def __init__(
+        self,
+        topology: Topology,
+        config: StreamsConfig | Mapping[str, Any] | None = None,
+        initial_wall_clock_ms: int = 0,
+    ) -> None:
+        given = config.originals() if isinstance(config, StreamsConfig) else dict(config or {})
+        self._config = StreamsConfig({**_DEFAULTS, **given})
+        self._clock = Clock(initial_wall_clock_ms)
+        self._directory = tempfile.TemporaryDirectory(prefix="penstock-test-")
+        self._outputs: dict[str, deque[ProducedRecord]] = {}
+        self._queues = RecordQueues()
+        self._global_offsets: dict[str, int] = {}
+        self._closed = False
+        try:
+            self._global_task = self._make_global_task(topology)
+            self._task = self._make_task(topology)
+        except BaseException:
+            self._directory.cleanup()
+            raise
+
+    def _make_global_task(self, topology: Topology) -> DriverTask | None:
+        built = topology.internal_builder.build_global_topology(self._config)
+        if built is None:
+            return None
+        # As in Kafka Streams' driver, a record that a global table cannot read is logged and skipped.
+        config = self._config.with_overrides({"deserialization.exception.handler": "continue"})
+        return DriverTask(built, config, self._clock, Path(self._directory.name, "global"), self._new_cache())
+
+    def _make_task(self, topology: Topology) -> DriverTask:
+        built = build_whole_topology(topology.internal_builder, self._config)
+        global_stores = {} if self._global_task is None else self._global_task.stores
+        directory = Path(self._directory.name, "task")
+        return DriverTask(built, self._config, self._clock, directory, self._new_cache(), global_stores)
+
+    def _new_cache(self) -> ThreadCache:
+        # Global stores have one of their own, as in Kafka Streams.
+        return ThreadCache(self._config["statestore.cache.max.bytes"])
+
+    def __enter__(self) -> TopologyTestDriver:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def create_input_topic(
+        self,
+        name: str,
+        key_serde: SerdeLike | None = None,
+        value_serde: SerdeLike | None = None,
+        *,
+        start_timestamp: int | None = None,
+        auto_advance: Duration = 0,
+    ) -> TestInputTopic:
+        """Return what pipes records into a source topic; without serdes those of the source are taken.
+
+        start_timestamp: of the first record (ms), by default the wall clock's; auto_advance: from one to the next.
+        Raises TopologyError if no source reads the topic.
+        """
+        source = self._source_node(name)
+        if source is None:
+            raise TopologyError(f"Unknown topic: {name}. Source topics are {', '.join(self._source_topics())}")
+        key = resolve_serde(key_serde or source.key_serde, self._config, True, f"input topic {name}")
+        value = resolve_serde(value_serde or source.value_serde, self._config, False, f"input topic {name}")
+        start = self._clock.now_ms if start_timestamp is None else start_timestamp
+        return TestInputTopic(self._pipe, name, key, value, start, to_millis(auto_advance, "auto_advance"))
+
+    def create_output_topic(
+        self, name: str, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
+    ) -> TestOutputTopic:
+        """Return what reads the records written to a topic.
+
+        Without serdes those of its sink are taken; a topic that no sink names (a changelog, dead letters, one that a
+        function chose) is read as bytes.
+        """
+        sink = self._sink_node(name)
+        key = key_serde or (Serdes.bytes() if sink is None else sink.key_serde)
+        value = value_serde or (Serdes.bytes() if sink is None else sink.value_serde)
+        where = f"output topic {name}"
+        return TestOutputTopic(
+            self._outputs,
+            name,
+            resolve_serde(key, self._config, True, where),
+            resolve_serde(value, self._config, False, where),
+        )
+
+    def advance_wall_clock_time(self, advance: Duration) -> None:
+        """Move the wall clock forward (timedelta or ms) and run the punctuations that are due, each once."""
+        self._clock.now_ms += to_millis(advance, "advance")
+        self._task.punctuate_wall_clock()
+        self._complete_all_processable_work()
+
+    def produced_topic_names(self) -> set[str]:
+        """Return all topics that records were written to, internal ones included."""
+        return set(self._outputs)
+
+    def dropped_records(self) -> dict[tuple[str, str], int]:
+        """Return how many records were dropped, by node and reason."""
+        return dict(self._task.dropped)
+
+    def metrics(self) -> list[Metric]:
+        """Return the metrics that processors have added (``ProcessorContext.metrics``)."""
+        tasks = [self._task] if self._global_task is None else [self._task, self._global_task]
+        return [metric for task in tasks for metric in task.streams_metrics.metrics()]
+
+    def get_state_store(self, name: str) -> Any:
+        """Return a store as it is, None if there is none of this name."""
+        return self.get_all_state_stores().get(name)
+
+    def get_all_state_stores(self) -> dict[str, Any]:
+        """Return all stores by name, global ones included."""
+        return {**(self._global_task.stores if self._global_task else {}), **self._task.stores}
+
+    def get_key_value_store(self, name: str) -> Any:
+        """Return a key-value store that gives plain values, None if there is none of this name and kind."""
+        store = self._store(name, StoreKind.KEY_VALUE, StoreKind.TIMESTAMPED_KEY_VALUE)
+        timestamped = store is not None and store.builder.kind is StoreKind.TIMESTAMPED_KEY_VALUE
+        return KeyValueStoreFacade(store) if timestamped else store
+
+    def get_timestamped_key_value_store(self, name: str) -> Any:
+        """Return a key-value store that gives ValueAndTimestamp, None if there is none of this name and kind."""
+        return self._store(name, StoreKind.TIMESTAMPED_KEY_VALUE)
+
+    def get_versioned_key_value_store(self, name: str) -> Any:
+        """Return a versioned store, None if there is none of this name and kind."""
+        return self._store(name, StoreKind.VERSIONED_KEY_VALUE)
+
+    def get_window_store(self, name: str) -> Any:
+        """Return a window store that gives plain values, None if there is none of this name and kind."""
+        store = self._store(name, StoreKind.WINDOW, StoreKind.TIMESTAMPED_WINDOW)
+        timestamped = store is not None and store.builder.kind is StoreKind.TIMESTAMPED_WINDOW
+        return WindowStoreFacade(store) if timestamped else store
+
+    def get_timestamped_window_store(self, name: str) -> Any:
+        """Return a window store that gives ValueAndTimestamp, None if there is none of this name and kind."""
+        return self._store(name, StoreKind.TIMESTAMPED_WINDOW)
+
+    def get_session_store(self, name: str) -> Any:
+        """Return a session store, None if there is none of this name and kind."""
+        return self._store(name, StoreKind.SESSION)
+
+    def _store(self, name: str, *kinds: StoreKind) -> Any:
+        store = self.get_state_store(name)
+        return store if store is not None and store.builder.kind in kinds else None
+
+    def close(self) -> None:
+        """Close processors and stores and remove their files. Outputs can still be read. Closing twice does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._task.close()
+            if self._global_task is not None:
+                self._global_task.close()
+            self._capture_outputs()
+        finally:
+            self._directory.cleanup()
+
+    def _pipe(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers) -> None:
+        if self._closed:
+            raise PenstockError("The TopologyTestDriver is closed")
+        source = self._task.compiled.source_matching(topic)
+        global_source = self._global_source(topic)
+        if source is None and global_source is None:
+            raise TopologyError(f"Unknown topic: {topic}. Source topics are {', '.join(self._source_topics())}")
+        record = ProducedRecord(topic, key, value, timestamp, headers)
+        if source is not None:
+            self._enqueue(source, record)
+            self._complete_all_processable_work()
+        if global_source is not None:
+            self._process_global(global_source, record)
+
+    def _enqueue(self, source: CompiledSource, record: ProducedRecord) -> None:
+        offset = self._queues.next_offset(source)
+        self._queues.add(source, _message(record, offset))
+
+    def _complete_all_processable_work(self) -> None:
+        self._capture_outputs()
+        try:
+            for source, record in self._queues.drain():
+                self._task.process(source, record)
+                self._capture_outputs()
+        except BaseException:
+            self._queues.clear()
+            raise
+
+    def _capture_outputs(self) -> None:
+        """Keep what was produced for reading, and pipe back what is for a source or internal topic."""
+        for record in self._task.take_produced():
+            self._outputs.setdefault(record.topic, deque()).append(record)
+            source = self._task.compiled.source_matching(record.topic)
+            if source is not None and not self._closed:
+                self._enqueue(source, record)
+            global_source = self._global_source(record.topic)
+            if global_source is not None and not self._closed:
+                self._process_global(global_source, record)
+
+    def _global_source(self, topic: str) -> CompiledSource | None:
+        return None if self._global_task is None else self._global_task.compiled.source_of(topic)
+
+    def _process_global(self, source: CompiledSource, record: ProducedRecord) -> None:
+        offset = self._global_offsets.get(record.topic, 0)
+        self._global_offsets[record.topic] = offset + 1
+        source.process(_message(record, offset))
+        if self._global_task is not None:
+            self._global_task.commit()
+
+    def _source_node(self, topic: str) -> SourceNode | None:
+        topologies = [self._task.topology] + ([self._global_task.topology] if self._global_task else [])
+        for node in (node for built in topologies for node in built.nodes.values()):
+            if isinstance(node, SourceNode) and (
+                topic in self._full_names(node) or (node.pattern is not None and node.pattern.fullmatch(topic))
+            ):
+                return node
+        return None
+
+    def _full_names(self, node: SourceNode) -> list[str]:
+        internal = self._task.topology.repartition_topics
+        return [self._task.internal_topic(topic) if topic in internal else topic for topic in node.topics]
+
+    def _sink_node(self, topic: str) -> SinkNode | None:
+        internal = self._task.topology.repartition_topics
+        for node in self._task.topology.sinks:
+            full = self._task.internal_topic(node.topic) if node.topic in internal else node.topic  # type: ignore[arg-type]
+            if full == topic:
+                return node
+        return None
+
+    def _source_topics(self) -> list[str]:
+        global_topics = list(self._global_task.compiled.sources) if self._global_task else []
+        nodes = self._task.topology.nodes.values()
+        patterns = [node.pattern.pattern for node in nodes if isinstance(node, SourceNode) and node.pattern is not None]
+        return [*self._task.compiled.sources, *patterns, *global_topics]
+
+
+def _message(record: ProducedRecord, offset: int) -> RawRecord:
+    timestamp = -1 if record.timestamp is None else record.timestamp
+    headers = list(record.headers) if record.headers else None
+    return RawRecord(record.topic, 0, offset, timestamp, record.key, record.value, headers)

@@ -1,0 +1,216 @@
+"""The topics of TopologyTestDriver, as a test sees them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from penstock.topology.durations import Duration, to_millis
+from penstock.topology.errors import PenstockError
+from penstock.topology.records import Headers, HeadersLike, Record, as_headers
+from penstock.topology.serdes import Serde
+from penstock.topology.timestamp_extractors import as_timestamp
+
+from .driver_task import ProducedRecord
+
+#: pipe(topic, key, value, timestamp in ms, headers)
+Pipe = Callable[[str, bytes | None, bytes | None, int, Headers], None]
+
+_MISSING: Any = object()
+
+
+class NoSuchElementError(PenstockError, LookupError):
+    """There is no record to read."""
+
+
+class TestInputTopic:
+    """Pipes records into one source topic (Kafka Streams: TestInputTopic).
+
+    Records without a timestamp of their own get the topic's, which auto_advance moves after each of them.
+    """
+
+    __test__ = False  # not a test class for pytest
+
+    def __init__(
+        self,
+        pipe: Pipe,
+        topic: str,
+        key_serde: Serde[Any],
+        value_serde: Serde[Any],
+        start_timestamp: int,
+        auto_advance_ms: int,
+    ) -> None:
+        self.topic = topic
+        self._pipe = pipe
+        self._key_serde = key_serde
+        self._value_serde = value_serde
+        self._time = start_timestamp
+        self._auto_advance_ms = auto_advance_ms
+
+    def advance_time(self, advance: Duration) -> None:
+        """Move the timestamp of following records forward (timedelta or ms)."""
+        millis = to_millis(advance, "advance")
+        if millis < 0:
+            raise ValueError(f"Time cannot go back, got {millis} ms")
+        self._time += millis
+
+    def pipe_input(
+        self,
+        *record: Any,
+        key: Any = _MISSING,
+        value: Any = _MISSING,
+        timestamp: int | datetime | None = None,
+        headers: HeadersLike = None,
+    ) -> None:
+        """Pipe one record and process everything that follows from it.
+
+        pipe_input(value), pipe_input(key, value), pipe_input(key, value, timestamp), pipe_input(Record(…)), or by
+        keywords. timestamp: milliseconds since the epoch or an aware datetime. headers: (name, bytes or text) pairs, or
+        a dict of them.
+        Raises what the topology raises; a failing operator is named in a StreamsError.
+        """
+        if len(record) == 1 and isinstance(record[0], Record):
+            key, value = record[0].key, record[0].value
+            timestamp = record[0].timestamp if timestamp is None else timestamp
+            headers = record[0].headers if headers is None else headers
+        else:
+            key, value, timestamp = _arguments(record, key, value, timestamp)
+        self._send(key, value, self._next_time() if timestamp is None else _millis(timestamp), as_headers(headers))
+
+    def pipe_value_list(
+        self, values: Iterable[Any], start_timestamp: int | datetime | None = None, advance: Duration = 0
+    ) -> None:
+        """Pipe values without keys, the first at start_timestamp, each following one an advance later."""
+        self.pipe_key_value_list(((None, value) for value in values), start_timestamp, advance)
+
+    def pipe_key_value_list(
+        self,
+        key_values: Iterable[tuple[Any, Any]] | Mapping[Any, Any],
+        start_timestamp: int | datetime | None = None,
+        advance: Duration = 0,
+    ) -> None:
+        """Pipe (key, value) pairs, the first at start_timestamp (ms), each following one an advance later.
+
+        Without start_timestamp each gets the topic's time.
+        """
+        pairs = key_values.items() if isinstance(key_values, Mapping) else key_values
+        time = None if start_timestamp is None else _millis(start_timestamp)
+        for pair in pairs:
+            if not isinstance(pair, tuple | list) or len(pair) != 2:
+                raise TypeError(f"pipe_key_value_list takes (key, value) pairs, not {pair!r}")
+            key, value = pair
+            self._send(key, value, self._next_time() if time is None else time, None)
+            if time is not None:
+                time += to_millis(advance, "advance")
+
+    def pipe_record_list(self, records: Iterable[Record[Any, Any]]) -> None:
+        """Pipe records with their own timestamps and headers."""
+        for record in records:
+            self.pipe_input(record)
+
+    def _next_time(self) -> int:
+        time = self._time
+        self._time += self._auto_advance_ms
+        return time
+
+    def _send(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        key_bytes = self._key_serde.serialize(self.topic, key)
+        self._pipe(self.topic, key_bytes, self._value_serde.serialize(self.topic, value), timestamp, headers)
+
+    def __repr__(self) -> str:
+        return f"TestInputTopic({self.topic!r})"
+
+
+def _arguments(record: tuple[Any, ...], key: Any, value: Any, timestamp: Any) -> tuple[Any, Any, Any]:
+    """Return key, value and timestamp of pipe_input's positional and keyword arguments."""
+    if len(record) == 1 and key is _MISSING and value is _MISSING:
+        return None, record[0], timestamp
+    names = ("key", "value", "timestamp")
+    given = {"key": key, "value": value, "timestamp": timestamp}
+    if len(record) > len(names):
+        raise TypeError(f"pipe_input takes a value, or key, value and timestamp, got {len(record)} arguments")
+    for name, argument in zip(names, record, strict=False):
+        if given[name] is not (None if name == "timestamp" else _MISSING):
+            raise TypeError(f"pipe_input got {name} twice")
+        given[name] = argument
+    if given["value"] is _MISSING:
+        raise TypeError("pipe_input needs a value; None is a tombstone")
+    return None if given["key"] is _MISSING else given["key"], given["value"], given["timestamp"]
+
+
+def _millis(timestamp: int | datetime) -> int:
+    if isinstance(timestamp, datetime):
+        if timestamp.tzinfo is None:
+            raise ValueError(f"A timestamp needs a time zone, got {timestamp!r}")
+        return (timestamp - datetime.fromtimestamp(0, timestamp.tzinfo)) // timedelta(milliseconds=1)
+    return as_timestamp(timestamp)
+
+
+class TestOutputTopic:
+    """Reads what was written to one topic, oldest first, each record once (Kafka Streams: TestOutputTopic)."""
+
+    __test__ = False  # not a test class for pytest
+
+    def __init__(
+        self,
+        outputs: Mapping[str, deque[ProducedRecord]],
+        topic: str,
+        key_serde: Serde[Any],
+        value_serde: Serde[Any],
+    ) -> None:
+        self.topic = topic
+        self._outputs = outputs
+        self._key_serde = key_serde
+        self._value_serde = value_serde
+
+    def read_record(self) -> Record[Any, Any]:
+        """Return the next record; raises NoSuchElementError if there is none."""
+        if self.topic not in self._outputs:
+            raise NoSuchElementError(f"Uninitialized topic: {self.topic} (nothing was written to it yet)")
+        if self.is_empty():
+            raise NoSuchElementError(f"Empty topic: {self.topic}")
+        record = self._outputs[self.topic].popleft()
+        key = self._key_serde.deserialize(self.topic, record.key)
+        value = self._value_serde.deserialize(self.topic, record.value)
+        return Record(key, value, -1 if record.timestamp is None else record.timestamp, record.headers)
+
+    def read_value(self) -> Any:
+        """Return the value of the next record; raises NoSuchElementError if there is none."""
+        return self.read_record().value
+
+    def read_key_value(self) -> tuple[Any, Any]:
+        """Return (key, value) of the next record; raises NoSuchElementError if there is none."""
+        record = self.read_record()
+        return record.key, record.value
+
+    def read_records_to_list(self) -> list[Record[Any, Any]]:
+        """Return all records."""
+        return [self.read_record() for _ in range(self.queue_size())]
+
+    def read_key_values_to_list(self) -> list[tuple[Any, Any]]:
+        """Return (key, value) of all records."""
+        return [(record.key, record.value) for record in self.read_records_to_list()]
+
+    def read_values_to_list(self) -> list[Any]:
+        """Return the values of all records."""
+        return [record.value for record in self.read_records_to_list()]
+
+    def read_key_values_to_map(self) -> dict[Any, Any]:
+        """Return the last value of each key; raises ValueError for a record without key."""
+        pairs = self.read_key_values_to_list()
+        if any(key is None for key, _ in pairs):
+            raise ValueError("Null keys not allowed with read_key_values_to_map()")
+        return dict(pairs)
+
+    def is_empty(self) -> bool:
+        """Return whether there is nothing to read."""
+        return self.queue_size() == 0
+
+    def queue_size(self) -> int:
+        """Return how many records there are to read."""
+        return len(self._outputs.get(self.topic, ()))
+
+    def __repr__(self) -> str:
+        return f"TestOutputTopic({self.topic!r}, {self.queue_size()} records)"

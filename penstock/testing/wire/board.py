@@ -1,0 +1,56 @@
+"""What all connections of a proxy share: the record, and who waits for whom."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass
+
+from .framing import Request
+from .record import Record
+
+
+@dataclass
+class Broker:
+    """A real broker. node: its id, once an answer has named it."""
+
+    host: str
+    port: int
+    node: int | None = None
+
+
+@dataclass
+class _Passage:
+    """Someone waits until so many more answers of an API have been given."""
+
+    api: str
+    left: int
+    future: asyncio.Future[None]
+
+
+class Board:
+    """Used in the proxy's event loop only. failure: the first thing that could not be passed on."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.failure: Exception | None = None
+        self._passages: list[_Passage] = []
+
+    def note(self, request: Request, broker: Broker, what: str) -> None:
+        """Show what was done."""
+        self.record.add(request, broker.node, what)
+
+    def passed(self, request: Request) -> None:
+        """Wake those who wait for an answer of this API: one was given."""
+        for passage in [passage for passage in self._passages if passage.api == request.api]:
+            passage.left -= 1
+            if not passage.left:
+                self._passages.remove(passage)
+                if not passage.future.done():
+                    passage.future.set_result(None)
+
+    def passing(self, api: str, nth: int) -> Awaitable[None]:
+        """Wait for the nth answer of an API from now on."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._passages.append(_Passage(api, nth, future))
+        return future

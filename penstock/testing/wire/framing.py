@@ -1,0 +1,73 @@
+"""Frames of the Kafka protocol: a size in four bytes, then a request or an answer. Only a request's head is read."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from dataclasses import dataclass
+
+from kio.schema.index import api_key_map
+
+from penstock.topology.errors import PenstockError
+
+_SIZE = struct.Struct(">i")
+_REQUEST_HEAD = struct.Struct(">hhih")  # API, its version, correlation id, length of the client id
+_CORRELATION_ID = struct.Struct(">i")
+#: Brokers take 100 MB (socket.request.max.bytes), and answers to a Fetch are seldom larger. TLS begins with the byte
+#: 0x16, which would be a size above this.
+_FRAME_BYTES_MAX = 1 << 28
+
+#: Kafka's name of each API by its number, e.g. 26: "EndTxn".
+API_NAMES = {key: name.title().replace("_", "") for key, name in api_key_map.items()}
+
+
+class WireError(PenstockError):
+    """Bytes that the proxy cannot read; the message says of which connection or API."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request. data: its frame without the size."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str
+    data: bytes
+
+    @property
+    def api(self) -> str:
+        """Kafka's name of the API."""
+        return API_NAMES.get(self.api_key, f"Api{self.api_key}")
+
+    def __str__(self) -> str:
+        return f"{self.api} v{self.version}"
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
+    """Return the next frame without its size; raises IncompleteReadError at the end, WireError for other bytes."""
+    (size,) = _SIZE.unpack(await reader.readexactly(_SIZE.size))
+    if not _CORRELATION_ID.size <= size <= _FRAME_BYTES_MAX:
+        raise WireError(f"a frame of {size} bytes: the wire proxy reads Kafka's protocol without TLS only")
+    return await reader.readexactly(size)
+
+
+def framed(data: bytes) -> bytes:
+    """Return a frame with its size before it."""
+    return _SIZE.pack(len(data)) + data
+
+
+def parse_request(data: bytes) -> Request:
+    """Read the head of a request; raises WireError."""
+    try:
+        api_key, version, correlation_id, length = _REQUEST_HEAD.unpack_from(data)
+    except struct.error as error:
+        raise WireError(f"a request of {len(data)} bytes has no header") from error
+    client_id = data[_REQUEST_HEAD.size : _REQUEST_HEAD.size + max(length, 0)].decode()
+    return Request(api_key, version, correlation_id, client_id, data)
+
+
+def correlation_id(answer: bytes) -> int:
+    """Return which request an answer belongs to."""
+    number: int = _CORRELATION_ID.unpack_from(answer)[0]
+    return number

@@ -1,0 +1,138 @@
+"""Answers with an error code: made up for a request that no broker sees, or set in what a broker has answered."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from typing import Any, get_args, get_origin, get_type_hints
+
+from kio.schema.errors import ErrorCode
+
+from .framing import Request, WireError
+from .messages import answer_type, decode_answer, decode_request, encode_answer
+
+#: APIs that change nothing: the broker answers, and the codes of its answer are replaced.
+_READS = {
+    "ApiVersions",
+    "DescribeCluster",
+    "Fetch",
+    "FindCoordinator",
+    "ListOffsets",
+    "Metadata",
+    "OffsetFetch",
+    "OffsetForLeaderEpoch",
+}
+#: Errors of a whole request where others are those of each partition.
+_WHOLE = {ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch, ErrorCode.rebootstrap_required}
+#: What a topic's partition is called, where requests list plain numbers.
+_PARTITION = {"partition_index", "partition", "index"}
+_EMPTY: dict[str, Any] = {
+    "string": "",
+    "bytes": b"",
+    "bool": False,
+    "uuid": None,
+    "timedelta_i32": datetime.timedelta(0),
+    "timedelta_i64": datetime.timedelta(0),
+}
+
+
+def error_of(name: str) -> ErrorCode:
+    """Return an error by Kafka's name, e.g. NOT_COORDINATOR; raises WireError if there is none."""
+    try:
+        return ErrorCode[name.lower()]
+    except KeyError:
+        raise WireError(f"Kafka has no error {name}: see its protocol guide for the names") from None
+
+
+def reaches_broker(request: Request) -> bool:
+    """Return whether a request that is answered with an error goes to the broker first."""
+    return request.api in _READS
+
+
+def refusal(request: Request, error: ErrorCode) -> bytes:
+    """Return an answer with an error for all that a request names, which the broker does not see."""
+    return encode_answer(request, _made_up(answer_type(request), decode_request(request), error))
+
+
+def with_error(request: Request, answer: bytes, error: ErrorCode) -> bytes:
+    """Return a broker's answer with its codes replaced: those of topics and partitions, else that of the whole."""
+    decoded = decode_answer(request, answer)
+    whole = error in _WHOLE or not _has_codes_below(type(decoded))
+    return encode_answer(request, replace(decoded, error_code=error) if whole else _with_errors_below(decoded, error))
+
+
+def _has_codes_below(kind: Any) -> bool:
+    items = filter(None, map(_item_type, get_type_hints(kind).values()))
+    return any("error_code" in item.__dataclass_fields__ or _has_codes_below(item) for item in items)
+
+
+def _with_errors_below(entity: Any, error: ErrorCode) -> Any:
+    changes: dict[str, Any] = {}
+    for name, items in _entities(entity):
+        changes[name] = tuple(_with_errors_below(_failed(item, error), error) for item in items)
+    return replace(entity, **changes)
+
+
+def _failed(entity: Any, error: ErrorCode) -> Any:
+    names = {field.name for field in fields(entity)}
+    changes: dict[str, Any] = {}
+    if "error_code" in names:
+        changes["error_code"] = error
+        if "records" in names:
+            changes["records"] = None
+    return replace(entity, **changes)
+
+
+def _entities(entity: Any) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Yield the lists of an entity that hold entities and are not empty."""
+    for field in fields(entity):
+        value = getattr(entity, field.name)
+        if isinstance(value, tuple) and value and is_dataclass(value[0]):
+            yield field.name, value
+
+
+def _made_up(kind: Any, asked: Any, error: ErrorCode) -> Any:
+    """Return an answer, or a part of one, to a request or a part of it: the same names and numbers, and the error."""
+    types = get_type_hints(kind)
+    values: dict[str, Any] = {}
+    lists = iter(_lists(asked))
+    for field in fields(kind):
+        if field.metadata.get("kafka_type") == "error_code":
+            values[field.name] = error
+        elif "tag" not in field.metadata:
+            item = _item_type(types[field.name])
+            if item is None:
+                values |= _value(field, types[field.name], asked)
+            elif "error_code" in kind.__dataclass_fields__:
+                values[field.name] = ()  # the error is that of the whole
+            else:
+                values[field.name] = tuple(_made_up(item, part, error) for part in next(lists, ()))
+    return kind(**values)
+
+
+def _lists(asked: Any) -> Iterator[tuple[Any, ...]]:
+    if is_dataclass(asked):
+        values = (getattr(asked, field.name) for field in fields(asked))
+        yield from (value for value in values if isinstance(value, tuple))
+
+
+def _item_type(hint: Any) -> Any:
+    """Return the entity that a list holds, None for anything else."""
+    for choice in (hint, *get_args(hint)):
+        if get_origin(choice) is tuple and is_dataclass(get_args(choice)[0]):
+            return get_args(choice)[0]
+    return None
+
+
+def _value(field: Field[Any], hint: Any, asked: Any) -> dict[str, Any]:
+    """Return a plain field's value by its name, nothing if its default does."""
+    if isinstance(asked, int) and field.name in _PARTITION:
+        return {field.name: asked}
+    if hasattr(asked, field.name) and not isinstance(asked, int):
+        return {field.name: getattr(asked, field.name)}
+    if field.default is not MISSING:
+        return {}
+    if type(None) in get_args(hint):
+        return {field.name: None}
+    return {field.name: () if get_origin(hint) is tuple else _EMPTY.get(field.metadata["kafka_type"], 0)}

@@ -1,0 +1,46 @@
+"""What has to be done later: a process goes on, a host comes back, a network is whole again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """due: on the monotonic clock, in seconds. owner: whose it is, "" for nobody's; do: may add entries itself."""
+
+    due: float
+    owner: str
+    do: Callable[[], None]
+
+
+class Agenda:
+    """Entries by time."""
+
+    def __init__(self) -> None:
+        self._entries: list[Entry] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._entries)
+
+    def add(self, delay_ms: float, do: Callable[[], None], owner: str = "") -> None:
+        """Have something done in so many ms."""
+        self._entries.append(Entry(time.monotonic() + delay_ms / 1000, owner, do))
+
+    def expects(self, owner: str) -> bool:
+        """Return whether an owner has entries."""
+        return any(entry.owner == owner for entry in self._entries)
+
+    def drop(self, owner: str) -> None:
+        """Forget what an owner has."""
+        self._entries = [entry for entry in self._entries if entry.owner != owner]
+
+    def run_due(self) -> None:
+        """Do what is due, the oldest first."""
+        now = time.monotonic()
+        for entry in sorted((entry for entry in self._entries if entry.due <= now), key=lambda entry: entry.due):
+            if entry in self._entries:  # an earlier one may have dropped it
+                self._entries.remove(entry)
+                entry.do()

@@ -1,0 +1,162 @@
+"""What befalls brokers and controllers: death, silence, restarts, upgrades, and leaders that move."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from penstock.kafka_distribution import newest
+
+from .cluster import SETTLE_SECONDS, Cluster, Node, Partition
+from .faults import Faults, Stage
+from .process_faults import send
+from .schedule import Action, Event
+
+#: For a clean shutdown; its leaders are moved first.
+STOP_SECONDS = 60.0
+#: Whose entries in the agenda bring nodes back.
+OWNER = "cluster"
+
+
+class BrokerFaults(Faults):
+    """turn: does for a moment what the run does between events, while something is awaited."""
+
+    def __init__(self, stage: Stage, cluster: Cluster, turn: Callable[[], None]) -> None:
+        super().__init__(stage)
+        self._cluster = cluster
+        self._turn = turn
+
+    @property
+    def actions(self) -> Mapping[Action, Callable[[Event], str]]:
+        """See Faults."""
+        absences = (Action.KILL_BROKER, Action.KILL_TWO_BROKERS, Action.KILL_ALL_BROKERS, Action.KILL_CONTROLLER)
+        restarts = (Action.RESTART_BROKER, Action.RESTART_TWO_BROKERS, Action.RESTART_ALL_BROKERS)
+        return {
+            **dict.fromkeys((*absences, *restarts), self._absence),
+            Action.STOP_BROKER: self._stop,
+            Action.ROLL_CLUSTER: self._roll,
+            Action.UPGRADE_CLUSTER: self._upgrade,
+            Action.MOVE_LEADERS: self._move_leaders,
+            Action.REASSIGN: self._reassign,
+        }
+
+    def _absence(self, event: Event) -> str:
+        victims = [node for node in self._victims(event) if node.status().running]
+        cleanly = event.action in (Action.RESTART_BROKER, Action.RESTART_TWO_BROKERS, Action.RESTART_ALL_BROKERS)
+        for node in victims:
+            if cleanly:
+                send(node.process(), signal.SIGCONT)  # a stopped process cannot stop cleanly
+                node.stop(STOP_SECONDS)
+            else:
+                node.kill()
+        self._see(event, len(victims), "clean ends" if cleanly else "processes killed")
+        self._heal_later(event, lambda: self._cluster.start(victims), OWNER)
+        return f"{_names(victims)}, back in {event.duration_ms} ms"
+
+    def _victims(self, event: Event) -> Sequence[Node]:
+        if event.action is Action.KILL_CONTROLLER:
+            return [self._cluster.active_controller()]
+        brokers = list(self._cluster.brokers.values())
+        numbers = {
+            Action.KILL_TWO_BROKERS: 2,
+            Action.RESTART_TWO_BROKERS: 2,
+            Action.KILL_ALL_BROKERS: len(brokers),
+            Action.RESTART_ALL_BROKERS: len(brokers),
+        }
+        begin = int(event.victim * len(brokers))
+        return (brokers[begin:] + brokers[:begin])[: numbers.get(event.action, 1)]
+
+    def _stop(self, event: Event) -> str:
+        (node,) = self._victims(event)
+        if not node.status().running:
+            return f"{node.name} is away"
+        process = node.process()
+        self._see(event, send(process, signal.SIGSTOP), "processes stopped")
+        self._heal_later(event, lambda: send(process, signal.SIGCONT), OWNER)
+        return f"{node.name}, for {event.duration_ms} ms"
+
+    # -- one after the other
+
+    def _roll(self, event: Event) -> str:
+        self._each(event, lambda _node: None)
+        return _names(list(self._cluster.nodes.values()))
+
+    def _upgrade(self, event: Event) -> str:
+        before = self._cluster.kafka
+        self._each(event, lambda node: node.use(newest()))
+        versions = {node.running_version() for node in self._cluster.nodes.values()}
+        raised = self._cluster.finalize()
+        features = ", ".join(f"{name} {low} to {high}" for name, (low, high) in raised.items())
+        return f"from {before} to {', '.join(versions)}; {features}"
+
+    def _each(self, event: Event, prepare: Callable[[Node], None]) -> None:
+        """Restart each node cleanly once the one before is in sync again."""
+        for node in self._cluster.nodes.values():
+            self.await_settled()
+            node.stop(STOP_SECONDS)
+            prepare(node)
+            self._cluster.start([node])
+            self._see(event, 1, "clean restarts")
+        self.await_settled()
+
+    def await_settled(self) -> None:
+        """Let the run go on until all nodes are there and in sync; raises TimeoutError."""
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while self._stage.agenda.expects(OWNER) or not self._cluster.settled():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the cluster is not whole again within {SETTLE_SECONDS:.0f} s")
+            self._turn()
+
+    # -- leaders and replicas
+
+    def lead_elsewhere(self, broker: int) -> None:
+        """Move all leaders of topics that are not internal away from a broker."""
+        self.await_settled()
+        own = {p: nodes for p, nodes in self._cluster.replicas().items() if not p[0].startswith("__")}
+        self._lead({p: sorted(nodes, key=lambda node: node == broker) for p, nodes in own.items()})
+
+    def _lead(self, replicas: Mapping[Partition, list[int]]) -> None:
+        """Give partitions preferred leaders and have them elected, until brokers know it; raises TimeoutError."""
+        self._cluster.reassign(replicas)
+        self._cluster.elect_preferred(replicas)
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while any(self._cluster.leaders().get(partition) != nodes[0] for partition, nodes in replicas.items()):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"preferred leaders do not lead within {SETTLE_SECONDS:.0f} s")
+            self._turn()
+
+    def _move_leaders(self, event: Event) -> str:
+        self.await_settled()
+        rng, before = random.Random(event.seed), self._cluster.leaders()
+        replicas = self._cluster.replicas()
+        self._lead({partition: rng.sample(nodes, len(nodes)) for partition, nodes in replicas.items()})
+        after = self._cluster.leaders()
+        moved = sum(after[partition] != leader for partition, leader in before.items())
+        self._see(event, moved, "leaders moved")
+        return f"{moved} of {len(before)}"
+
+    def _reassign(self, event: Event) -> str:
+        self.await_settled()
+        rng, replicas = random.Random(event.seed), self._cluster.replicas()
+        some = {p: _all_but_one(replicas[p], rng) for p in rng.sample(sorted(replicas), (len(replicas) + 1) // 2)}
+        self._cluster.reassign(some)
+        now = self._cluster.replicas()
+        self._see(event, sum(now[partition] == nodes for partition, nodes in some.items()), "replicas taken away")
+
+        def give_back() -> None:
+            self.await_settled()
+            self._cluster.reassign({partition: replicas[partition] for partition in some})
+
+        self._heal_later(event, give_back)
+        return f"a replica of {len(some)} of {len(replicas)} partitions, back in {event.duration_ms} ms"
+
+
+def _all_but_one(nodes: list[int], rng: random.Random) -> list[int]:
+    gone = rng.choice(nodes)
+    return [node for node in nodes if node != gone]
+
+
+def _names(nodes: Sequence[Node]) -> str:
+    return ", ".join(node.name for node in nodes) or "nobody there"

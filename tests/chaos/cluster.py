@@ -1,0 +1,361 @@
+"""Brokers and controllers as in production: each a process of its own, and all that is internal replicated.
+
+Six JVMs, three brokers and three controllers, take 1.6 GiB of memory under the load of these tests.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from kafka import TopicPartition
+from kafka.admin import KafkaAdminClient
+
+from penstock.dev_broker import ANSWER_TIMEOUT_SECONDS, HOST, STOP_TIMEOUT_SECONDS, DevBroker
+from penstock.kafka_distribution import newest
+
+#: Where numbers of controllers begin; those of brokers are 1, 2, 3.
+FIRST_CONTROLLER = 101
+#: What a node may take: the machine has other things to do, and topics are small.
+BROKER_HEAP, CONTROLLER_HEAP = "-Xmx320m", "-Xmx128m"
+#: Half the memory of compiled code and a quicker start; a broker under a light load needs no better code.
+SMALL_COMPILER = "-XX:TieredStopAtLevel=1"
+#: Below the ports that Linux gives to outgoing connections: a port stays free while its node is away.
+PORTS = range(20_000, 32_000)
+#: How long a broker counts as alive without a heartbeat; see schedule.STOP_BROKER_MS.
+SESSION = {"broker.session.timeout.ms": "5000", "broker.heartbeat.interval.ms": "500"}
+#: For a node to serve on a machine that has much else to do, and for all partitions to have all replicas in sync.
+START_SECONDS, SETTLE_SECONDS = 300.0, 120.0
+POLL_SECONDS = 0.1
+#: Where the storage tool writes the first records of the metadata, up to Kafka 4.3 and since.
+BOOTSTRAP = ("bootstrap.checkpoint", "__cluster_metadata-0/00000000000000000000-0000000000.checkpoint")
+OFFSETS_TOPIC = "__consumer_offsets"
+#: Not raised with a release: it says whether the set of controllers may change, which ours does not.
+KEPT_FEATURES = ("kraft.version",)
+
+Partition = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Where the nodes of a cluster listen. hosts: of each node; by number, as ports."""
+
+    hosts: Mapping[int, str]
+    ports: Mapping[int, int]
+
+    def of(self, node_id: int) -> str:
+        """Return a node's host and port."""
+        return f"{self.hosts[node_id]}:{self.ports[node_id]}"
+
+    def voters(self) -> str:
+        """Return controller.quorum.voters."""
+        return ",".join(f"{node}@{self.of(node)}" for node in self.hosts if node >= FIRST_CONTROLLER)
+
+
+class Node(DevBroker):
+    """A broker or a controller. Its address lasts, because the others know it."""
+
+    def __init__(self, addresses: Addresses, node_id: int, directory: Path, config: dict[str, str], kafka: str) -> None:
+        self.node_id = node_id
+        self.is_controller = node_id >= FIRST_CONTROLLER
+        super().__init__(f"{'controller' if self.is_controller else 'broker'}-{node_id}", directory, kafka=kafka)
+        self.host = addresses.hosts[node_id]
+        self.memory_options = (CONTROLLER_HEAP if self.is_controller else BROKER_HEAP, SMALL_COMPILER)
+        self._addresses = addresses
+        self._more_config = config
+
+    def _choose_ports(self) -> tuple[int, int]:
+        return self._addresses.ports[self.node_id], self._addresses.ports[self.node_id]
+
+    def _settings(self, port: int, controller_port: int) -> dict[str, str]:
+        settings = super()._settings(port, controller_port)
+        listener = "CONTROLLER" if self.is_controller else "BROKER"
+        settings |= {
+            "process.roles": listener.lower(),
+            "node.id": str(self.node_id),
+            "listeners": f"{listener}://{self._addresses.of(self.node_id)}",
+            "controller.quorum.voters": self._addresses.voters(),
+            **self._more_config,
+        }
+        if self.is_controller:
+            del settings["advertised.listeners"]
+        return settings
+
+    def _serves(self, running: Any) -> bool:
+        """Whether a controller listens, and whether a broker is one of the cluster's: it may lead nothing yet."""
+        try:
+            socket.create_connection((self.host, running.port), ANSWER_TIMEOUT_SECONDS).close()
+        except OSError:
+            return False
+        return self.is_controller or self.node_id in _brokers(f"{self.host}:{running.port}")
+
+    def use(self, kafka: str) -> None:
+        """Take another version of Kafka at the next start."""
+        self._kafka = kafka
+
+    def process(self) -> psutil.Process:
+        """Return its process; raises ProcessLookupError if it does not run."""
+        pid = self.status().pid
+        if pid is None:
+            raise ProcessLookupError(f"{self.name} does not run")
+        return psutil.Process(pid)
+
+    def kill(self) -> None:
+        """End it as a power failure would."""
+        process = self.process()
+        process.kill()
+        process.wait(STOP_TIMEOUT_SECONDS)
+
+    def running_version(self) -> str:
+        """Return the version that the process itself has logged."""
+        lines = self.log_file.read_text(errors="replace").splitlines()
+        return next(line.partition("Kafka version: ")[2].split()[0] for line in lines if "Kafka version: " in line)
+
+
+class Cluster:
+    """All nodes; as a context manager they run for the length of the block.
+
+    Processes end with the thread that starts them. hosts: the address of each broker, 127.0.0.1 by default.
+    config: more settings of the brokers. kafka: the version to begin with.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        brokers: int,
+        controllers: int,
+        config: Mapping[str, str] | None = None,
+        *,
+        hosts: Mapping[int, str] | None = None,
+        kafka: str | None = None,
+    ) -> None:
+        broker_ids = range(1, brokers + 1)
+        nodes = (*range(FIRST_CONTROLLER, FIRST_CONTROLLER + controllers), *broker_ids)
+        self._addresses = Addresses(
+            {n: (hosts or {}).get(n, HOST) for n in nodes}, dict(zip(nodes, _free_ports(), strict=False))
+        )
+        self.kafka = kafka or newest()
+        replicated = _replication(brokers) | SESSION | dict(config or {})
+        self.nodes = {
+            n: Node(self._addresses, n, directory / f"node-{n}", replicated, self.kafka) for n in nodes
+        }  # controllers first
+        self.brokers = {n: self.nodes[n] for n in broker_ids}
+        self.controllers = {n: node for n, node in self.nodes.items() if n not in self.brokers}
+        self.bootstrap_servers = ",".join(self._addresses.of(n) for n in broker_ids)
+
+    def __enter__(self) -> Cluster:
+        with ExitStack() as unless_started:
+            unless_started.callback(self.stop)
+            first = self.nodes[FIRST_CONTROLLER]
+            first.start(START_SECONDS, detached=False)
+            for node in self.nodes.values():
+                if node is not first:
+                    _join(node, first)
+                    node.start(START_SECONDS, detached=False)
+            unless_started.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End all nodes at once: what is on their disks is of no use any more."""
+        for node in self.nodes.values():
+            if node.status().running:
+                node.process().send_signal(signal.SIGCONT)
+                node.kill()
+
+    def start(self, nodes: Iterable[Node]) -> None:
+        """Start nodes that are away."""
+        for node in nodes:
+            node.start(START_SECONDS, detached=False)
+
+    # -- what it is like
+
+    def leaders(self) -> dict[Partition, int]:
+        """Return the leader of each partition; -1 for one without."""
+        topics = self._metadata().topics
+        return {(name, number): p.leader for name, topic in topics.items() for number, p in topic.partitions.items()}
+
+    def replicas(self) -> dict[Partition, list[int]]:
+        """Return the replicas of each partition, the preferred leader first."""
+        topics = self._metadata().topics
+        return {(name, number): p.replicas for name, topic in topics.items() for number, p in topic.partitions.items()}
+
+    def settled(self) -> bool:
+        """Whether every partition has a leader and all of its replicas in sync."""
+        metadata = self._metadata()
+        topics = metadata.topics.values()
+        return len(metadata.brokers) == len(self.brokers) and all(
+            p.leader >= 0 and len(p.isrs) == len(p.replicas) for t in topics for p in t.partitions.values()
+        )
+
+    def await_settled(self, seconds: float = SETTLE_SECONDS) -> None:
+        """Wait for ``settled``; raises TimeoutError."""
+        deadline = time.monotonic() + seconds
+        while not self.settled():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not all partitions have a leader and all replicas in sync within {seconds:.0f} s")
+            time.sleep(POLL_SECONDS)
+
+    def coordinator(self, group: str) -> int:
+        """Return the broker that coordinates a group: the leader of its partition, whatever its protocol."""
+        leaders = {number: leader for (topic, number), leader in self.leaders().items() if topic == OFFSETS_TOPIC}
+        return leaders[_java_hash(group) % len(leaders)]
+
+    def group_type(self, group: str) -> str:
+        """Return a group's type, such as "classic" or "streams", "" if there is none."""
+        return self._listed(group, "group_type")
+
+    def group_state(self, group: str) -> str:
+        """Return a group's state, such as "stable" or "empty", "" if there is none."""
+        return self._listed(group, "group_state")
+
+    def _listed(self, group: str, field: str) -> str:
+        with self.admin() as admin:
+            found = {listed["group_id"]: listed.get(field, "") for listed in admin.list_groups()}
+        return str(found.get(group, "")).lower()
+
+    def active_controller(self) -> Node:
+        """Return the controller that leads the others, as a broker sees it in the quorum."""
+        with self.admin() as admin:
+            (topic,) = admin.describe_metadata_quorum()["topics"]
+        return self.controllers[topic["partitions"][0]["leader_id"]]
+
+    def memory(self) -> int:
+        """Return the resident bytes of all nodes that run."""
+        return sum(node.process().memory_info().rss for node in self.nodes.values() if node.status().running)
+
+    def _metadata(self) -> Any:
+        return self._client.list_topics(timeout=ANSWER_TIMEOUT_SECONDS)
+
+    @cached_property
+    def _client(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 2})
+
+    # -- what can be changed
+
+    @contextmanager
+    def admin(self) -> Iterator[Any]:
+        """Return a client for what confluent-kafka's cannot do: reassignments and features."""
+        client = KafkaAdminClient(bootstrap_servers=self.bootstrap_servers.split(","))
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def reassign(self, replicas: Mapping[Partition, list[int]]) -> None:
+        """Give partitions other replicas, or the same in another order, the preferred leader first.
+
+        Returns when it is done; raises RuntimeError if the controller refuses it, and TimeoutError.
+        """
+        with self.admin() as admin:
+            answer = admin.alter_partition_reassignments({TopicPartition(*p): r for p, r in replicas.items()})
+            refused = {partition: error for partition, error in answer.items() if error is not None}
+            if refused:
+                raise RuntimeError(f"reassignments are refused: {refused}")
+            deadline = time.monotonic() + SETTLE_SECONDS
+            while admin.list_partition_reassignments():
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"reassignments are not done within {SETTLE_SECONDS:.0f} s")
+                time.sleep(POLL_SECONDS)
+
+    def elect_preferred(self, partitions: Iterable[Partition]) -> None:
+        """Make the preferred replicas leaders. Of those that are not in sync nothing is asked."""
+        topics: dict[str, list[int]] = {}
+        for topic, number in partitions:
+            topics.setdefault(topic, []).append(number)
+        with self.admin() as admin:
+            admin.elect_leaders(0, topics, raise_errors=False)
+
+    def finalize(self) -> dict[str, tuple[int, int]]:
+        """Raise all features to what all nodes can do, as after an upgrade; returns from and to of those raised."""
+        raised = {}
+        with self.admin() as admin:
+            for name, feature in sorted(admin.describe_features().items(), key=lambda item: item[0] != METADATA):
+                level, highest = feature.get("finalized", (0, 0))[1], feature.get("supported", (0, 0))[1]
+                if name in KEPT_FEATURES or level >= highest:
+                    continue
+                answer = admin.update_features({name: highest})[name]
+                if answer != "OK":
+                    raise RuntimeError(f"{name} cannot be raised from {level} to {highest}: {answer}")
+                raised[name] = (level, highest)
+        return raised
+
+
+#: The feature that others depend on.
+METADATA = "metadata.version"
+
+
+def _replication(brokers: int) -> dict[str, str]:
+    """Return what keeps everything on three brokers, of which one may be away."""
+    factor, in_sync = str(min(brokers, 3)), str(min(brokers, 2))
+    return {
+        "default.replication.factor": factor,
+        "min.insync.replicas": in_sync,
+        "offsets.topic.replication.factor": factor,
+        "transaction.state.log.replication.factor": factor,
+        "transaction.state.log.min.isr": in_sync,
+        "share.coordinator.state.topic.replication.factor": factor,
+        "share.coordinator.state.topic.min.isr": in_sync,
+    }
+
+
+def _join(node: Node, first: Node) -> None:
+    """Lay out what the storage tool would write, but for the cluster of the first controller."""
+    data, cluster = node.directory / "data", first.directory / "data"
+    data.mkdir(parents=True)
+    identity = dict(
+        line.split("=", 1) for line in (cluster / "meta.properties").read_text().splitlines() if line[0] != "#"
+    )
+    lines = f"version=1\ncluster.id={identity['cluster.id']}\nnode.id={node.node_id}\n"
+    (data / "meta.properties").write_text(lines)
+    if node.is_controller:
+        for name in BOOTSTRAP:
+            if (cluster / name).exists():
+                (data / name).parent.mkdir(exist_ok=True)
+                shutil.copy(cluster / name, data / name)
+
+
+def _java_hash(text: str) -> int:
+    """Return String.hashCode() as Kafka uses it, without the sign."""
+    value = 0
+    for character in text:
+        value = (31 * value + ord(character)) & 0xFFFFFFFF
+    return value & 0x7FFFFFFF
+
+
+def _brokers(address: str) -> set[int]:
+    """Return the brokers that one broker knows, none if it does not answer."""
+    client = AdminClient({"bootstrap.servers": address, "log_level": 2})
+    try:
+        return set(client.list_topics(timeout=ANSWER_TIMEOUT_SECONDS).brokers)
+    except KafkaException:
+        return set()
+
+
+def _free_ports() -> Iterator[int]:
+    """Yield ports that nothing listens on, beginning where no other process of ours is likely to."""
+    begin = time.time_ns() % len(PORTS)
+    for port in (*PORTS[begin:], *PORTS[:begin]):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue  # taken
+        yield port

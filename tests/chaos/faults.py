@@ -1,0 +1,77 @@
+"""What all faults have in common: they hit something now, note what proves it, and end what lasts."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from .agenda import Agenda
+from .recovery import Recovery
+from .schedule import Action, Event
+
+#: How much longer a fault lasts that had no effect yet, and how often that is looked at.
+UNSEEN_SECONDS, LOOK_AGAIN_MS = 30.0, 200.0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where faults happen. say: prints a line; fail: prints one and makes the run a failure."""
+
+    agenda: Agenda
+    recovery: Recovery
+    say: Callable[[str], None]
+    fail: Callable[[str], None]
+
+
+class Faults(ABC):
+    """Kinds of faults that need the same means."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._lasting: dict[str, Callable[[], None]] = {}
+
+    @property
+    @abstractmethod
+    def actions(self) -> Mapping[Action, Callable[[Event], str]]:
+        """Return how each kind is carried out; each returns what it hit, for the event's line."""
+
+    def carry_out(self, event: Event) -> str:
+        """Carry out one event; it counts as healed unless ``_heal_later`` was called."""
+        recovery, self._lasts = self._stage.recovery, False
+        recovery.begin(event.action)
+        what = self.actions[event.action](event)
+        if not self._lasts:
+            recovery.end(event.action)
+        return what
+
+    def _see(self, event: Event, count: int, unit: str) -> None:
+        self._stage.recovery.see(event.action, count, unit)
+
+    def _heal_now(self, owner: str) -> None:
+        """End what lasts of an owner's: there is one such fault at a time."""
+        self._stage.agenda.drop(owner)
+        if (finish := self._lasting.pop(owner, None)) is not None:
+            finish()
+
+    def _heal_later(
+        self, event: Event, heal: Callable[[], object], owner: str = "", seen: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Have the fault end after the event's duration, or later: once its effect was seen, if it is seen soon."""
+        self._lasts = True
+        latest = time.monotonic() + event.duration_ms / 1000 + UNSEEN_SECONDS
+
+        def finish() -> None:
+            heal()
+            self._stage.recovery.end(event.action)
+
+        def end() -> None:
+            if not seen() and time.monotonic() < latest:
+                self._stage.agenda.add(LOOK_AGAIN_MS, end, owner)
+                return
+            self._lasting.pop(owner, None)
+            finish()
+
+        self._lasting[owner] = finish
+        self._stage.agenda.add(event.duration_ms, end, owner)

@@ -1,0 +1,133 @@
+"""What befalls the machine under a host: its clock, its disk, its memory."""
+
+from __future__ import annotations
+
+import errno
+import random
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from .faults import Faults, Stage
+from .hosts import Host
+from .machine import Control, Field, MemoryGroup
+from .process_faults import send
+from .schedule import Action, Event
+
+#: How far a clock is from the brokers', in ms: up to ten minutes.
+CLOCK_MS = (60_000, 600_000)
+#: How often a clock jumps before it is right again.
+JUMPS = 4
+#: How long after its trouble a host may end by itself.
+EXCUSED_SECONDS = 60.0
+#: What each write of a slow disk takes longer, in µs.
+WRITE_DELAY_US = 20_000
+
+
+class MachineFaults(Faults):
+    """One fault of a machine lasts at a time: a new one ends the one before.
+
+    controls, groups: one for each host; groups may be empty where there are none.
+    """
+
+    def __init__(
+        self, stage: Stage, hosts: Sequence[Host], controls: Sequence[Control], groups: Sequence[MemoryGroup]
+    ) -> None:
+        super().__init__(stage)
+        self._hosts = hosts
+        self._controls = controls
+        self._groups = groups
+
+    @property
+    def actions(self) -> Mapping[Action, Callable[[Event], str]]:
+        """See Faults."""
+        memory = {Action.SHORT_OF_MEMORY: self._short_of_memory} if self._groups else {}
+        return {
+            Action.CLOCK_APART: self._clock_apart,
+            Action.CLOCK_JUMPS: self._clock_jumps,
+            Action.SLOW_DISK: self._slow_disk,
+            Action.FULL_DISK: self._fail_writes,
+            Action.BROKEN_DISK: self._fail_writes,
+            **memory,
+        }
+
+    def _clock_apart(self, event: Event) -> str:
+        offset = _offset_ms(random.Random(event.seed))
+        self._change(event, Field.CLOCK_OFFSET_MS, offset, Field.CLOCK_READINGS, "wrong readings")
+        return f"{self._name(event)}, {offset / 1000:+.0f} s"
+
+    def _clock_jumps(self, event: Event) -> str:
+        rng = random.Random(event.seed)
+        offsets = [_offset_ms(rng) for _ in range(JUMPS)]
+        control = self._controls[event.host]
+        self._change(event, Field.CLOCK_OFFSET_MS, offsets[0], Field.CLOCK_READINGS, "wrong readings")
+        for number, offset in enumerate(offsets[1:], start=1):
+
+            def jump(offset: int = offset) -> None:
+                control[Field.CLOCK_OFFSET_MS] = offset
+
+            self._stage.agenda.add(event.duration_ms * number / JUMPS, jump, self._owner(event))
+        return f"{self._name(event)}, {', '.join(f'{offset / 1000:+.0f} s' for offset in offsets)}"
+
+    def _slow_disk(self, event: Event) -> str:
+        self._change(event, Field.DISK_DELAY_US, WRITE_DELAY_US, Field.DISK_DELAYS, "slow writes")
+        return f"{self._name(event)}, {WRITE_DELAY_US / 1000:.0f} ms for each write"
+
+    def _fail_writes(self, event: Event) -> str:
+        number = errno.ENOSPC if event.action is Action.FULL_DISK else errno.EIO
+        self._change(event, Field.DISK_ERRNO, number, Field.DISK_FAILURES, "failed writes")
+        return f"{self._name(event)}, {errno.errorcode[number]}"
+
+    def _short_of_memory(self, event: Event) -> str:
+        self._heal_now(self._owner(event))
+        group, host = self._groups[event.host], self._hosts[event.host]
+        hits, kills = group.hits(), group.kills()
+        host.troubled = True
+        limit = group.squeeze()
+
+        def heal() -> None:
+            self._see(event, group.hits() - hits, "times at the limit")
+            if killed := group.kills() - kills:
+                self._stage.say(f"{'':11} {host.name}: {killed} processes were killed for their memory")
+            group.free()
+            self._end_trouble(host)
+
+        self._heal_later(event, heal, self._owner(event))
+        return f"{self._name(event)}, {limit >> 20} MiB for all of its processes"
+
+    def _change(self, event: Event, field: Field, value: int, proof: Field, unit: str) -> None:
+        """Set a field for the length of the event.
+
+        A store writes little between the start of its process and the end: a bad disk comes with a new process.
+        """
+        self._heal_now(self._owner(event))
+        control, host = self._controls[event.host], self._hosts[event.host]
+        before = control[proof]
+        host.troubled = field is Field.DISK_ERRNO
+        control[field] = value
+        victim = host.victim(event.victim)
+        if victim is not None and field is not Field.CLOCK_OFFSET_MS:
+            send(victim[0], signal.SIGKILL)
+
+        def heal() -> None:
+            control[field] = 0
+            self._see(event, control[proof] - before, unit)
+            self._end_trouble(host)
+
+        self._heal_later(event, heal, self._owner(event), lambda: control[proof] > before)
+
+    def _owner(self, event: Event) -> str:
+        """Return whose entries in the agenda make this machine a good one again."""
+        return f"{self._hosts[event.host].name}'s machine"
+
+    def _end_trouble(self, host: Host) -> None:
+        """A host may still end for what was: to close its tasks takes time."""
+        if host.troubled:
+            host.troubled, host.excused_until = False, time.monotonic() + EXCUSED_SECONDS
+
+    def _name(self, event: Event) -> str:
+        return f"{self._hosts[event.host].name}, for {event.duration_ms} ms"
+
+
+def _offset_ms(rng: random.Random) -> int:
+    return rng.choice((-1, 1)) * rng.randint(*CLOCK_MS)

@@ -1,0 +1,96 @@
+"""A log as brokers keep it, made by hand: so that each fault can be planted alone."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from .checkers.atomicity import Places
+from .checkers.log_reader import Log, Partition
+from .checkers.record_batches import Batch, Marker, Record
+from .checkers.transactions import OFFSETS_TOPIC, Decision, History
+
+FEEDER, WORKER, OTHER_WORKER = 1, 2, 3
+PLACES = Places("app", "in", "out", "tallies", "tally-log", "again", "groups", "group-log", groups=2)
+OFFSETS: Partition = (OFFSETS_TOPIC, 0)
+
+
+def partition(topic: str) -> Partition:
+    """Return the one partition of a topic."""
+    return topic, 0
+
+
+def text(value: str) -> bytes:
+    """Return text behind its length."""
+    return struct.pack(">h", len(value)) + value.encode()
+
+
+class MadeLog:
+    """Partitions and decisions. starts: where partitions begin, after records were deleted."""
+
+    def __init__(self) -> None:
+        self.batches: defaultdict[Partition, list[Batch]] = defaultdict(list)
+        self.decisions: list[Decision] = []
+        self.starts: dict[Partition, int] = {}
+
+    def end(self, place: Partition) -> int:
+        """Return where a partition ends."""
+        batches = self.batches[place]
+        return batches[-1].last + 1 if batches else 0
+
+    def append(self, producer: int, place: Partition, *records: tuple[str, Any], transactional: bool = True) -> None:
+        """Write keys and values."""
+        first = self.end(place)
+        made = tuple(
+            Record(first + number, key.encode(), json.dumps(value).encode())
+            for number, (key, value) in enumerate(records)
+        )
+        self.batches[place].append(Batch(first, first + len(made) - 1, producer, 0, transactional, made, None))
+
+    def commit_offset(self, producer: int, topic: str, offset: int, group: str = PLACES.group) -> None:
+        """Write a committed offset."""
+        first = self.end(OFFSETS)
+        key = struct.pack(">h", 1) + text(group) + text(topic) + struct.pack(">i", 0)
+        record = Record(first, key, struct.pack(">hq", 3, offset))
+        self.batches[OFFSETS].append(Batch(first, first, producer, 0, True, (record,), None))
+
+    def mark(self, producer: int, place: Partition, commit: bool = True, coordinator_epoch: int = 0) -> None:
+        """Write a marker."""
+        at = self.end(place)
+        self.batches[place].append(Batch(at, at, producer, 0, True, (), Marker(commit, coordinator_epoch)))
+
+    def decide(self, producer: int, places: Sequence[Partition], commit: bool = True, marked: bool = True) -> None:
+        """Decide a transaction. marked: write its markers."""
+        self.decisions.append(Decision(producer, commit, frozenset(places)))
+        for place in places if marked else ():
+            self.mark(producer, place, commit)
+
+    def logs(self) -> dict[Partition, Log]:
+        """Return the partitions."""
+        return {
+            place: Log(self.starts.get(place, 0), self.end(place), tuple(batches))
+            for place, batches in self.batches.items()
+        }
+
+    def history(self) -> History:
+        """Put it together."""
+        return History.of(self.decisions, self.logs())
+
+
+def number(key: str, n: int, **more: Any) -> tuple[str, Any]:
+    """Return a numbered record."""
+    return key, {"key": key, "n": n, **more}
+
+
+def tally(key: str, n: int) -> tuple[str, Any]:
+    """Return the tally of a key after number n."""
+    return key, {"records": n, "sum": n * (n + 1) // 2, "last": n, "breaks": 0}
+
+
+def group_tally(group: str, **last: int) -> tuple[str, Any]:
+    """Return a group's tally after these numbers."""
+    total = sum(n * (n + 1) // 2 for n in last.values())
+    return group, {"records": sum(last.values()), "sum": total, "last": last, "breaks": 0}

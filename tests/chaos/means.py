@@ -1,0 +1,133 @@
+"""What a run needs for its faults: a network, bad machines, another version; and why some of it cannot be had here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+
+from penstock.kafka_distribution import newest
+
+from . import machine, network, program, versions
+from .broker_faults import BrokerFaults
+from .checker import Reader
+from .cluster import Cluster
+from .faults import Faults, Stage
+from .hosts import Host
+from .machine import Control, MemoryGroup
+from .machine_faults import MachineFaults
+from .network import Network
+from .network_faults import NetworkFaults
+from .process_faults import ProcessFaults
+from .schedule import BROKERS, FAMILIES, HOSTS, MACHINES, NETWORK, UNCLEAN, VERSIONS, Action
+from .unclean import UncleanFaults
+from .version_faults import VersionFaults
+
+#: The version of Penstock that hosts change to and from.
+PREVIOUS = "HEAD^"
+
+
+def why_not(
+    families: Iterable[str], brokers: int, previous: str = PREVIOUS, kafka: str | None = None
+) -> dict[Action, str]:
+    """Return which kinds of faults of these families cannot be had here, and why.
+
+    kafka: the version that the run begins with, by default the newest.
+    """
+    missing: dict[Action, str] = {}
+    for name in families:
+        actions = FAMILIES[name].actions
+        if name in (BROKERS, UNCLEAN) and brokers < 3:
+            missing |= dict.fromkeys(actions, "it takes three brokers")
+        if name == NETWORK and (reason := network.why_not()):
+            missing |= dict.fromkeys(actions, reason)
+        elif name == NETWORK and brokers < 3:
+            missing |= dict.fromkeys((Action.CUT_COORDINATOR, Action.CUT_LEADERS), "it takes three brokers")
+        if name == MACHINES and machine.compiler() is None:
+            missing |= dict.fromkeys(actions, "there is no C compiler")
+        elif name == MACHINES and (reason := machine.why_no_memory_group()):
+            missing[Action.SHORT_OF_MEMORY] = f"no control group can be made: {reason}"
+        if name == VERSIONS and (reason := versions.why_not(previous)):
+            missing[Action.OTHER_VERSION] = reason
+        if name == VERSIONS and kafka not in (None, newest()):
+            missing[Action.OTHER_PROTOCOL] = f"Kafka {kafka} has no streams groups"
+    return missing
+
+
+class Means:
+    """As a context manager: what these families need, and the calling thread in the network if there is one.
+
+    previous: the commit of the other version of Penstock.
+    """
+
+    def __init__(
+        self, families: Collection[str], without: Collection[Action], brokers: int, previous: str, directory: Path
+    ) -> None:
+        self._wanted = {action for name in families for action in FAMILIES[name].actions} - set(without)
+        self._directory = directory
+        self._previous = previous
+        self._brokers = range(1, brokers + 1)
+        self._network: Network | None = None
+        self._shim: Path | None = None
+        self._other_version: Path | None = None
+        self._controls: list[Control] = []
+        self._groups: list[MemoryGroup] = []
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Means:
+        with ExitStack() as stack:
+            if self._wants(NETWORK):
+                self._network = stack.enter_context(Network(self._brokers, range(1, HOSTS + 1)))
+            if self._wants(MACHINES):
+                self._shim = machine.compile_shim(self._directory)
+            if self._wants(VERSIONS):
+                self._other_version = versions.check_out(self._previous, self._directory)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _wants(self, family: str) -> bool:
+        return not self._wanted.isdisjoint(FAMILIES[family].actions)
+
+    @property
+    def broker_addresses(self) -> Mapping[int, str] | None:
+        """Return where brokers are in the run's network, None without one."""
+        return None if self._network is None else self._network.brokers
+
+    def host(self, number: int, config: Mapping[str, object], environment: Mapping[str, str], topology: str) -> Host:
+        """Return a host on a machine and a network of its own, as far as faults need them."""
+        name, directory = f"host-{number}", self._directory / f"host-{number}"
+        on = nullcontext if self._network is None else partial(self._network.on, number)
+        born = None
+        if self._shim is not None:
+            self._controls.append(Control(self._shim, directory, directory / "state"))
+            environment = {**environment, **self._controls[-1].environment}
+        if Action.SHORT_OF_MEMORY in self._wanted:
+            group = MemoryGroup(f"penstock-chaos-{os.getpid()}-{number}")
+            self._stack.callback(group.close)
+            self._groups.append(group)
+            born = group.adopt
+        return Host(name, self._directory, config, environment, topology, on=on, born=born)
+
+    def faults(
+        self, stage: Stage, hosts: Sequence[Host], cluster: Cluster, reader: Reader, turn: Callable[[], None]
+    ) -> dict[Action, Faults]:
+        """Return who carries out each kind. reader: see UncleanFaults; turn: see BrokerFaults."""
+        group = program.APPLICATION_ID
+        brokers = BrokerFaults(stage, cluster, turn)
+        unclean = UncleanFaults(stage, cluster, brokers, reader, turn)
+        families: list[Faults] = [ProcessFaults(stage, hosts), brokers, unclean]
+        if self._network is not None:
+            families.append(NetworkFaults(stage, self._network, hosts, cluster, brokers, group))
+        if self._shim is not None:
+            families.append(MachineFaults(stage, hosts, self._controls, self._groups))
+        if self._other_version is not None:
+            families.append(VersionFaults(stage, hosts, cluster, group, self._other_version, turn))
+        return {action: faults for faults in families for action in faults.actions}

@@ -1,0 +1,97 @@
+"""What a run is to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+from .checker import EXACTLY_ONCE
+from .means import PREVIOUS
+from .schedule import HOSTS, NETWORK, PROCESSES, UNCLEAN, Action, Event, each_once, endless, schedule
+from .workloads import BUDGET_SECONDS, WORKLOADS, Setting, Workload
+from .workloads.lossy_numbers import LossyNumbers
+from .workloads.numbers import Numbers, Queried
+
+#: How many events hit the older Kafka before the cluster is upgraded.
+UPGRADE_AFTER = 4
+#: How long nothing may come out at the end before the rest counts as lost. Two sessions, a transaction, a restart and
+#: their retries on a machine that has much else to do.
+PATIENCE_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is run.
+
+    kills: how many; each: every kind of fault once instead; minutes: as many kills as fit into them instead.
+    families: see schedule.FAMILIES. brokers: 1, or 3 with as many controllers. upgrade_from: the version of Kafka that
+    the cluster begins with; after UPGRADE_AFTER events it is upgraded, node by node. previous: the commit whose
+    Penstock takes turns with this one. without: kinds of faults that cannot be had here, see means.why_not. fault: see
+    program.FAULT_VARIABLE; judged_as: the guarantee that the checker holds it to. workload: a name of WORKLOADS;
+    patience_seconds: how long nothing may come out at the end; budget_seconds: see Setting.
+
+    Raises ValueError if the workload cannot do with the families.
+    """
+
+    seed: int
+    kills: int = 0
+    guarantee: str = EXACTLY_ONCE
+    protocol: str = "classic"
+    fault: str = ""
+    judged_as: str | None = None
+    each: bool = False
+    minutes: float = 0.0
+    families: tuple[str, ...] = (PROCESSES,)
+    brokers: int = 1
+    upgrade_from: str | None = None
+    previous: str = PREVIOUS
+    without: frozenset[Action] = frozenset()
+    workload: str = Numbers.name
+    patience_seconds: float = PATIENCE_SECONDS
+    budget_seconds: float = BUDGET_SECONDS
+
+    def __post_init__(self) -> None:
+        if self.unclean and self.workload != Numbers.name:
+            raise ValueError(f"unclean elections take the workload {Numbers.name}, not {self.workload}")
+        if NETWORK in self.families and self.workload == Queried.name:
+            raise ValueError(
+                f"the workload {Queried.name} reaches no host in a network of its own: leave {NETWORK} out"
+            )
+
+    @property
+    def unclean(self) -> bool:
+        """Whether records may be lost, see unclean.py."""
+        return UNCLEAN in self.families
+
+    @property
+    def exact(self) -> bool:
+        """Whether the application runs with exactly-once."""
+        return self.guarantee == EXACTLY_ONCE
+
+    def new_workload(self, directory: Path) -> Workload:
+        """Return what runs. directory: its own, see Workload."""
+        setting = Setting(
+            self.seed, HOSTS, self.guarantee, self.judged_as or self.guarantee, self.fault, self.budget_seconds
+        )
+        return (LossyNumbers if self.unclean else WORKLOADS[self.workload])(setting, directory)
+
+    def events(self) -> Iterable[Event]:
+        """Return what happens, and when; without an end if it is a matter of minutes."""
+        events: Iterable[Event]
+        if self.minutes:
+            events = endless(self.seed, self.families, self.without)
+        elif self.each:
+            events = each_once(self.seed, self.families, self.without)
+        else:
+            events = schedule(self.seed, self.kills, self.families, self.without)
+        return events if self.upgrade_from is None else _with_upgrade(events, self.seed)
+
+
+def _with_upgrade(events: Iterable[Event], seed: int) -> Iterator[Event]:
+    """Yield an upgrade among the events: first it is an old cluster's, then a new one's, trouble."""
+    later = iter(events)
+    yield from islice(later, UPGRADE_AFTER)
+    yield Event(UPGRADE_AFTER + 1, True, 0, Action.UPGRADE_CLUSTER, 0, 0.0, 0, seed)
+    yield from (replace(event, number=event.number + 1) for event in later)

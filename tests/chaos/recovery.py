@@ -1,0 +1,123 @@
+"""How long it takes from the healing of a fault until records flow again in all partitions, for each kind of fault."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+
+from .agenda import Agenda
+from .schedule import FAMILIES, MACHINES, NETWORK, Action
+
+#: In seconds, on a machine that has much else to do. What every recovery may need: a session (4 s), a transaction of
+#: 6 s that nobody ends and the broker's look for it (each 10 s), a start of processes, and a rebalance.
+USUAL_SECONDS = 60.0
+#: Kinds with another budget.
+BUDGETS: Mapping[Action, float] = {
+    Action.KILL_WORKER: 45.0,  # a static member is replaced: no session has to end
+    Action.ADD_WORKER: 45.0,
+    Action.REMOVE_WORKER: 45.0,
+    # Leaders are elected, their logs are recovered, transactions and the group are loaded, and clients find them.
+    Action.KILL_BROKER: 90.0,
+    Action.RESTART_BROKER: 90.0,
+    Action.KILL_TWO_BROKERS: 90.0,
+    Action.KILL_ALL_BROKERS: 120.0,
+    Action.RESTART_TWO_BROKERS: 90.0,
+    Action.RESTART_ALL_BROKERS: 120.0,
+    Action.ROLL_CLUSTER: 90.0,
+    Action.HALF_OPEN: 90.0,
+    # A request on a dead connection is given up after request.timeout.ms (30 s), and then begins what is usual.
+    **dict.fromkeys((a for a in FAMILIES[NETWORK].actions if a is not Action.HALF_OPEN), 90.0),
+    # Tasks whose disk failed restore from their changelogs.
+    **dict.fromkeys(FAMILIES[MACHINES].actions, 90.0),
+    Action.OTHER_PROTOCOL: 90.0,  # both hosts stop cleanly, and the group is empty before it changes
+}
+
+
+def budget(action: Action) -> float:
+    """Return how long the recovery from this kind of fault may take, in seconds."""
+    return BUDGETS.get(action, USUAL_SECONDS)
+
+
+@dataclass(slots=True)
+class Kind:
+    """What is known of one kind of fault. seen: how often it really happened, counted where it took effect."""
+
+    events: int = 0
+    seen: int = 0
+    unit: str = ""
+    seconds: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    action: Action
+    since: float
+    before: Mapping[str, int]
+
+
+class Recovery:
+    """Measures.
+
+    agenda: holds the ends of the faults that last; outputs: how many records each output has given, by name;
+    fail: is called with what is wrong.
+    """
+
+    def __init__(self, agenda: Agenda, outputs: Callable[[], Mapping[str, int]], fail: Callable[[str], None]) -> None:
+        self.kinds: dict[Action, Kind] = {}
+        self._agenda = agenda
+        self._outputs = outputs
+        self._fail = fail
+        self._open: _Open | None = None
+
+    def begin(self, action: Action) -> None:
+        """A fault begins; what had not recovered from the last one is not measured."""
+        self.kinds.setdefault(action, Kind()).events += 1
+        self._open = None
+
+    def end(self, action: Action) -> None:
+        """A fault is healed: the clock runs unless another one lasts."""
+        if not self._agenda:
+            self._open = _Open(action, time.monotonic(), self._outputs())
+
+    def see(self, action: Action, count: int, unit: str) -> None:
+        """So many of something were seen, which prove that a fault took effect."""
+        kind = self.kinds.setdefault(action, Kind())
+        kind.seen += count
+        kind.unit = unit
+
+    def look(self) -> None:
+        """Note it if all partitions move again, or should do by now."""
+        if self._agenda:
+            self._open = None  # something lasts, so nothing recovers
+        if self._open is None:
+            return
+        outputs, seconds = self._outputs(), time.monotonic() - self._open.since
+        action, before = self._open.action, self._open.before
+        if all(count > before[output] for output, count in outputs.items()):
+            self.kinds[action].seconds.append(seconds)
+            self._open = None
+        elif seconds > budget(action):
+            stuck = ", ".join(output for output, count in sorted(outputs.items()) if count == before[output])
+            self._fail(f"{budget(action):.0f} s after the end of {action.value} nothing has come out of {stuck}")
+            self.kinds[action].seconds.append(seconds)
+            self._open = None
+
+    def waits(self) -> bool:
+        """Whether something lasts, or has not recovered yet."""
+        return self._open is not None or bool(self._agenda)
+
+    def not_injected(self) -> list[str]:
+        """Return the kinds that were to happen, and of which no effect was seen."""
+        return [action.value for action, kind in self.kinds.items() if kind.events and not kind.seen]
+
+    def table(self) -> Iterator[str]:
+        """Yield lines: of each kind how often, what proves it, and how long recoveries took."""
+        yield f"{'fault':20} {'events':>6}  {'seen':34} {'measured':>8} {'median':>8} {'longest':>8} {'budget':>7}"
+        for action in sorted(self.kinds, key=lambda action: action.value):
+            kind = self.kinds[action]
+            took = kind.seconds
+            times = f"{median(took):6.1f} s {max(took):6.1f} s" if took else f"{'-':>8} {'-':>8}"
+            seen = f"{kind.seen} {kind.unit}"
+            yield f"{action.value:20} {kind.events:6}  {seen:34} {len(took):8} {times} {budget(action):5.0f} s"

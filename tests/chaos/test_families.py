@@ -1,0 +1,72 @@
+"""A short run with faults of each family, and each of them seen where it took effect."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from .means import why_not
+from .options import Options
+from .run import Outcome, run
+from .schedule import BROKERS, MACHINES, NETWORK, PROCESSES, VERSIONS, Action
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
+#: How often a run that a broker has spoilt is made again, see Outcome.judged.
+ATTEMPTS = 3
+#: Of schedules in which nothing lasts for long.
+SEED_OF_BROKERS, SEED_OF_MACHINES = 2377, 1509
+
+
+def only(*actions: Action) -> frozenset[Action]:
+    """Return all other kinds."""
+    return frozenset(Action) - frozenset(actions)
+
+
+def chaos(directory: Path, options: Options) -> Outcome:
+    missing = why_not(options.families, options.brokers, options.previous, options.upgrade_from)
+    wanted = {event.action for event in options.events()} & set(missing)
+    if wanted:
+        pytest.skip("; ".join(f"{action.value}: {missing[action]}" for action in wanted))
+    for attempt in range(ATTEMPTS):
+        outcome = run(options, directory / str(attempt), io.StringIO())
+        print("\n".join((*outcome.events, *outcome.table)))  # pytest shows it if the test fails
+        if outcome.judged:
+            return outcome
+    pytest.fail(f"{ATTEMPTS} times a broker itself has made a mistake: nothing can be said of Penstock")
+
+
+def check(outcome: Outcome, *actions: Action) -> None:
+    """Nothing is lost or doubled, and the table has what was seen of each fault."""
+    assert outcome.failures == ()
+    assert str(outcome.verdict) == "0 lost, 0 doubled, 0 out of order, state equal"
+    for action in actions:
+        (line,) = (line for line in outcome.table if line.startswith(f"{action.value} "))
+        assert re.match(rf"{action.value} +1 +[1-9]", line), line
+
+
+def test_three_brokers_and_a_network_that_lies(tmp_path: Path) -> None:
+    brokers = (Action.MOVE_LEADERS, Action.STOP_BROKER, Action.KILL_CONTROLLER)
+    network = (Action.CUT_COORDINATOR, Action.HALF_OPEN, Action.SLOW_NETWORK)
+    options = Options(
+        SEED_OF_BROKERS, each=True, families=(BROKERS, NETWORK), brokers=3, without=only(*brokers, *network)
+    )
+    check(chaos(tmp_path, options), *brokers, *network)
+
+
+@pytest.mark.long  # a host may end for a failed write long after the disk is whole again
+def test_bad_machines_and_other_versions(tmp_path: Path) -> None:
+    machines = (Action.CLOCK_APART, Action.BROKEN_DISK, Action.SHORT_OF_MEMORY)
+    versions = (Action.OTHER_VERSION, Action.OTHER_PROTOCOL)
+    options = Options(SEED_OF_MACHINES, each=True, families=(MACHINES, VERSIONS), without=only(*machines, *versions))
+    check(chaos(tmp_path, options), *machines, *versions)
+
+
+def test_an_older_kafka_is_upgraded_under_load(tmp_path: Path) -> None:
+    options = Options(1, each=True, families=(PROCESSES,), without=only(Action.KILL_WORKER), upgrade_from="3.9.1")
+    outcome = chaos(tmp_path, options)
+    check(outcome, Action.KILL_WORKER)
+    (line,) = (line for line in outcome.events if Action.UPGRADE_CLUSTER.value in line)
+    assert re.search(r"from 3\.9\.1 to [4-9]\.\d+\.\d+; .*transaction\.version 0 to 2", line), line

@@ -1,0 +1,107 @@
+"""The low-level reader against a real broker: batches, markers, transactions, and what the coordinators decided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from .checkers.log_reader import LogReader
+from .checkers.record_batches import varint
+from .checkers.transactions import OFFSETS_TOPIC, History, committed_offset
+
+SECONDS = 30.0
+
+MakeTopic = Callable[..., str]
+pytestmark = pytest.mark.broker
+
+
+def producer(bootstrap_servers: str, transactional_id: str, **settings: str) -> Producer:
+    made = Producer({"bootstrap.servers": bootstrap_servers, "transactional.id": transactional_id} | settings)
+    made.init_transactions(SECONDS)
+    return made
+
+
+def transaction(made: Producer, topic: str, *values: bytes | None, commit: bool = True) -> None:
+    made.begin_transaction()
+    for value in values:
+        made.produce(topic, value, b"key", partition=0, headers=[("h", None)])
+    made.flush(SECONDS)  # what is aborted before it is sent never is
+    (made.commit_transaction if commit else made.abort_transaction)(SECONDS)
+
+
+def test_every_kind_of_batch_is_read(
+    bootstrap_servers: str, make_topic: MakeTopic, unique_name: Callable[[str], str], admin: AdminClient
+) -> None:
+    topic = make_topic("in", config={"max.message.bytes": "6000000"})
+    plain = Producer({"bootstrap.servers": bootstrap_servers, "message.max.bytes": 6_000_000})
+    large = b"x" * 5_000_000
+    plain.produce(topic, large, None, partition=0)
+    plain.flush(SECONDS)
+    made = producer(bootstrap_servers, unique_name("writer"))
+    transaction(made, topic, b"a", b"b")
+    transaction(made, topic, b"never", commit=False)
+    packed = producer(bootstrap_servers, unique_name("packer"), **{"compression.type": "gzip"})
+    transaction(packed, topic, b"c" * 500, None)
+    with LogReader(bootstrap_servers) as reader:
+        log = reader.read((topic, 0))
+        batches = [b for b in log.batches if b.marker is None]
+        assert [b.transactional for b in batches] == [False, True, True, True]
+        assert [(r.key, r.value) for b in batches for r in b.records] == [
+            (None, large), (b"key", b"a"), (b"key", b"b"), (b"key", b"never"), (b"key", b"c" * 500), (b"key", None),
+        ]  # fmt: skip
+        assert [r.offset for b in batches for r in b.records] == [0, 1, 2, 4, 6, 7]
+        assert [b.marker.commit for b in log.batches if b.marker is not None] == [True, False, True]
+        assert (log.start, log.end) == (0, 9)
+        admin.delete_records([TopicPartition(topic, 0, 4)])[TopicPartition(topic, 0)].result(SECONDS)
+        assert reader.read((topic, 0)).start == 4
+        assert reader.partitions("no-such-topic") == []
+
+
+def test_transactions_are_put_together_across_partitions_and_offsets(
+    bootstrap_servers: str, make_topic: MakeTopic, unique_name: Callable[[str], str]
+) -> None:
+    source, out, group = make_topic("in"), make_topic("out"), unique_name("group")
+    made = producer(bootstrap_servers, unique_name("writer"))
+    transaction(made, source, b"1", b"2")
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": group})
+    made.begin_transaction()
+    made.produce(out, b"copy", partition=0)
+    place = TopicPartition(source, 0, 2)
+    made.send_offsets_to_transaction([place], consumer.consumer_group_metadata(), SECONDS)
+    made.commit_transaction(SECONDS)
+    transaction(made, out, b"never", commit=False)
+    consumer.close()
+    with LogReader(bootstrap_servers) as reader:
+        history = History.read(reader, [source, out])
+    mine = [t for t in history.transactions if {(source, 0), (out, 0)} & t.decision.partitions]
+    assert [t.decision.commit for t in mine] == [True, True, False]
+    values = [[r.value for p, part in t.parts.items() if p[0] != OFFSETS_TOPIC for r in part] for t in mine]
+    assert values == [[b"1", b"2"], [b"copy"], [b"never"]]
+    offsets = [committed_offset(r, group) for p, part in mine[1].parts.items() if p[0] == OFFSETS_TOPIC for r in part]
+    assert offsets == [((source, 0), 2)]
+
+
+def test_an_open_transaction_is_found(
+    bootstrap_servers: str, make_topic: MakeTopic, unique_name: Callable[[str], str]
+) -> None:
+    topic = make_topic("in")
+    made = producer(bootstrap_servers, unique_name("writer"))
+    made.begin_transaction()
+    made.produce(topic, b"1", partition=0)
+    made.flush(SECONDS)
+    try:
+        with LogReader(bootstrap_servers) as reader:
+            faults = History.read(reader, [topic]).faults
+    finally:
+        made.abort_transaction(SECONDS)
+    assert [fault for fault in faults if topic in fault and fault.startswith("open: ")]
+
+
+@pytest.mark.parametrize(
+    ("data", "number"), [(b"\x00", 0), (b"\x01", -1), (b"\x02", 1), (b"\x80\x02", 128), (b"\xff\x03", -256)]
+)
+def test_numbers_of_variable_length(data: bytes, number: int) -> None:
+    assert varint(data, 0) == (number, len(data))

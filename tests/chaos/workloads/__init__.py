@@ -1,0 +1,18 @@
+"""What runs while things are killed: topologies, their input, and what the outputs have to be.
+
+``python -m tests.chaos --workload NAME``; each class says what it is and why its outcome is determined.
+"""
+
+from __future__ import annotations
+
+from .dead_letters import DeadLetters
+from .numbers import HotKeys, LargeRecords, Numbers, Queried, SlowFunction
+from .recorded import Recorded
+from .workload import BUDGET_SECONDS, Setting, Workload
+
+__all__ = ["BUDGET_SECONDS", "WORKLOADS", "Setting", "Workload"]
+
+WORKLOADS: dict[str, type[Workload]] = {
+    workload.name: workload
+    for workload in (Numbers, HotKeys, SlowFunction, LargeRecords, Queried, Recorded, DeadLetters)
+}

@@ -1,0 +1,197 @@
+"""Records that fail until the code is mended, and are put back while everything is killed, the replay too.
+
+Every sixth record is refused as long as a file lacks, which comes and goes, and becomes a dead letter. All the time
+``penstock dlq replay --all`` puts letters back, and is killed in the middle now and then. A record may become a letter
+again, several times; in the end each has to come out, and with exactly-once once. Its order among others of its key is
+lost with the first letter, so nothing is said of it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from tests.chaos import program
+from tests.chaos.checker import Reader, Sight, Verdict
+from tests.chaos.checkers import Report
+from tests.chaos.feeder import NumberFeeder, Numbering
+from tests.chaos.hosts import ROOT
+
+from .workload import Setting, Workload
+
+LETTERS = "letters"
+#: The share of records that are refused as long as the code is not mended.
+POISON_SHARE = 1 / 6
+#: How long a replay may run before it is killed, in seconds; and how often it is left alone.
+LIFE_SECONDS = (0.3, 4.0)
+LEFT_ALONE = 0.5
+REPLAY_SECONDS = 120.0
+#: Between two replays at the end, while the last records are awaited.
+LAST_PAUSE_SECONDS = 5.0
+#: Where a letter says which record it is about.
+PLACE_HEADERS = ("__streams.errors.topic", "__streams.errors.partition", "__streams.errors.offset")
+
+
+def _poison(rng: random.Random) -> Mapping[str, Any]:
+    return {"poison": True} if rng.random() < POISON_SHARE else {}
+
+
+class Replayer(threading.Thread):
+    """Mends and breaks the code, and replays letters. mended: the file whose presence mends."""
+
+    def __init__(self, config: Path, mended: Path, seed: int) -> None:
+        super().__init__(name="replayer", daemon=True)
+        self.replays = self.kills = 0
+        self._config, self._mended = config, mended
+        self._rng = random.Random(seed)
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        """Replay until end()."""
+        while not self._ended.wait(self._rng.uniform(0, 2)):
+            if self._rng.random() < 0.5:
+                self._mended.touch()
+            else:
+                self._mended.unlink(missing_ok=True)
+            alone = self._rng.random() < LEFT_ALONE
+            self.replay(None if alone else self._rng.uniform(*LIFE_SECONDS))
+
+    def replay(self, life_seconds: float | None) -> None:
+        """Replay all letters; a replay that fails, because the broker is away, is made again some time."""
+        replay = ["dlq", "replay", "--all", "--execute", "--config", str(self._config)]
+        command = [sys.executable, "-m", "penstock.cli", *replay]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        self.replays += 1
+        with subprocess.Popen(
+            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process:
+            try:
+                process.wait(life_seconds or REPLAY_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.kills += 1
+                process.kill()
+
+    def end(self) -> None:
+        """Replay no more, and leave the code mended."""
+        self._ended.set()
+        self.join()
+        self._mended.touch()
+
+
+class DeadLetters(Workload):
+    """See the module."""
+
+    name: ClassVar[str] = "dead-letters"
+    topology: ClassVar[str] = "tests.chaos.program:dead_letters"
+
+    def __init__(self, setting: Setting, directory: Path) -> None:
+        super().__init__(setting, directory)
+        self._mended = directory / "mended"
+        self._written: set[tuple[str, int]] = set()
+        self._copies: Counter[tuple[str, int]] = Counter()
+        self._letters: Counter[tuple[bytes | None, ...]] = Counter()
+        self._aliens = 0
+        self._next_replay = 0.0
+
+    @property
+    def topics(self) -> Mapping[str, Mapping[str, str]]:
+        """See Workload."""
+        return {topic: {} for topic in self.followed}
+
+    @property
+    def followed(self) -> tuple[str, ...]:
+        """See Workload."""
+        return (program.NUMBERS, program.COPIES, LETTERS)
+
+    @property
+    def moving(self) -> tuple[str, ...]:
+        """See Workload."""
+        return (program.COPIES,)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """See Workload."""
+        return {program.MENDED_VARIABLE: str(self._mended)}
+
+    def settings(self, host: int) -> Mapping[str, object]:
+        """See Workload."""
+        return {
+            "processing.exception.handler": "log_and_continue",
+            "errors.dead.letter.queue.topic.name": LETTERS,
+        }
+
+    def start(self, bootstrap_servers: str) -> None:
+        """See Workload."""
+        config = self.directory / "replay.toml"
+        settings = {
+            "application.id": program.APPLICATION_ID,
+            "bootstrap.servers": bootstrap_servers,
+            "errors.dead.letter.queue.topic.name": LETTERS,
+        }
+        config.write_text("".join(f'"{key}" = {value!r}\n' for key, value in settings.items()))
+        numbering = Numbering(program.KEYS, extras=_poison)
+        self._feeder = NumberFeeder(bootstrap_servers, program.NUMBERS, numbering, self.setting.seed)
+        self._feeder.start()
+        self._replayer = Replayer(config, self._mended, self.setting.seed)
+        self._replayer.start()
+
+    def see(self, record: Sight) -> None:
+        """See Workload."""
+        value = record.content
+        if record.topic == LETTERS:
+            self._letters[tuple(dict(record.headers)[name] for name in PLACE_HEADERS)] += 1
+        elif record.topic == program.NUMBERS:
+            self._written.add((record.name, value["n"]))
+        elif value.get("aborted"):
+            self._aliens += 1
+        else:
+            self._copies[record.name, value["n"]] += 1
+
+    def finish(self) -> None:
+        """See Workload."""
+        self._feeder.finish()
+        self._replayer.end()
+
+    @property
+    def aborted(self) -> int:
+        """See Workload."""
+        return self._feeder.aborted
+
+    def sent(self) -> int:
+        """See Workload."""
+        return len(self._written)
+
+    def copied(self) -> int:
+        """See Workload."""
+        return len(self._copies)
+
+    def complete(self) -> bool:
+        """Return whether all is out; else replay what has become a letter since, now and then."""
+        if len(self._written) == self._feeder.sent() and self._written <= self._copies.keys():
+            return True
+        if time.monotonic() > self._next_replay:
+            self._replayer.replay(None)
+            self._next_replay = time.monotonic() + LAST_PAUSE_SECONDS
+        return False
+
+    def verdict(self, bootstrap_servers: str) -> Verdict:
+        """See Workload."""
+        lost = len(self._written - self._copies.keys())
+        aliens = self._aliens + len(self._copies.keys() - self._written)
+        doubled = sum(count - 1 for count in self._copies.values())
+        return Verdict(self.setting.judged_as, lost, doubled, 0, aliens, (), 0)
+
+    def reports(self, bootstrap_servers: str, reader: Reader) -> list[Report]:
+        """See Workload: with exactly-once a failure has one letter."""
+        twice = [f"{count} letters about {place}" for place, count in self._letters.items() if count > 1]
+        report = Report.of("dead letters", self._letters.total(), "letters", twice if self.setting.exact else [])
+        replays = f", {self._replayer.replays} replays of which {self._replayer.kills} were killed"
+        return [Report(report.name, report.examined + replays, report.faults)]

@@ -1,0 +1,258 @@
+"""Numbered records of some keys: copies, tallies of keys, tallies of groups behind a repartition.
+
+The outcome follows from the input whatever is killed: a key's records stay in one partition and in their order, and the
+tally of a group sums up by key, so that it does not matter how partitions interleave.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+from typing import Any, ClassVar
+
+from tests.chaos import program
+from tests.chaos.checker import Ledger, Reader, Sight, Verdict, read_table
+from tests.chaos.checkers import Report
+from tests.chaos.checkers.atomicity import Places, audit
+from tests.chaos.checkers.queries import Client, Queries
+from tests.chaos.checkers.stuck import Stuck
+from tests.chaos.feeder import NumberFeeder, Numbering
+
+from .workload import Setting, Workload
+
+PLACES = Places(
+    group=program.APPLICATION_ID,
+    numbers=program.NUMBERS,
+    copies=program.COPIES,
+    tallies=program.TALLIES,
+    tally_changelog=f"{program.APPLICATION_ID}-{program.TALLY_STORE}-changelog",
+    repartition=f"{program.APPLICATION_ID}-groups-repartition",
+    group_tallies=program.GROUP_TALLIES,
+    group_changelog=f"{program.APPLICATION_ID}-{program.GROUP_STORE}-changelog",
+    groups=program.GROUPS,
+)
+
+
+class Numbers(Workload):
+    """Small records, all keys alike."""
+
+    name: ClassVar[str] = "numbers"
+    topology: ClassVar[str] = "tests.chaos.program:topology"
+    numbering: ClassVar[Numbering] = Numbering(program.KEYS)
+    topic_config: ClassVar[Mapping[str, str]] = {}
+    #: What the checker looks at transaction by transaction.
+    places: ClassVar[Places] = PLACES
+
+    def __init__(self, setting: Setting, directory: Path) -> None:
+        super().__init__(setting, directory)
+        self.ledger = Ledger(setting.judged_as, program.GROUPS)
+        self.stuck = Stuck(setting.budget_seconds, time.monotonic)
+
+    @property
+    def topics(self) -> Mapping[str, Mapping[str, str]]:
+        """See Workload."""
+        return dict.fromkeys(self.followed, self.topic_config)
+
+    @property
+    def followed(self) -> tuple[str, ...]:
+        """See Workload."""
+        return (program.NUMBERS, program.COPIES, program.TALLIES, program.GROUP_TALLIES)
+
+    @property
+    def moving(self) -> tuple[str, ...]:
+        """See Workload."""
+        return (program.COPIES, program.GROUP_TALLIES)
+
+    def settings(self, host: int) -> Mapping[str, object]:
+        """See Workload."""
+        return {"isolation.level": "read_uncommitted"} if program.Fault.UNCOMMITTED in self.setting.fault else {}
+
+    def start(self, bootstrap_servers: str) -> None:
+        """See Workload."""
+        self._feeder = NumberFeeder(bootstrap_servers, program.NUMBERS, self.numbering, self.setting.seed)
+        self._feeder.start()
+
+    def see(self, record: Sight) -> None:
+        """See Workload."""
+        key, value = record.name, record.content
+        match record.topic:
+            case program.NUMBERS:
+                self.ledger.see_input(key, value)
+                self.stuck.came_in(key, value["n"])
+            case program.COPIES:
+                self.ledger.see_copy(key, value)
+                self.stuck.came_out(key, value["n"])
+            case program.TALLIES:
+                self.ledger.see_tally(key, value)
+            case program.GROUP_TALLIES:
+                self.ledger.see_group_tally(key, value)
+
+    def healed(self) -> None:
+        """See Workload."""
+        self.stuck.healed()
+
+    def finish(self) -> None:
+        """See Workload."""
+        self._feeder.finish()
+
+    @property
+    def aborted(self) -> int:
+        """See Workload."""
+        return self._feeder.aborted
+
+    def sent(self) -> int:
+        """See Workload."""
+        return self.ledger.sent()
+
+    def copied(self) -> int:
+        """See Workload."""
+        return self.ledger.copied()
+
+    def complete(self) -> bool:
+        """See Workload."""
+        return self.ledger.sent() == self._feeder.sent() and self.ledger.complete()
+
+    def verdict(self, bootstrap_servers: str) -> Verdict:
+        """See Workload."""
+        return self.ledger.verdict(
+            read_table(bootstrap_servers, self.places.tally_changelog),
+            read_table(bootstrap_servers, self.places.group_changelog),
+        )
+
+    def reports(self, bootstrap_servers: str, reader: Reader) -> list[Report]:
+        """See Workload. With at-least-once there are no transactions."""
+        exact = [audit(bootstrap_servers, self.places, reader.offsets)] if self.setting.exact else []
+        return [self.stuck.report(), *exact]
+
+
+class HotKeys(Numbers):
+    """Nine of ten records are of one key, so one task has nearly all of the work, and one group too."""
+
+    name: ClassVar[str] = "hot-keys"
+    numbering: ClassVar[Numbering] = Numbering(program.KEYS, hot=0.9)
+    steady: ClassVar[bool] = False
+
+
+def _slow(rng: Random) -> Mapping[str, Any]:
+    return {"sleep": round(rng.uniform(0, program.slowest_seconds()), 3)} if rng.random() < SLOW_SHARE else {}
+
+
+#: Of the records: a task then spends about a third of its time in them.
+SLOW_SHARE = 1 / 500
+
+
+class SlowFunction(Numbers):
+    """Some records take up to 5 s ($CHAOS_SLOWEST_SECONDS), longer than a session of 4 s, nearly as long as a
+    transaction may take (6 s). With the defaults of 45 s and 10 s this stands for records of up to 50 s; for 150 s set
+    it, and timeouts that let them pass.
+    """
+
+    name: ClassVar[str] = "slow-function"
+    topology: ClassVar[str] = "tests.chaos.program:slow"
+    numbering: ClassVar[Numbering] = Numbering(program.KEYS, extras=_slow)
+
+
+def _large(rng: Random) -> Mapping[str, Any]:
+    size = rng.choice((9_900_000, 5_000_000, 1_100_000)) if rng.random() < LARGE_SHARE else rng.randint(0, 2_000)
+    return {"size": size, "pad": program.padding(size)}
+
+
+#: Of the records.
+LARGE_SHARE = 1 / 200
+#: A record of 10 MB with what its batch adds.
+LARGE_BYTES = "12582912"
+
+
+class LargeRecords(Numbers):
+    """Records of up to 10 MB: read, copied, sent through a repartition topic, and kept in a store with a changelog."""
+
+    name: ClassVar[str] = "large-records"
+    topology: ClassVar[str] = "tests.chaos.program:large"
+    numbering: ClassVar[Numbering] = Numbering(program.KEYS, batch=8, extras=_large)
+    topic_config: ClassVar[Mapping[str, str]] = {"max.message.bytes": LARGE_BYTES}
+
+    def __init__(self, setting: Setting, directory: Path) -> None:
+        super().__init__(setting, directory)
+        self._spoilt: list[str] = []
+        self._copied = 0
+
+    def settings(self, host: int) -> Mapping[str, object]:
+        """See Workload."""
+        size = int(LARGE_BYTES)
+        return {
+            "topic.max.message.bytes": size,
+            "producer.message.max.bytes": size,
+            "consumer.max.partition.fetch.bytes": size,
+            "restore.consumer.max.partition.fetch.bytes": size,
+        }
+
+    def see(self, record: Sight) -> None:
+        """See Workload; a copy has to have the padding that its record had."""
+        super().see(record)
+        if record.topic == program.COPIES:
+            self._copied += 1
+            value = record.content
+            if not _is_whole(value, value["n"]):
+                self._spoilt.append(f"spoilt: the copy of number {value['n']} of {record.name} has another padding")
+
+    def reports(self, bootstrap_servers: str, reader: Reader) -> list[Report]:
+        """See Workload; the last record of each key has to be in the changelog of the store that keeps them, whole."""
+        table = read_table(bootstrap_servers, f"{program.APPLICATION_ID}-{program.LAST_STORE}-changelog")
+        spoilt = [
+            f"spoilt: the store has {str(table.get(key))[:60]} as the last record of {key}, number {number}"
+            for key, number in self.ledger.expected.items()
+            if not _is_whole(table.get(key), number)
+        ]
+        paddings = Report.of("paddings", self._copied, "copies", [*self._spoilt, *spoilt])
+        return [*super().reports(bootstrap_servers, reader), paddings]
+
+
+def _is_whole(value: Mapping[str, Any] | None, number: int) -> bool:
+    return value is not None and value["n"] == number and value["pad"] == program.padding(value["size"])
+
+
+class Queried(Numbers):
+    """Every host serves HTTP, and a client reads tallies all the time, also while hosts are killed."""
+
+    name: ClassVar[str] = "queries"
+
+    def __init__(self, setting: Setting, directory: Path) -> None:
+        super().__init__(setting, directory)
+        self._ports = [_free_port() for _ in range(setting.hosts)]
+        self._queries = Queries(setting.exact)
+        self._client = Client(
+            self._ports,
+            program.TALLY_STORE,
+            [f"k{number}" for number in range(program.KEYS)],
+            lambda key: int(self.ledger.tallies.get(key, {"last": 0})["last"]),
+            self._queries,
+            setting.seed,
+        )
+
+    def settings(self, host: int) -> Mapping[str, object]:
+        """See Workload."""
+        port = self._ports[host]
+        return {"penstock.http.port": port, "application.server": f"127.0.0.1:{port}"}
+
+    def start(self, bootstrap_servers: str) -> None:
+        """See Workload."""
+        super().start(bootstrap_servers)
+        self._client.start()
+
+    def verdict(self, bootstrap_servers: str) -> Verdict:
+        """See Workload; until now answers were awaited, as outputs were."""
+        self._client.end()
+        return super().verdict(bootstrap_servers)
+
+    def reports(self, bootstrap_servers: str, reader: Reader) -> list[Report]:
+        """See Workload."""
+        return [*super().reports(bootstrap_servers, reader), self._queries.report(self.ledger.expected)]
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port

@@ -1,0 +1,290 @@
+"""Runs recorded cases while things are killed; Penstock's test driver on the same input says what has to come out.
+
+The driver itself is held against Kafka Streams' own recorded results (``tests/goldens``).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from penstock import Record, Serdes
+from penstock.testing import TopologyTestDriver
+from tests.chaos.checker import Reader, Sight, Verdict, read_all
+from tests.chaos.checkers import Report
+from tests.chaos.checkers.outputs import Differences, Row, compare_bags, compare_counts, compare_tables
+from tests.chaos.feeder import BATCH, Feeder, FeedRecord, TransactionWriter
+
+from .recorded_cases import CASES, CLOSER, DISORDER_MS, Case, Comparison, decode_long, encode
+from .workload import Setting, Workload
+
+#: How far ahead of everything else the closing records are, in ms.
+CLOSE_MS = 60_000
+#: The share of transactions that delete every row of a table, if the case has one.
+STORM = 0.3
+#: Records of each key of a global table.
+GLOBAL_RECORDS = 3
+#: Enough for every punctuation of the wall clock.
+WALL_CLOCK_MS = 60_000
+#: Between two looks at all outputs, while they are awaited.
+JUDGE_SECONDS = 1.0
+
+
+class CaseFeeder(Feeder):
+    """Writes a few records of one case at a time. Each case has an event time of its own, some ms for each record."""
+
+    def __init__(self, bootstrap_servers: str, seed: int, partitions: int) -> None:
+        super().__init__(bootstrap_servers, seed)
+        self._partitions = partitions
+        start_ms = time.time_ns() // 1_000_000
+        self._now_ms = {case.name: start_ms for case in CASES}
+        self._written = 0
+        #: Whose turn it is, the last one first.
+        self._turns: list[Case] = []
+
+    def write_next(self, abort: bool) -> None:
+        """Write records of one case, or delete every row of one of its tables."""
+        if not self._turns:
+            self._turns = self.rng.sample(CASES, len(CASES))
+        case = self._turns.pop()
+        stormy = self.rng.random() < STORM and (tables := sorted(case.tables))
+        if stormy:
+            records = list(self._storm(case, self.rng.choice(tables)))
+        else:
+            records = [self._record(case) for _ in range(self.rng.randint(1, BATCH))]
+        self.writer.write(records, abort)  # what became of it is read from the topic in the end
+        if abort:
+            self.aborted += len(records)
+
+    def _storm(self, case: Case, topic: str) -> Iterator[FeedRecord]:
+        for key in case.inputs[topic][0]:
+            self._now_ms[case.name] += 1
+            name = case.sources()[topic]["topic"]
+            yield FeedRecord(name, key.encode(), None, None, self._now_ms[case.name])
+
+    def write_last(self) -> None:
+        """Let the windows of all partitions close."""
+        closers = [
+            self._closer(case, op, partition)
+            for case in CASES
+            for op in case.sources().values()
+            if op["op"] == "stream"
+            for partition in range(self._partitions)
+        ]
+        while not self.writer.write(closers, abort=False):
+            pass
+
+    def _closer(self, case: Case, op: Mapping[str, Any], partition: int) -> FeedRecord:
+        value, timestamp = encode(op["value"], 1), self._now_ms[case.name] + CLOSE_MS
+        return FeedRecord(op["topic"], CLOSER.encode(), value, partition, timestamp)
+
+    def _record(self, case: Case) -> FeedRecord:
+        topic = self.rng.choice(sorted(case.inputs.keys() - case.global_topics))
+        self._now_ms[case.name] += self.rng.choice((0, 1, 2))
+        timestamp = self._now_ms[case.name] - self.rng.randint(0, DISORDER_MS)
+        self._written += 1
+        headers = (("n", str(self._written).encode()), ("none", None)) if case.headers else ()
+        return record_of(case, topic, self.rng, self._written, timestamp, headers)
+
+
+def record_of(
+    case: Case,
+    topic: str,
+    rng: random.Random,
+    number: int,
+    timestamp: int,
+    headers: tuple[tuple[str, bytes | None], ...] = (),
+) -> FeedRecord:
+    """Return a record for one of a case's topics."""
+    keys, values = case.inputs[topic]
+    op = case.sources()[topic]
+    key, value = encode(op["key"], rng.choice(keys)), encode(op["value"], values(rng, number))
+    return FeedRecord(op["topic"], key or b"", value, None, timestamp, headers)
+
+
+def outputs_of(case: Case, records: Sequence[Sight]) -> dict[str, list[Row]]:
+    """Return what the test driver makes of a case's input, by the case's own names of the topics."""
+    found: dict[str, list[Row]] = {output: [] for output in case.outputs}
+    parts: defaultdict[int, list[Sight]] = defaultdict(list)
+    tables = {case.topic(name) for name in case.global_topics}
+    for record in records:
+        parts[0 if case.whole else record.partition].append(record)
+    for part in parts.values():
+        part.sort(key=lambda record: record.topic not in tables)  # global tables first, all else as it is
+        with TopologyTestDriver(case.topology()) as driver:
+            inputs = {r.topic: driver.create_input_topic(r.topic, Serdes.bytes(), Serdes.bytes()) for r in part}
+            for record in part:
+                inputs[record.topic].pipe_input(
+                    Record(record.key, record.value, record.timestamp, list(record.headers) or None)
+                )
+            driver.advance_wall_clock_time(WALL_CLOCK_MS)
+            for output, rows in found.items():
+                produced = driver.create_output_topic(case.topic(output), Serdes.bytes(), Serdes.bytes())
+                rows += [_row(case, r.key, r.value, r.headers or ()) for r in produced.read_records_to_list()]
+    return found
+
+
+def _row(case: Case, key: bytes, value: bytes | None, headers: Iterable[tuple[str, bytes | None]]) -> Row:
+    return key, value, tuple(headers) if case.headers else ()
+
+
+def compare(
+    case: Case, output: str, expected: Iterable[Row], found: Iterable[Row], inputs: Counter[bytes]
+) -> Differences:
+    """Compare an output with the oracle's. inputs: how many records each key of the case's input has."""
+    wanted, rows = _without_closers(expected), _without_closers(found)
+    match case.outputs[output]:
+        case Comparison.TABLE:
+            return compare_tables(case.topic(output), wanted, rows)
+        case Comparison.BAG:
+            return compare_bags(wanted, rows)
+        case Comparison.SUM:
+            sums: Counter[bytes] = Counter()
+            for key, value, _ in rows:
+                sums[key] += decode_long(value)
+            return compare_counts(inputs, sums)
+
+
+def _without_closers(rows: Iterable[Row]) -> list[Row]:
+    return [row for row in rows if CLOSER.encode() not in row[0]]
+
+
+class Recorded(Workload):
+    """All of recorded_cases.CASES in one application."""
+
+    name: ClassVar[str] = "recorded"
+    topology: ClassVar[str] = "tests.chaos.workloads.recorded_cases:topology"
+    steady: ClassVar[bool] = False
+
+    def __init__(self, setting: Setting, directory: Path) -> None:
+        super().__init__(setting, directory)
+        self._cases = [case for case in CASES if setting.exact or case.repeatable]
+        self._found: dict[str, list[Row]] = {case.topic(output): [] for case in CASES for output in case.outputs}
+        self._case_of = {case.topic(output): case for case in CASES for output in case.outputs}
+        self._expected: dict[str, list[Row]] | None = None
+        self._inputs: dict[str, Counter[bytes]] = {}
+        self._sent = self._seen = self._judged_at = 0
+        self._differences = Differences(lost=1)
+        self._finished_at = self._complete_at = 0.0
+
+    @property
+    def topics(self) -> Mapping[str, Mapping[str, str]]:
+        """See Workload."""
+        inputs = [op["topic"] for case in CASES for op in case.sources().values()]
+        return {topic: {} for topic in (*inputs, *self.followed)}
+
+    @property
+    def partitions(self) -> int:
+        """Some sixteen sub-topologies: with two partitions that is enough to move about."""
+        return 2
+
+    @property
+    def followed(self) -> tuple[str, ...]:
+        """See Workload."""
+        return tuple(self._found)
+
+    @property
+    def moving(self) -> tuple[str, ...]:
+        """See Workload; a case's turn comes now and then."""
+        return self.followed
+
+    def prepare(self, bootstrap_servers: str) -> None:
+        """Fill the global tables."""
+        rng = random.Random(self.setting.seed)
+        records = [
+            record_of(case, topic, rng, number, time.time_ns() // 1_000_000)
+            for case in CASES
+            for topic in case.global_topics
+            for number in range(GLOBAL_RECORDS * len(case.inputs[topic][0]))
+        ]
+        writer = TransactionWriter(bootstrap_servers)
+        while not writer.write(records, abort=False):
+            pass
+
+    def start(self, bootstrap_servers: str) -> None:
+        """See Workload."""
+        self._address = bootstrap_servers
+        self._feeder = CaseFeeder(bootstrap_servers, self.setting.seed, self.partitions)
+        self._feeder.start()
+
+    def see(self, record: Sight) -> None:
+        """See Workload."""
+        row = _row(self._case_of[record.topic], record.key, record.value, record.headers)
+        self._found[record.topic].append(row)
+        self._seen += 1
+
+    def finish(self) -> None:
+        """End the input, and ask the oracle."""
+        self._feeder.finish()
+        self._finished_at = time.monotonic()
+        self._expected = {}
+        for case in self._cases:
+            records = read_all(self._address, [op["topic"] for op in case.sources().values()])
+            self._sent += len(records)
+            self._inputs[case.name] = Counter(r.key for r in records if r.key != CLOSER.encode())
+            self._expected |= {case.topic(output): rows for output, rows in outputs_of(case, records).items()}
+
+    @property
+    def aborted(self) -> int:
+        """See Workload."""
+        return self._feeder.aborted
+
+    def sent(self) -> int:
+        """See Workload."""
+        return self._sent
+
+    def copied(self) -> int:
+        """How many outputs have come, which is not how many records: some operators give more, some fewer."""
+        return self._seen
+
+    def complete(self) -> bool:
+        """See Workload."""
+        if self._seen != self._judged_at and time.monotonic() > self._complete_at + JUDGE_SECONDS:
+            self._judge()
+        return self._differences.none
+
+    def _judge(self) -> None:
+        self._judged_at, self._complete_at = self._seen, time.monotonic()
+        self._differences = self._compare()
+
+    def _compare(self) -> Differences:
+        assert self._expected is not None
+        total = Differences()
+        for case in self._cases:
+            for output in case.outputs:
+                topic = case.topic(output)
+                found = compare(case, output, self._expected[topic], self._found[topic], self._inputs[case.name])
+                if not self.setting.exact:
+                    found.doubled = 0
+                total += found
+        return total
+
+    def verdict(self, bootstrap_servers: str) -> Verdict:
+        """See Workload."""
+        self._judge()
+        found = self._differences
+        state = tuple(found.wrong)
+        return Verdict(self.setting.judged_as, found.lost, found.doubled, 0, found.alien, state, 0)
+
+    def reports(self, bootstrap_servers: str, reader: Reader) -> list[Report]:
+        """See Workload."""
+        took = self._complete_at - self._finished_at
+        late = (
+            [f"stuck: the last output came {took:.1f} s after the last record"]
+            if took > self.setting.budget_seconds
+            else []
+        )
+        outputs = sum(len(rows) for rows in self._found.values())
+        examined = f"{outputs} outputs of {len(self._cases)} cases"
+        idle = [f"recorded cases: {topic} has no output" for topic, rows in self._found.items() if not rows]
+        return [
+            Report(
+                "recorded cases",
+                f"{examined}, the last after {took:.1f} of {self.setting.budget_seconds:g} s",
+                (*late, *idle),
+            )
+        ]

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.clients.application import Application, Topics
+
+MakeApplication = Callable[..., Application]
+MakeTopic = Callable[..., str]
+
+
+@pytest.fixture
+def run(tmp_path: Path, application_id: str) -> Iterator[MakeApplication]:
+    """Make applications: ``run("copy", source, sink, bootstrap_servers=…, **config)``; they are killed at the end."""
+    made: list[Application] = []
+
+    def make(
+        program: str, source: str, sink: str, bootstrap_servers: str, module: str = "penstock.cli", **config: object
+    ) -> Application:
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        settings["bootstrap.servers"] = bootstrap_servers
+        made.append(Application(tmp_path, program, application_id, source, sink, settings, module))
+        return made[-1].start()
+
+    yield make
+    for application in made:
+        application.kill()
+
+
+@pytest.fixture
+def topics(bootstrap_servers: str) -> Topics:
+    """Topics of the broker that the run shares."""
+    return Topics(bootstrap_servers)

@@ -1,0 +1,48 @@
+"""The topologies that the tests run, as a user's module; topics come from the environment."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from penstock import KStream, Serdes, StreamsBuilder, Topology
+
+#: Where ``slow`` notes each value before it begins to work on it, in the application's folder.
+BEGUN = Path("begun")
+SOURCE_VARIABLE, SINK_VARIABLE = "CLIENTS_SOURCE", "CLIENTS_SINK"
+
+
+def _source(builder: StreamsBuilder, value_serde: Any) -> KStream[Any, Any]:
+    return builder.stream(os.environ[SOURCE_VARIABLE], key_serde=Serdes.string(), value_serde=value_serde)
+
+
+def copy() -> Topology:
+    """Copy records."""
+    builder = StreamsBuilder()
+    _source(builder, Serdes.string()).to(os.environ[SINK_VARIABLE], value_serde=Serdes.string())
+    return builder.build()
+
+
+def slow() -> Topology:
+    """Copy records, each after the seconds that its value begins with: "2.5 x" takes 2.5 s."""
+    builder = StreamsBuilder()
+    worked = _source(builder, Serdes.string()).map_values(_work)
+    worked.to(os.environ[SINK_VARIABLE], value_serde=Serdes.string())
+    return builder.build()
+
+
+def sizes() -> Topology:
+    """Write how long each value is."""
+    builder = StreamsBuilder()
+    measured = _source(builder, Serdes.bytes()).map_values(lambda value: str(len(value)))
+    measured.to(os.environ[SINK_VARIABLE], value_serde=Serdes.string())
+    return builder.build()
+
+
+def _work(value: str) -> str:
+    with BEGUN.open("a") as file:
+        file.write(f"{value}\n")
+    time.sleep(float(value.split()[0]))
+    return value

@@ -1,0 +1,58 @@
+"""Why some rare branches are not reached here: by reason, how the names of the branches begin.
+
+A branch that is not in here and that no schedule has reached is a gap in what the simulation shows.
+"""
+
+from __future__ import annotations
+
+GAPS: dict[str, tuple[str, ...]] = {
+    "a fault of the code that calls it, which no application can cause": (
+        "stream_thread.StreamThread._poll_time_ms: ",
+        "task_manager.TaskManager.create_tasks: raise StreamsError",
+        "task_manager.TaskManager._adopt: ",
+        "task_manager.TaskManager._add_stream_tasks: ",
+        "task.Task.log_change: ",
+        "stream_task.StreamTask._partition_group: raise StreamsError",
+        "stream_task.StreamTask.prepare_commit: raise StreamsError",
+        "standby_task.StandbyTask.",
+        "global_state.GlobalTask.",
+        "global_state.NoGlobalState.",
+    ),
+    "the loop of StreamThread.run is Process._live here": ("stream_thread.StreamThread.run: ",),
+    "input topics lose no records": (
+        "stream_thread.StreamThread.poll_requests: except InvalidOffsetError",
+        "global_state.GlobalState._poll: except InvalidOffsetError",
+    ),
+    "no topic is missing, and all processes have the same version": (
+        "rebalance_listener.RebalanceListener.on_partitions_assigned: ",
+        "streams_group.StreamsGroup._handle: raise event.error",
+        "changelog_bounds.ChangelogBounds._on_error: raise missing_changelog",
+        "streams_producer.StreamsProducer.check_changelogs: ",
+    ),
+    "no schedule is longer than task.timeout.ms": (
+        "task_timeouts.TaskTimeouts.failed: raise TaskTimeoutError",
+        "changelog_bounds.ChangelogBounds._on_error: raise BrokerUnavailableError",
+        "streams_producer.StreamsProducer._initialize_transactions: raise BrokerUnavailableError",
+    ),
+    "no record is refused, and no handler goes on without one: tests/workers and tests with a broker": (
+        "streams_producer.StreamsProducer.refused: ",
+        "streams_producer.StreamsProducer._may_go_on: ",
+        "streams_producer.StreamsProducer._leave_out: ",
+        "streams_producer.StreamsProducer._produce_letter: ",
+        "stream_task.StreamTask.record_dropped: ",
+    ),
+    "the simulated producer's queue is never full, and Penstock's own producer is not simulated": (
+        "streams_producer.StreamsProducer.produce_later: ",
+        "streams_producer.StreamsProducer._serve: ",
+    ),
+    "no application has a partitioner of its own": (
+    ),
+    "the settings are right": (
+        "streams_producer.StreamsProducer._initialize_transactions: raise ConfigError",
+        "streams_producer.StreamsProducer._initialize_transactions: raise StreamsError",
+        "streams_producer.StreamsProducer._attempt: raise StreamsError",
+    ),
+    "nothing is handed over to Spark": (
+        "stream_task.StreamTask._initialize_processor_metadata: raise HandedOverError",
+    ),
+}

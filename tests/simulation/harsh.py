@@ -1,0 +1,61 @@
+"""What goes wrong in harsh schedules, beside everything else: brokers go away, changelogs are cut off, disks are full.
+
+Their chances are a generator's of their own, so that a seed's plan is the same with them and without.
+"""
+
+from __future__ import annotations
+
+import random
+
+from .disk import DISK_ERROR
+from .world import World
+
+#: How often all brokers go away in a round, and for how long, in ms: shorter and longer than a session, a transaction
+#: and the time that a request may take.
+OUTAGE_SHARE = 0.03
+OUTAGES_MS = (500, 3_000, 8_000, 40_000, 70_000)
+#: How often a compacted changelog loses its beginning.
+TRIMMED_SHARE = 0.5
+#: Of writes to the disk: those that fail.
+DISK_SHARE = 0.15
+
+
+class Harsh:
+    """Decides as long as things go wrong. enabled: else nothing happens."""
+
+    #: What threads may die of.
+    expected_errors = (DISK_ERROR,)
+
+    def __init__(self, world: World, enabled: bool) -> None:
+        self._world = world
+        self._chance = random.Random(f"harsh {world.seed}")
+        self._enabled = enabled
+
+    def next_round(self) -> None:
+        """Let all brokers go away, perhaps."""
+        if self._happens(OUTAGE_SHARE, "all brokers are away"):
+            ms = self._chance.choice(OUTAGES_MS)
+            self._world.note("broker", f"all brokers are AWAY for {ms} ms")
+            self._world.disturbed = True
+            self._world.away_until_ms = self._world.now_ms + ms
+
+    def trims(self) -> bool:
+        """Return whether a changelog that is compacted loses its beginning, too."""
+        return self._happens(TRIMMED_SHARE, "a changelog loses its beginning")
+
+    def disk_fails(self) -> bool:
+        """Return whether a write to a disk fails."""
+        fails = self._happens(DISK_SHARE, "a write to the disk fails")
+        self._world.disturbed |= fails
+        return fails
+
+    def end(self) -> None:
+        """Mend everything."""
+        self._enabled = False
+        self._world.away_until_ms = 0
+
+    def _happens(self, share: float, what: str) -> bool:
+        happens = self._enabled and self._chance.random() < share
+        if happens:
+            self._world.happened(what)
+        return happens

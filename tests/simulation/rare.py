@@ -1,0 +1,178 @@
+"""Which rare branches of the code were reached: exception handlers, raised errors, warnings.
+
+They are found in the source, not listed: whoever adds one finds it in the table. While they are counted, the functions
+that have some run as code that was compiled from the same source with a call in each branch; their line numbers stay.
+(A trace function would not do: strands are greenlets, which have no trace function of their own.)
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+#: The stream thread and its group; tasks; restore; commits; the producer.
+MODULES = (
+    "stream_thread", "streams_group", "rebalance_listener", "task_timeouts",
+    "task_manager", "assigned_tasks", "assigned_streams_tasks", "task", "stream_task", "standby_task", "global_state",
+    "store_changelog_reader", "changelog_bounds", "processor_state_manager",
+    "committer", "streams_producer",
+)  # fmt: skip
+#: What a logger's methods are called where something is wrong.
+LEVELS = ("warning", "error", "exception", "critical")
+#: How much of a message tells it from others.
+MESSAGE_LENGTH = 48
+#: What the compiled branches call.
+_CALL = "__reached__"
+
+
+@dataclass(frozen=True, order=True)
+class Branch:
+    """A rare branch. what: its condition or message, which outlives other changes of the code around it."""
+
+    module: str
+    function: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.function}: {self.what}"
+
+
+class Marking(ast.NodeTransformer):
+    """Puts a call into each rare branch, and notes which call is whose."""
+
+    def __init__(self, module: str) -> None:
+        self.branches: list[Branch] = []
+        self._module = module
+        self._functions: list[str] = []
+
+    def visit(self, node: ast.AST) -> Any:
+        named = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        if named:
+            self._functions.append(node.name)  # type: ignore[attr-defined]
+        self.generic_visit(node)
+        if isinstance(node, ast.ExceptHandler):
+            caught = "BaseException" if node.type is None else ast.unparse(node.type)
+            node.body.insert(0, self._call(node, f"except {caught}"))
+        for body in _bodies(node):
+            body[:] = [each for statement in body for each in self._marked(statement, body)]
+        if named:
+            self._functions.pop()
+        return node
+
+    def _marked(self, statement: ast.stmt, body: Sequence[ast.stmt]) -> list[ast.stmt]:
+        what = _rare(statement)
+        if what is None or (len(body) > 1 and body[1] is statement and _is_call(body[0])):
+            return [statement]  # the handler that it begins is counted
+        return [self._call(statement, what), statement]
+
+    def _call(self, place: ast.AST, what: str) -> ast.stmt:
+        branch = Branch(self._module, ".".join(self._functions), what)
+        known = [other.what.partition(" #")[0] for other in self.branches if other.function == branch.function]
+        twins = known.count(what)
+        if twins:
+            branch = Branch(branch.module, branch.function, f"{what} #{twins + 1}")
+        self.branches.append(branch)
+        call = ast.Call(ast.Name(_CALL, ast.Load()), [ast.Constant(str(branch))], [])
+        return ast.fix_missing_locations(ast.copy_location(ast.Expr(call), place))
+
+
+def _bodies(node: ast.AST) -> Iterator[list[ast.stmt]]:
+    for name in ("body", "orelse", "finalbody"):
+        body = getattr(node, name, None)
+        if isinstance(body, list):
+            yield body
+
+
+def _is_call(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Expr(ast.Call(ast.Name(name))):
+            return name == _CALL
+    return False
+
+
+def _rare(statement: ast.stmt) -> str | None:
+    match statement:
+        case ast.Raise(None):
+            return "raise again"
+        case ast.Raise(ast.Call(raised)) | ast.Raise(raised) if raised is not None:
+            return f"raise {ast.unparse(raised)}"
+        case ast.Expr(ast.Call(ast.Attribute(_, level), [*arguments])) if level in LEVELS:
+            message = arguments[0].value if arguments and isinstance(arguments[0], ast.Constant) else ""
+            return f"{level} {str(message)[:MESSAGE_LENGTH]!r}"
+    return None
+
+
+class RareBranches:
+    """The rare branches of some modules of penstock.workers."""
+
+    def __init__(self, modules: Sequence[str] = MODULES) -> None:
+        self.branches: list[Branch] = []
+        self._codes: dict[FunctionType, CodeType] = {}
+        self._modules: list[ModuleType] = []
+        for name in modules:
+            self._take(importlib.import_module(f"penstock.workers.{name}"), name)
+
+    def _take(self, module: ModuleType, name: str) -> None:
+        assert module.__file__ is not None
+        marking = Marking(name)
+        tree = marking.visit(ast.parse(Path(module.__file__).read_text()))
+        codes = dict(_codes(compile(tree, module.__file__, "exec")))
+        self._modules.append(module)
+        for function in _functions(module):
+            self._codes[function] = codes[function.__code__.co_qualname, function.__code__.co_firstlineno]
+        self.branches += marking.branches
+
+    @contextmanager
+    def counting(self) -> Iterator[Counter[str]]:
+        """Yield a counter that grows, by str(branch), whenever one is reached."""
+        reached: Counter[str] = Counter()
+        before = {function: function.__code__ for function in self._codes}
+        for module in self._modules:
+            setattr(module, _CALL, lambda branch: reached.update((branch,)))
+        for function, code in self._codes.items():
+            function.__code__ = code
+        try:
+            yield reached
+        finally:
+            for function, code in before.items():
+                function.__code__ = code
+            for module in self._modules:
+                delattr(module, _CALL)
+
+
+def _codes(code: CodeType) -> Iterator[tuple[tuple[str, int], CodeType]]:
+    """Yield all code in a module's code by name and first line."""
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield (constant.co_qualname, constant.co_firstlineno), constant
+            yield from _codes(constant)
+
+
+def _functions(module: ModuleType) -> Iterator[FunctionType]:
+    """Yield the functions and methods that are written in a module."""
+    for value in vars(module).values():
+        members = vars(value).values() if inspect.isclass(value) and value.__module__ == module.__name__ else [value]
+        for member in members:
+            for function in _unwrapped(member):
+                if function.__module__ == module.__name__ and function.__code__.co_filename == module.__file__:
+                    yield function
+
+
+def _unwrapped(member: Any) -> Iterator[FunctionType]:
+    candidates: list[Callable[..., Any] | None] = [member]
+    if isinstance(member, property):
+        candidates = [member.fget, member.fset]
+    elif isinstance(member, classmethod | staticmethod):
+        candidates = [member.__func__]
+    for candidate in candidates:
+        function = inspect.unwrap(candidate) if callable(candidate) else candidate
+        if isinstance(function, FunctionType):
+            yield function

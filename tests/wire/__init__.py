@@ -1,0 +1,1 @@
+"""The wire proxy (penstock.testing.wire): that each action has its effect, and applications behind random plans."""

@@ -1,0 +1,70 @@
+"""A client of a few lines, whose every request and answer a test sees."""
+
+from __future__ import annotations
+
+import io
+import socket
+import struct
+from itertools import count
+from types import TracebackType
+from typing import Any
+
+from kio.index import load_response_from_request
+from kio.serial import entity_reader, entity_writer
+
+TIMEOUT_SECONDS = 30.0
+
+
+class PlainClient:
+    """One connection. ask() raises ConnectionError when it ends, TimeoutError when nothing comes."""
+
+    def __init__(self, address: str, client_id: str = "plain", timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        host, port = address.split(":")
+        self.socket = socket.create_connection((host, int(port)), timeout_seconds)
+        self._client_id = client_id
+        self._numbers = count(1)
+
+    def __enter__(self) -> PlainClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.socket.close()
+
+    def ask(self, request: Any) -> Any:
+        """Send a request and return its answer."""
+        number = self.send(request)
+        return self.receive(type(request), number)
+
+    def send(self, request: Any) -> int:
+        """Send a request and return its correlation id."""
+        kind, number, buffer = type(request), next(self._numbers), io.BytesIO()
+        header = kind.__header_schema__(
+            request_api_key=kind.__api_key__,
+            request_api_version=kind.__version__,
+            correlation_id=number,
+            client_id=self._client_id,
+        )
+        entity_writer(kind.__header_schema__)(buffer, header)
+        entity_writer(kind)(buffer, request)
+        self.socket.sendall(struct.pack(">i", buffer.tell()) + buffer.getvalue())
+        return number
+
+    def receive(self, kind: Any, number: int) -> Any:
+        """Return the answer to a request of this kind."""
+        answer = load_response_from_request(kind)
+        data = self.read(struct.unpack(">i", self.read(4))[0])
+        header, size = entity_reader(answer.__header_schema__)(data, 0)
+        assert header.correlation_id == number
+        return entity_reader(answer)(data, size)[0]
+
+    def read(self, size: int) -> bytes:
+        """Return so many bytes."""
+        data = b""
+        while len(data) < size:
+            more = self.socket.recv(size - len(data))
+            if not more:
+                raise ConnectionError("the connection was closed")
+            data += more
+        return data
