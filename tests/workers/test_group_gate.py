@@ -9,7 +9,7 @@ import pytest
 from test_assign_group import FOREIGN_TOPICS, TOPICS, assignor, rebalance, topics_info
 
 from penstock.topology.records import TaskId, TopicPartition
-from penstock.workers.assignment.group_gate import OtherTopologyError, refuse_other_topology, unfit
+from penstock.workers.assignment.group_gate import OtherTopologyError, refuse_consumers, refuse_other_topology, unfit
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,9 @@ def test_a_member_does_not_lead_a_group_with_another_topology() -> None:
     foreign = assignor(3, topics={7: topics_info(7, "a", "b", "c")}).subscription([TaskId(7, 0)], (), {})
     with pytest.raises(OtherTopologyError, match="Member m-2 runs tasks 7_0; the topology of this member"):
         rebalance(stranger, {"m-1": stranger.subscription((), (), {}), "m-2": foreign})
+
+
+def test_a_consumer_group_is_not_joined_unless_it_is_empty() -> None:
+    refuse_consumers("app", [])
+    with pytest.raises(OtherTopologyError, match=r"Group app is a consumer group of programs .*: one, two. Stop them"):
+        refuse_consumers("app", ["two", "one", "two"])

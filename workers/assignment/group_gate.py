@@ -1,4 +1,7 @@
-"""Keeps a topology out of a group that runs another one: it would be given the wrong tasks, or give them to others."""
+"""Keeps a topology out of a group that runs another one: it would be given the wrong tasks, or give them to others.
+
+Out of a group of programs that are no Kafka Streams applications, too.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +50,18 @@ def refuse_other_topology(
     for tasks in running:
         if reason := unfit(tasks, topics):
             raise OtherTopologyError(f"Group {group_id} runs another topology: {reason} {ADVICE}")
+
+
+def refuse_consumers(group_id: str, members: Collection[str]) -> None:
+    """Raise OtherTopologyError for a consumer group (KIP-848) with members; members: their client ids.
+
+    Its broker would let this member in, give it partitions that it cannot make tasks of, and take them from the others.
+    """
+    if members:
+        raise OtherTopologyError(
+            f"Group {group_id} is a consumer group of programs that are no Kafka Streams applications: "
+            f"{', '.join(sorted(set(members)))}. Stop them, or choose another application.id."
+        )
 
 
 def refuse_to_lead(

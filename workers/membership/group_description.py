@@ -1,7 +1,8 @@
 """What a coordinator tells of a group: its members, and what they or the broker say of the topology.
 
 Classic groups answer DescribeGroups, with the bytes that each member joined with; streams groups answer
-StreamsGroupDescribe, with the topics of the topology that the broker was told (KIP-1071).
+StreamsGroupDescribe, with the topics of the topology that the broker was told (KIP-1071). Consumer groups (KIP-848), of
+programs that are no Kafka Streams application, answer ConsumerGroupDescribe.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from functools import partial
 from typing import Any
 
 from penstock.clients.errors import BrokerError, ErrorCode
-from penstock.clients.protocol.messages import DESCRIBE_GROUPS
+from penstock.clients.protocol.messages import CONSUMER_GROUP_DESCRIBE, DESCRIBE_GROUPS
+from penstock.clients.protocol.schema import Request
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TaskId
 from penstock.topology.topology_facts import Facts, unpack_facts
@@ -44,7 +46,7 @@ class GroupMemberDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group. state: in capitals, as Kafka names it. protocol: "classic" or "streams", "" if there is no such group.
+    """A group. state: in capitals, as Kafka names it. protocol: "classic", "streams", "consumer", "" if there is none.
 
     topics: of a streams group, the topics of each sub-topology as topology_facts.internal_names gives them; None of a
     classic one.
@@ -75,32 +77,42 @@ async def describe_group(group_id: str, offsets: GroupOffsets, check: Callable[[
 
     Raises UnreachableError or BrokerError, the last one when the time is up.
     """
-    found = await offsets.until_deadline(lambda: DESCRIBE_GROUPS(groups=[group_id]), partial(_classic_group, check))
-    if found is not None:
-        return found
-    try:
-        return await offsets.until_deadline(lambda: streams_messages.describe(group_id), partial(_streams_group, check))
-    except BrokerError as error:
-        if error.code is not ErrorCode.UNSUPPORTED_VERSION:
-            raise
-        return GroupDescription("DEAD")  # brokers without streams groups have none
+    kinds: tuple[tuple[Callable[[], Request], Callable[..., GroupDescription | None]], ...] = (
+        (lambda: DESCRIBE_GROUPS(groups=[group_id]), _classic_group),
+        (lambda: streams_messages.describe(group_id), _streams_group),
+        (lambda: CONSUMER_GROUP_DESCRIBE(group_ids=[group_id]), _consumer_group),
+    )
+    for request, read in kinds:
+        try:
+            found = await offsets.until_deadline(request, partial(_existing, check, read))
+        except BrokerError as error:
+            if error.code is not ErrorCode.UNSUPPORTED_VERSION:
+                raise
+            continue  # brokers without groups of this kind have none
+        if found is not None:
+            return found
+    return GroupDescription("DEAD")
 
 
-def _classic_group(check: Callable[[int], None], response: Any) -> GroupDescription | None:
-    """Return the group of a DescribeGroups response, None if there is no such group of the classic protocol."""
+def _existing(
+    check: Callable[[int], None], read: Callable[..., GroupDescription | None], response: Any
+) -> GroupDescription | None:
+    """Return the group of a response, None if there is no such group of this kind."""
     group = response.groups[0]
     if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
         return None
     check(group.error_code)
+    return read(response)
+
+
+def _classic_group(response: Any) -> GroupDescription | None:
+    group = response.groups[0]
     state = group.group_state.upper()
     return None if state == "DEAD" else GroupDescription(state, "classic", tuple(map(_classic_member, group.members)))
 
 
-def _streams_group(check: Callable[[int], None], response: Any) -> GroupDescription:
+def _streams_group(response: Any) -> GroupDescription:
     group = response.groups[0]
-    if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
-        return GroupDescription("DEAD")
-    check(group.error_code)
     described = streams_messages.described_members(response)[1]
     members = tuple(
         GroupMemberDescription(
@@ -112,6 +124,12 @@ def _streams_group(check: Callable[[int], None], response: Any) -> GroupDescript
         for member, found in zip(group.members, described, strict=True)
     )
     return GroupDescription(group.group_state.upper(), "streams", members, _topics(group.topology))
+
+
+def _consumer_group(response: Any) -> GroupDescription:
+    group = response.groups[0]
+    members = (GroupMemberDescription(m.client_id, m.client_host, instance_id=m.instance_id) for m in group.members)
+    return GroupDescription(group.group_state.upper(), "consumer", tuple(members))
 
 
 def _classic_member(member: Any) -> GroupMemberDescription:
