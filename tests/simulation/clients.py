@@ -24,6 +24,7 @@ from tests.workers.memory_kafka import ErrorEvent, MemoryAdmin, done, failed
 
 from .broker import Broker, Transaction, kafka_error
 from .connection import Io, SimulatedConnection
+from .java_member import JavaMember, leading_on_java
 
 #: How long a transaction's call waits for the coordinator before it can be tried again, in ms.
 TRANSACTION_WAIT_MS = 1_000
@@ -361,11 +362,11 @@ class SimulatedAdmin(MemoryAdmin):
 
 
 class SimulatedSupplier(KafkaClientSupplier):
-    """Makes the clients of one process."""
+    """Makes the clients of one process. on_java: its group member behaves as Kafka Streams' does."""
 
-    def __init__(self, config: Any, clock: Any, broker: Broker, io: Io) -> None:
+    def __init__(self, config: Any, clock: Any, broker: Broker, io: Io, on_java: bool) -> None:
         super().__init__(config, clock)
-        self.broker, self.io = broker, io
+        self.broker, self.io, self.on_java = broker, io, on_java
         self.producers: list[SimulatedProducer] = []
 
     def get_consumer(self, client_id: str) -> Any:
@@ -392,4 +393,6 @@ class SimulatedSupplier(KafkaClientSupplier):
         def connect(_: NetworkSettings) -> Any:
             return SimulatedConnection(world, self.io, self.io.client, group)
 
+        if self.on_java:
+            return JavaMember(config, NetworkSettings(), leading_on_java(assign), self._clock, connect)
         return GroupMember(config, NetworkSettings(), assign, self._clock, connect)
