@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from benchmarks.systems import HERE, JVM_OPTIONS, compile_java
+from benchmarks.systems import JVM_OPTIONS, compile_java
 from penstock.jar_lock import fetch_jars, read_lock
 from penstock.java_runtime import JavaNotFoundError, find_java
 
 from .handover import PARTITIONS, Handover, Java
 from .program import Topics
+from .versions import chosen_lock, has_streams_protocol
 
 SOURCE = Path(__file__).parent / "TakeoverProgram.java"
 
@@ -29,7 +30,7 @@ def kafka_streams_jars() -> tuple[Path, str]:
         pytest.skip(f"needs a JDK to compile and run a Kafka Streams program: {error}")
     if not java.resolve().with_name("javac").exists():
         pytest.skip(f"needs a JDK to compile and run a Kafka Streams program: no javac beside {java}")
-    jars = fetch_jars(read_lock(HERE / "kafka_streams" / "kafka_streams.lock"))
+    jars = fetch_jars(read_lock(chosen_lock()))
     return java, os.pathsep.join(map(str, jars))
 
 
@@ -57,10 +58,12 @@ def handover(
     made: list[Handover] = []
 
     def make(purpose: str, **config: str) -> Handover:
+        settings = {name.replace("_", "."): value for name, value in config.items()}
+        if settings.get("group.protocol") == "streams" and not has_streams_protocol():
+            pytest.skip("this version of Kafka Streams has no streams groups")
         outputs = (make_topic(f"{purpose}-{name}", PARTITIONS) for name in ("counts", "final", "joined"))
         directory = tmp_path / purpose
         directory.mkdir()
-        settings = {name.replace("_", "."): value for name, value in config.items()}
         topics = Topics(orders, products, *outputs)
         made.append(Handover(java, bootstrap_servers, unique_name(purpose), topics, directory, **settings))
         if settings.get("group.protocol") == "streams":
