@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from dataclasses import dataclass
@@ -74,7 +75,8 @@ def other() -> Topology:
 
 
 def main() -> int:
-    """Run the application with the settings in a properties file until SIGTERM; write each of its states to stdout."""
+    """Run the application with the settings in a properties file until SIGTERM; write its log and its states."""
+    logging.basicConfig(level=logging.INFO)
     topics, config = settings(Path(sys.argv[1]))
     streams = KafkaStreams(topology(topics), config)
     streams.set_state_listener(lambda now, before: print(now.name, flush=True))

@@ -15,13 +15,24 @@ from penstock.supervisor.exit_codes import ExitCode
 from tests.waiting import eventually
 
 from .conftest import MakeHandover
-from .handover import PATIENCE_SECONDS, ROOT, Handover, Instance, assert_as_one_uninterrupted_run
+from .handover import (
+    PATIENCE_SECONDS,
+    ROOT,
+    Handover,
+    Instance,
+    assert_as_one_uninterrupted_run,
+    assert_nothing_is_lost,
+)
 from .program import VARIABLE
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
 
 PROTOCOLS = {"classic": {}, "streams": {"group.protocol": "streams"}}
 GUARANTEES = {"at_least_once": {}, "exactly_once_v2": {"processing.guarantee": "exactly_once_v2"}}
+
+
+#: What a leader of Penstock's logs.
+LEADS = "Leading generation"
 
 
 def share(application: Handover) -> None:
@@ -67,24 +78,41 @@ def test_a_rolling_move_from_java_and_back(handover: MakeHandover, protocol: str
     assert_as_one_uninterrupted_run(application, handover("uninterrupted", **config))
 
 
-@pytest.mark.long
-def test_killed_members_of_either_kind_and_leaders(handover: MakeHandover) -> None:
-    """With exactly-once, a kill in the middle of the records changes nothing. Who was there first leads."""
-    config = GUARANTEES["exactly_once_v2"]
+@pytest.mark.parametrize(
+    ("protocol", "guarantee"),
+    [
+        ("classic", "exactly_once_v2"),
+        pytest.param("classic", "at_least_once", marks=pytest.mark.long),
+        pytest.param("streams", "exactly_once_v2", marks=pytest.mark.long),
+        pytest.param("streams", "at_least_once", marks=pytest.mark.long),
+    ],
+)
+def test_killed_members_of_either_kind_and_leaders(handover: MakeHandover, protocol: str, guarantee: str) -> None:
+    """In the middle of the records. Who has been a member of a classic group for longest leads."""
+    config = PROTOCOLS[protocol] | GUARANTEES[guarantee]
     application = handover("killed", **config)
     java = application.start_java("java")
     penstock = application.start_penstock("penstock")
     share(application)
+    assert not penstock.has_logged(LEADS)
     application.feed()
     java.kill()
     application.settle()
+    assert penstock.has_logged(LEADS) == (protocol == "classic")
     java = application.start_java("java-again")
+    share(application)
+    application.feed()
+    penstock.kill_a_thread()
+    application.settle()
     share(application)
     application.feed()
     penstock.kill()
     application.settle()
+    application.feed()
+    application.settle()
     java.stop()
-    assert_as_one_uninterrupted_run(application, handover("uninterrupted", **config))
+    compare = assert_nothing_is_lost if guarantee == "at_least_once" else assert_as_one_uninterrupted_run
+    compare(application, handover("uninterrupted", **config))
 
 
 def penstock_command(application: Handover, *arguments: str) -> subprocess.CompletedProcess[str]:
