@@ -18,7 +18,7 @@ from penstock.supervisor.topology_source import TopologySource
 from penstock.topology.errors import ConfigError, StreamsError
 from penstock.topology.streams_config import StreamsConfig
 from penstock.topology.topology_facts import Facts, internal_names
-from penstock.topology.topology_plan import Plan, Verdict, combined, compare, compare_names
+from penstock.topology.topology_plan import Plan, Verdict, combined, compare, compare_names, compare_reads
 
 #: How long the group may take to answer, in ms: the file beside the state will mostly do.
 GROUP_TIMEOUT_MS = 5_000
@@ -104,6 +104,9 @@ def _with_group(config: StreamsConfig, new: Facts) -> list[Comparison]:
         return [Comparison(f"{name} has no members", None)]
     told = [member.facts for member in group.members if member.facts is not None]
     distinct = [facts for number, facts in enumerate(told) if facts not in told[:number]]
+    if not distinct and group.reads:
+        plan = compare_reads(group.reads, internal_names(new, application_id))
+        return [Comparison(f"{name}: the topics that the tasks of its {len(group.members)} members read", plan)]
     if not distinct:
         return [Comparison(f"{name}: its {len(group.members)} members do not tell their topology", None)]
     what = f"{name}: {len(told)} of {len(group.members)} members"

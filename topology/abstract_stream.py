@@ -38,7 +38,7 @@ class AbstractStream:
     def copartition_with(self, *others: AbstractStream) -> frozenset[str]:
         """Require the same number of partitions of all sources, and return these."""
         sources = self.source_nodes.union(*(other.source_nodes for other in others))
-        self.builder.topology.copartition_sources.append(set(sources))
+        self.builder.topology.require_copartition(sources)
         return sources
 
     def attach(self, name: str | None, prefix: str, operator: Operator, **options: Any) -> ProcessorGraphNode:

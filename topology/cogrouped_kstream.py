@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from .abstract_stream import AbstractStream
@@ -127,13 +127,13 @@ class CogroupedKStream(Generic[K, VR]):
         merge = KTablePassThrough(operators, store.name)
         merge_node = ProcessorGraphNode(merge_name, merge)
         self.builder.add_graph_node(nodes, merge_node)
-        sources = frozenset().union(*(self._parents[grouped].source_nodes for grouped in self._inputs))
+        sources = self._sources(self._parents.values())
         return KTable(
             self.builder,
             merge_node,
             key_serde,
             kept.value_serde,
-            sources,
+            self.builder.topology.listed_as(merge_node.node_name, sources),
             operator=merge,
             queryable_store_name=kept.queryable_store_name,
         )
@@ -147,8 +147,12 @@ class CogroupedKStream(Generic[K, VR]):
                 grouped.new_repartition_node(store)  # for its numbers; the first one stays
             else:
                 self._parents[grouped] = grouped.repartitioned(store)
-        first, *others = (self._parents[grouped] for grouped in self._inputs)
-        first.copartition_with(*others)
+        sources = self._sources(self._parents.values())
+        self.builder.topology.require_copartition(sources, listed=self._sources(self._inputs))
+
+    @staticmethod
+    def _sources(streams: Iterable[AbstractStream]) -> frozenset[str]:
+        return frozenset().union(*(stream.source_nodes for stream in streams))
 
 
 class TimeWindowedCogroupedKStream(Generic[K, VR]):

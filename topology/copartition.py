@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .errors import TopologyError
+from .java_collections import hash_set_order
 
 if TYPE_CHECKING:
     from .internal_topology_builder import InternalTopologyBuilder
@@ -32,6 +33,12 @@ def copartition_groups(builder: InternalTopologyBuilder, known_topics: frozenset
         if topics:
             merged.append(topics)
     return [frozenset(group) for group in merged]
+
+
+def listed_copartition_topics(builder: InternalTopologyBuilder, known_topics: frozenset[str]) -> list[tuple[str, ...]]:
+    """Return the topics that each declaration names, as Kafka Streams lists them: in its order, not yet merged."""
+    listed = [hash_set_order(sorted(names)) for names in builder.listed_copartition_sources]
+    return [tuple(t for name in names for t in topics_of_source(builder, name, known_topics)) for names in listed]
 
 
 def validate_copartition(builder: InternalTopologyBuilder) -> None:

@@ -36,6 +36,9 @@ class InternalTopologyBuilder:
         self.internal_topics: dict[str, int | None] = {}
         #: Names of sources that must have the same number of partitions.
         self.copartition_sources: list[set[str]] = []
+        #: The same as Kafka Streams lists them; see require_copartition.
+        self.listed_copartition_sources: list[set[str]] = []
+        self._listed_as: dict[str, frozenset[str]] = {}
         self._source_topics: set[str] = set()
         self._groups = NodeGroups()
         self._unnamed_topics: list[str] = []
@@ -163,9 +166,27 @@ class InternalTopologyBuilder:
         if not named:
             self._unnamed_topics.append(topic)
 
+    def require_copartition(self, sources: Iterable[str], listed: Iterable[str] | None = None) -> None:
+        """Require the same number of partitions of all sources.
+
+        listed: the names that Kafka Streams lists here, which the broker of a streams group compares; by default those
+        of ``sources``.
+        """
+        sources = list(sources)
+        self.copartition_sources.append(set().union(*(self._listed_as.get(name, {name}) for name in sources)))
+        self.listed_copartition_sources.append(set(sources if listed is None else listed))
+
+    def listed_as(self, name: str, sources: frozenset[str]) -> frozenset[str]:
+        """Return the name under which Kafka Streams lists these sources, though no source has it.
+
+        So it does behind suppress(), a cogroup and a repartition topic that a second join shares.
+        """
+        self._listed_as[name] = frozenset().union(*(self._listed_as.get(source, {source}) for source in sources))
+        return frozenset([name])
+
     def rename_copartition_source(self, replaced: str, by: str) -> None:
         """Put another source where an optimization has removed one."""
-        for group in self.copartition_sources:
+        for group in [*self.copartition_sources, *self.listed_copartition_sources]:
             if replaced in group:
                 group.remove(replaced)
                 group.add(by)

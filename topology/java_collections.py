@@ -7,58 +7,119 @@ says which is first. To be equal to Kafka Streams there, these orders are reprod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Generic, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
 _CAPACITY_MIN = 16
 
 
-def java_hash(text: str) -> int:
-    """Return String.hashCode() with HashMap's spreading of the upper bits, as an unsigned 32-bit number."""
+def string_hash(text: str) -> int:
+    """Return String.hashCode() as an unsigned 32-bit number."""
     code = 0
     for unit in memoryview(text.encode("utf-16-le")).cast("H"):
         code = (31 * code + unit) & 0xFFFFFFFF
-    return code ^ code >> 16
+    return code
 
 
-def _in_buckets(names: Iterable[str], capacity: int) -> list[str]:
+def set_hash(names: Iterable[str]) -> int:
+    """Return Set<String>.hashCode() as an unsigned 32-bit number."""
+    return sum(map(string_hash, names)) & 0xFFFFFFFF
+
+
+def _in_buckets(values: Iterable[T], capacity: int, hash_of: Callable[[T], int]) -> list[T]:
     """Order by bucket; within a bucket the order of insertion stays."""
-    return sorted(names, key=lambda name: java_hash(name) & (capacity - 1))
+
+    def bucket(value: T) -> int:
+        code = hash_of(value)
+        return (code ^ code >> 16) & (capacity - 1)
+
+    return sorted(values, key=bucket)
 
 
 def hash_map_order(names: Iterable[str]) -> list[str]:
     """Return distinct names as a HashMap or HashSet iterates over them that they were added to one by one."""
-    names = list(names)
+    return grown_hash_order(names, string_hash)
+
+
+def grown_hash_order(values: Iterable[T], hash_of: Callable[[T], int]) -> list[T]:
+    """Return distinct values as a HashMap or HashSet iterates over them. hash_of: hashCode(), as an unsigned number."""
+    values = list(values)
     capacity = _CAPACITY_MIN
-    while len(names) > capacity * 3 // 4:
+    while len(values) > capacity * 3 // 4:
         capacity *= 2
-    return _in_buckets(names, capacity)
+    return _in_buckets(values, capacity, hash_of)
 
 
 def hash_set_order(names: Iterable[str]) -> list[str]:
     """Return distinct names as ``new HashSet<>(names)`` iterates over them: it starts larger than a growing one."""
-    names = list(names)
-    needed = max(int(len(names) / 0.75) + 1, _CAPACITY_MIN)
-    return _in_buckets(names, 1 << (needed - 1).bit_length())
+    return copied_hash_order(names, string_hash)
+
+
+def copied_hash_order(values: Iterable[T], hash_of: Callable[[T], int]) -> list[T]:
+    """Return distinct values as ``new HashSet<>(values)`` iterates over them; see grown_hash_order."""
+    values = list(values)
+    return _in_buckets(values, _capacity_for(len(values)), hash_of)
+
+
+def hash_set_order_of_sets(sets: Iterable[Collection[str]], size: int) -> list[Collection[str]]:
+    """Return distinct sets as ``new HashSet<>(values)`` iterates over them. size: of values, which has duplicates."""
+    return _in_buckets(sets, _capacity_for(size), set_hash)
+
+
+def _capacity_for(size: int) -> int:
+    """Return the capacity of a HashSet that is made of so many values."""
+    needed = max(int(size / 0.75) + 1, _CAPACITY_MIN)
+    return 1 << (needed - 1).bit_length()
 
 
 class PriorityQueue(Generic[T]):
     """A binary heap whose equal elements come out in the order in which Java's PriorityQueue gives them.
 
-    priority(element): the lowest comes first; it may change while an element is not in the queue.
+    priority(element): the lowest comes first; it may change while an element is not in the queue. elements: what it
+    begins with, as of a collection that is not sorted.
     """
 
-    def __init__(self, priority: Callable[[T], int]) -> None:
+    def __init__(self, priority: Callable[[T], Any], elements: Iterable[T] = ()) -> None:
         self._priority = priority
-        self._heap: list[T] = []
+        self._heap = list(elements)
+        for place in reversed(range(len(self._heap) // 2)):
+            self._sift_down(place, self._heap[place])
 
     def add(self, element: T) -> None:
         """Add an element."""
+        self._heap.append(element)
+        self._sift_up(len(self._heap) - 1, element)
+
+    def peek(self) -> T | None:
+        """Return the first element, None if there is none."""
+        return self._heap[0] if self._heap else None
+
+    def poll(self) -> T:
+        """Remove the first element and return it; raises IndexError if there is none."""
+        last = self._heap.pop()
+        if not self._heap:
+            return last
+        first = self._heap[0]
+        self._sift_down(0, last)
+        return first
+
+    def remove(self, element: T) -> None:
+        """Remove an element; raises ValueError if it is not in the queue."""
+        place = self._heap.index(element)
+        last = self._heap.pop()
+        if place < len(self._heap):
+            self._sift_down(place, last)
+            if self._heap[place] is last:
+                self._sift_up(place, last)
+
+    def clear(self) -> None:
+        """Remove all elements."""
+        self._heap.clear()
+
+    def _sift_up(self, place: int, element: T) -> None:
         heap, priority = self._heap, self._priority
-        heap.append(element)
-        place = len(heap) - 1
         while place > 0:
             parent = (place - 1) // 2
             if priority(element) >= priority(heap[parent]):
@@ -67,31 +128,25 @@ class PriorityQueue(Generic[T]):
             place = parent
         heap[place] = element
 
-    def peek(self) -> T | None:
-        """Return the first element, None if there is none."""
-        return self._heap[0] if self._heap else None
-
-    def poll(self) -> T:
-        """Remove the first element and return it; raises IndexError if there is none."""
+    def _sift_down(self, place: int, element: T) -> None:
         heap, priority = self._heap, self._priority
-        last = heap.pop()
-        if not heap:
-            return last
-        first, place, half = heap[0], 0, len(heap) // 2
+        half = len(heap) // 2
         while place < half:
             child = 2 * place + 1
             if child + 1 < len(heap) and priority(heap[child]) > priority(heap[child + 1]):
                 child += 1
-            if priority(last) <= priority(heap[child]):
+            if priority(element) <= priority(heap[child]):
                 break
             heap[place] = heap[child]
             place = child
-        heap[place] = last
-        return first
+        heap[place] = element
 
-    def clear(self) -> None:
-        """Remove all elements."""
-        self._heap.clear()
+    def __contains__(self, element: object) -> bool:
+        return element in self._heap
+
+    def __iter__(self) -> Iterator[T]:
+        """Iterate in the order of the heap's array, which is not that of the priorities."""
+        return iter(list(self._heap))
 
     def __len__(self) -> int:
         return len(self._heap)

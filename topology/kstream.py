@@ -433,4 +433,5 @@ class KStream(AbstractStream, Generic[K, V]):
         else:
             self._join_repartition = node
             self.builder.add_graph_node(self.graph_node, node)
-        return KStream(self.builder, node, keys, values, frozenset([node.node_name]), source_name)
+        sources = self.builder.topology.listed_as(source_name, frozenset([node.node_name]))
+        return KStream(self.builder, node, keys, values, sources, source_name)

@@ -219,7 +219,8 @@ class KTable(AbstractStream, Generic[K, V]):
             named=suppressed.name is not None,
         )
         node = self.attach_named(name, operator, stores=[store], output_versioned=False)
-        return KTable(self.builder, node, self.key_serde, self.value_serde, self.source_nodes, operator=operator)
+        sources = self.builder.topology.listed_as(name, self.source_nodes)
+        return KTable(self.builder, node, self.key_serde, self.value_serde, sources, operator=operator)
 
     def group_by(
         self,

@@ -115,7 +115,7 @@ def _subscribe(
     source = join.internal_topic(topic, serdes, join.name("-subscription-registration-source", _SOURCE))
     join.attach(sink, source)
     sources = other.source_nodes | {source.node_name}
-    this.builder.topology.copartition_sources.append(set(sources))
+    this.builder.topology.require_copartition(sources)
     return source
 
 
@@ -157,7 +157,7 @@ def _resolve(
     source = join.internal_topic(topic, serdes, join.name("-subscription-response-source", _SOURCE))
     join.attach(sink, source)
     sources = this.source_nodes | {source.node_name}
-    builder.topology.copartition_sources.append(set(sources))
+    builder.topology.require_copartition(sources)
     getter = this.value_getter_supplier()
     resolver = ResponseJoinProcessor(getter, this.value_serde, join.value_hash_topic, join.joiner, join.left_join)
     resolver_name = join.name("-subscription-response-resolver", _RESOLVER)

@@ -109,6 +109,8 @@ class ProcessorTopology:
     repartition_topics: Mapping[str, int | None] = field(default_factory=dict)
     #: Groups of source topics that must have the same number of partitions.
     copartition_groups: tuple[frozenset[str], ...] = ()
+    #: What Kafka Streams makes these groups of: the topics that each operation names; it overlooks some.
+    listed_copartition: tuple[tuple[str, ...], ...] = ()
     #: Stores of the global topology, which every processor may read.
     global_stores: tuple[str, ...] = ()
     #: Global stores that are restored through their processor, because it may do more than copy records (KIP-813).

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .copartition import copartition_groups, topics_of_source
+from .copartition import copartition_groups, listed_copartition_topics, topics_of_source
 from .declarations import ProcessorFactory, SinkFactory, SourceFactory
 from .java_collections import hash_map_order
 from .partitioners import WindowedStreamPartitioner
@@ -64,6 +64,9 @@ def _build(
         changelog_topics={name: topic for name in stores if (topic := _changelog_topic(builder, name)) is not None},
         repartition_topics={topic: count for topic, count in builder.internal_topics.items() if topic in topics},
         copartition_groups=tuple(group for group in groups if group & read),
+        listed_copartition=tuple(
+            topics for topics in listed_copartition_topics(builder, known_topics) if read.intersection(topics)
+        ),
         global_stores=tuple(builder.global_stores),
         reprocess_on_restore=frozenset(
             name for name, declared in builder.global_stores.items() if declared.reprocess_on_restore

@@ -220,6 +220,23 @@ def compare_names(old: Names, new: Names) -> Plan:
     return Plan(tuple(_gone_names(old, new)), ())
 
 
+def compare_reads(reads: Mapping[str, list[str]], new: Names) -> Plan:
+    """Return what the topics say that running tasks read, by sub-topology: all that members on Java tell.
+
+    new: as topology_facts.internal_names gives it.
+    """
+    findings = []
+    for number, topics in reads.items():
+        own = sorted([*new[number]["sources"], *new[number]["repartitions"]]) if number in new else []
+        if topics != own:
+            text = (
+                f"in the running group it reads {', '.join(topics)}; in this topology {', '.join(own) or 'nothing'}. "
+                "Tasks of one would be given to members with the other: stop all hosts before this version starts"
+            )
+            findings.append(Finding(Verdict.REFUSE, f"sub-topology {number}", text))
+    return Plan(tuple(findings), ())
+
+
 def _gone_names(old: Names, new: Names) -> Iterator[Finding]:
     before, after = _by_name(old, "changelogs"), _by_name(new, "changelogs")
     fresh = {topic: sources for topic, sources in after.items() if topic not in before}

@@ -17,7 +17,7 @@ from penstock.clients.state_machine import StateMachine
 from penstock.statestore.state_directory import StateDirectory
 from penstock.statestore.stores import OpenRows
 from penstock.statestore.thread_cache import ThreadCache
-from penstock.topology.errors import BrokerUnavailableError
+from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.topology.streams_config import EXACTLY_ONCE_V2, StreamsConfig
@@ -26,6 +26,7 @@ from penstock.topology.topology_facts import facts_of, pack_facts
 from .assigned_standby_tasks import AssignedStandbyTasks
 from .assigned_streams_tasks import AssignedStreamsTasks
 from .assignment.changelog_offsets import AdminChangelogOffsets
+from .assignment.group_gate import refuse_consumers, refuse_other_topology
 from .assignment.streams_partition_assignor import StreamsPartitionAssignor
 from .changelog_bounds import ChangelogBounds
 from .client_supplier import KafkaClientSupplier, as_reader, as_writer, static_instance_id
@@ -455,4 +456,22 @@ class _Assembly:
             self.log,
             reporter,
             HostReporter(self.control.report, self.topologies, self.topics),
+            None if self.config["group.protocol"] == "streams" else self._refuse_other_group,
         )
+
+    def _refuse_other_group(self) -> None:
+        """Look at what the group's members run before this one joins them; a group that does not answer is joined.
+
+        This host's own members do not count: what is left of them until their session ends ran an earlier topology.
+        """
+        application_id = self.config["application.id"]
+        try:
+            group = self.offsets_reader.describe()
+        except StreamsError as error:
+            self.log.info("What the group runs is not known before joining it: %s", error)
+            return
+        if group.protocol == "consumer":
+            refuse_consumers(application_id, [member.client_id for member in group.members])
+        own = (self.instance_id or "").rpartition("-")[0]
+        others = [m.tasks for m in group.members if not own or (m.instance_id or "").rpartition("-")[0] != own]
+        refuse_other_topology(application_id, others, self.topologies.infos())

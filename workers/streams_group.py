@@ -6,6 +6,8 @@ which then joins once more; only that follow-up rebalance gives them to the new 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from penstock.clients.clock import Clock
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError
@@ -31,7 +33,7 @@ class StreamsGroup:
     """One member of the group, on the side of the stream thread.
 
     offset_reporter: tells the broker how far the tasks are, where the broker assigns them. hosts: tells the supervisor
-    where they are.
+    where they are. gate: called before the first join, raises if this member does not fit the group.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class StreamsGroup:
         log: PrefixedLogger,
         offset_reporter: TaskOffsetReporter | None = None,
         hosts: HostReporter | None = None,
+        gate: Callable[[], None] | None = None,
     ) -> None:
         self.listener = listener
         #: Set when the thread shuts down: it then answers no rebalance any more.
@@ -57,6 +60,7 @@ class StreamsGroup:
         self._log = log
         self._offset_reporter = offset_reporter
         self._hosts = hosts
+        self._gate = gate
         #: Monotonic: a wall clock that is set back would put the rebalance off for as long.
         self._next_rebalance_ms: int | None = None
         self._rejoin: str | None = None
@@ -79,7 +83,9 @@ class StreamsGroup:
         return self._membership.in_doubt or self._error is AssignorError.SHUTDOWN_REQUESTED
 
     def subscribe(self) -> None:
-        """Join the group for the first time."""
+        """Join the group for the first time; raises OtherTopologyError if it runs another topology."""
+        if self._gate is not None:
+            self._gate()
         self._join("joining")
 
     def poll(self) -> None:
@@ -128,7 +134,7 @@ class StreamsGroup:
                 self._task_manager.commit_all()
                 self.enforce_rebalance("the group rebalances")
             case Assigned():
-                self._on_assigned(self._assignor.on_assignment(event.user_data))
+                self._on_assigned(self._assignor.on_assignment(event))
             case Lost():
                 self._log.warning("This thread is no member of its group any more: %s", event.reason)
                 self.lose()
@@ -164,14 +170,14 @@ class StreamsGroup:
         self._task_manager.wait_for_commit()  # the group would refuse it once it has a new generation
         self._rejoin = self._next_rebalance_ms = None
         self._has_joined = True
-        user_data = self._assignor.subscription(
+        subscription = self._assignor.subscription(
             self._task_manager.active_task_ids(),
             self._task_manager.standby_task_ids(),
             self._task_manager.task_offset_sums(),
             self._error,
             self._task_manager.task_loads(),
         )
-        self._membership.join(self._assignor.source_topics, user_data, reason)
+        self._membership.join(subscription, reason)
 
     def _prepare_topics(self) -> bool:
         """Make the topics ready; False if the brokers do not answer and it is to be tried again: the tasks go on.

@@ -17,7 +17,7 @@ from .task_state import TaskState
 
 
 def task_offset_sums(tasks: Mapping[TaskId, Task], directory: StateDirectory, log: PrefixedLogger) -> dict[TaskId, int]:
-    """Return the sum of the changelog offsets of each task's stores.
+    """Return the sum of the changelog offsets of each task's stores; tasks without a changelog are left out.
 
     tasks: those of this process. Of others, what they noted when they were closed; of tasks that another process here
     has locked, that process tells.
@@ -25,7 +25,8 @@ def task_offset_sums(tasks: Mapping[TaskId, Task], directory: StateDirectory, lo
     sums = {
         task_id: _offset_sum(task)
         for task_id, task in tasks.items()
-        if task.state is not TaskState.CREATED or task.state_manager.has_adopted
+        if (task.state is not TaskState.CREATED or task.state_manager.has_adopted)
+        and task.state_manager.changelog_offsets()
     }
     for task_id in set(directory.tasks_on_disk()) - sums.keys():
         try:

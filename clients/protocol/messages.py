@@ -296,6 +296,43 @@ groups: []
 """,
 )  # fmt: skip
 
+CONSUMER_GROUP_DESCRIBE = Api(
+    "ConsumerGroupDescribe", 69, 0, 1, 0,
+    """
+group_ids: [string]
+include_authorized_operations: bool
+""",
+    """
+throttle_time_ms: int32
+groups: []
+  error_code: int16
+  error_message: string?
+  group_id: string
+  group_state: string
+  group_epoch: int32
+  assignment_epoch: int32
+  assignor_name: string
+  members: []
+    member_id: string
+    instance_id: string?
+    rack_id: string?
+    member_epoch: int32
+    client_id: string
+    client_host: string
+    subscribed_topic_names: [string]
+    subscribed_topic_regex: string?
+    assignment: Assignment
+    target_assignment: Assignment
+    member_type: int8 1+ = -1
+  authorized_operations: int32 = -2147483648
+Assignment:
+topic_partitions: []
+  topic_id: uuid
+  topic_name: string
+  partitions: [int32]
+""",
+)  # fmt: skip
+
 LIST_OFFSETS = Api(
     "ListOffsets", 2, 4, 10, 6,
     """
@@ -423,6 +460,11 @@ CONSUMER_SUBSCRIPTION = structure(
 version: int16
 topics: [string]
 user_data: bytes?
+owned_partitions: [] 1+
+  topic: string
+  partitions: [int32]
+generation_id: int32 2+ = -1
+rack_id: string? 3+
 """
 )
 CONSUMER_ASSIGNMENT = structure(

@@ -24,7 +24,13 @@ from penstock.clients.protocol.messages import FIND_COORDINATOR, HEARTBEAT, META
 from penstock.dev_broker import DevBroker
 from penstock.topology.records import TopicPartition
 from penstock.workers.membership.group_member import GroupMember
-from penstock.workers.membership.membership import Assigned, MemberAssignment, OffsetAndMetadata, RetriableCommitError
+from penstock.workers.membership.membership import (
+    Assigned,
+    MemberAssignment,
+    MemberSubscription,
+    OffsetAndMetadata,
+    RetriableCommitError,
+)
 from penstock.workers.membership.requests import GroupMemberConfig
 from tests.brokers import LedBroker
 
@@ -225,7 +231,7 @@ def test_the_coordinator_is_found_although_the_bootstrap_server_is_gone_for_good
         config, network, lambda members: {name: MemberAssignment((), b"") for name in members}, SystemClock()
     )
     try:
-        member.join(["in"], b"")
+        member.join(MemberSubscription(b"", frozenset({"in"})))
         wait_for_assignment(member)
         member.commit({TopicPartition("in", 0): OffsetAndMetadata(1)})
         second.kill()

@@ -29,6 +29,7 @@ from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.partitioners import partition_for_key
 from penstock.topology.records import RawRecord, TopicPartition
 from penstock.workers.client_supplier import KafkaClientSupplier
+from penstock.workers.membership.group_description import GroupDescription
 from penstock.workers.membership.group_member import GroupMember
 from penstock.workers.membership.membership import Assign, OffsetAndMetadata
 from penstock.workers.partition_consumer import OFFSET_BEGINNING, OFFSET_END
@@ -36,6 +37,7 @@ from tests.workers.memory_kafka import MemoryAdmin, done, failed
 
 from .broker import Broker, Transaction, kafka_error
 from .connection import Io, SimulatedConnection
+from .java_member import JavaMember, leading_on_java
 
 #: How long a transaction's call waits for the coordinator before it can be tried again, in ms.
 TRANSACTION_WAIT_MS = 1_000
@@ -355,6 +357,9 @@ class OffsetsReader:
             raise BrokerUnavailableError("The committed offsets were not answered: the brokers are away.")
         return {partition: self.broker.offsets.committed.get(partition) for partition in partitions}
 
+    def describe(self) -> GroupDescription:
+        return GroupDescription("DEAD")
+
     def close(self) -> None:
         pass
 
@@ -405,11 +410,11 @@ class SimulatedAdmin(MemoryAdmin):
 
 
 class SimulatedSupplier(KafkaClientSupplier):
-    """Makes the clients of one process."""
+    """Makes the clients of one process. on_java: its group member behaves as Kafka Streams' does."""
 
-    def __init__(self, config: Any, clock: Any, broker: Broker, io: Io) -> None:
+    def __init__(self, config: Any, clock: Any, broker: Broker, io: Io, on_java: bool) -> None:
         super().__init__(config, clock)
-        self.broker, self.io = broker, io
+        self.broker, self.io, self.on_java = broker, io, on_java
         self.writers: list[SimulatedWriter] = []
 
     def get_consumer(self, client_id: str) -> SimulatedReader:
@@ -437,4 +442,6 @@ class SimulatedSupplier(KafkaClientSupplier):
         def connect(_: NetworkSettings) -> Any:
             return SimulatedConnection(world, self.io, self.io.client, group)
 
+        if self.on_java:
+            return JavaMember(config, NetworkSettings(), leading_on_java(assign), self._clock, connect)
         return GroupMember(config, NetworkSettings(), assign, self._clock, connect)

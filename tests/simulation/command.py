@@ -69,11 +69,17 @@ def is_harsh(seed: int) -> bool:
     return seed % 4 == 3
 
 
-def run_seed(
-    seed: int, directory: Path, log: bool = False, aims: Sequence[str] = (), harsh: bool | None = None
-) -> Outcome:
-    """Run one schedule. log: with the log lines of the stream threads in its trace; aims, harsh: see Simulation."""
-    simulation = Simulation(seed, directory, aims, is_harsh(seed) if harsh is None else harsh)
+def is_mixed(seed: int) -> bool:
+    """Return whether in a seed's schedule hosts may run on Java: each fourth, none of them harsh."""
+    return seed % 4 == 1
+
+
+def run_seed(seed: int, directory: Path, log: bool = False, aims: Sequence[str] = (), plain: bool = False) -> Outcome:
+    """Run one schedule. log: with the log lines of the stream threads in its trace; aims: see Simulation.
+
+    plain: neither harsh nor mixed, whatever its number.
+    """
+    simulation = Simulation(seed, directory, aims, is_harsh(seed) and not plain, is_mixed(seed) and not plain)
     if log:
         logging.disable(logging.NOTSET)
         logger = logging.getLogger("penstock")
@@ -86,10 +92,10 @@ def run_seed(
 
 
 def run_seeds(
-    first: int, count: int, directory: Path, aims: Sequence[str] = (), harsh: bool | None = None
+    first: int, count: int, directory: Path, aims: Sequence[str] = (), plain: bool = False
 ) -> Iterator[Outcome]:
     """Run the schedules of so many seeds."""
-    return (run_seed(seed, directory, aims=aims, harsh=harsh) for seed in range(first, first + count))
+    return (run_seed(seed, directory, aims=aims, plain=plain) for seed in range(first, first + count))
 
 
 def show_trace(outcome: Outcome) -> None:
@@ -170,8 +176,8 @@ def gap_lines(rare: Rare, branches: Sequence[Branch]) -> list[str]:
 def find(mutant: Mutant, first: int, count: int, directory: Path) -> Outcome | None:
     """Return the schedule that finds a mutant: of its known seed, else the first of so many; None if none does."""
     with mutant.applied():
-        known = run_seeds(mutant.found_by, 1, directory, mutant.aims, harsh=False)
-        outcomes = chain(known, run_seeds(first, count, directory, mutant.aims, harsh=False))
+        known = run_seeds(mutant.found_by, 1, directory, mutant.aims, plain=not mutant.mixed)
+        outcomes = chain(known, run_seeds(first, count, directory, mutant.aims, plain=not mutant.mixed))
         return next((outcome for outcome in outcomes if outcome.violations), None)
 
 

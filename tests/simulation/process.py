@@ -29,7 +29,10 @@ IDLE_MAX_MS = 100
 
 @dataclass
 class Host:
-    """A machine: its disk, its clock, and where its processes keep their real state directories."""
+    """A machine: its disk, its clock, and where its processes keep their real state directories.
+
+    on_java: whether its members behave as those of Kafka Streams on Java.
+    """
 
     name: str
     process_id: str
@@ -37,6 +40,7 @@ class Host:
     config: StreamsConfig
     disk: Disk
     clock: HostClock
+    on_java: bool = False
 
 
 @dataclass(frozen=True)
@@ -160,7 +164,7 @@ class Process:
 
     def _make_thread(self) -> StreamThread:
         self.world.note(self.client, "starts")
-        self._supplier = SimulatedSupplier(self.config, self.host.clock, self.broker, self)
+        self._supplier = SimulatedSupplier(self.config, self.host.clock, self.broker, self, self.host.on_java)
         spec = Spec(self.slot, self.host.name, self.host.process_id, 1, self.config)
         rows = self.host.disk.open_rows(self.points, lambda: self._happens(self.roughness.early_commits))
         return StreamThread.create(

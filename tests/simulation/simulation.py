@@ -26,6 +26,7 @@ from .broker import MARKER_DELAY_LONG_MS, Broker
 from .disk import Disk
 from .faults import Trigger
 from .harsh import Harsh
+from .java_member import Kinds
 from .process import Host, Process, Roughness
 from .world import HostClock, StalledError, World
 
@@ -110,12 +111,15 @@ class Simulation:
     """Runs the schedule of one seed. directory: where real state directories are kept meanwhile.
 
     aims: kinds of points where processes are to be stopped for longer than a session, instead of all other faults.
-    harsh: see Harsh.
+    harsh: see Harsh. mixed: some hosts may run on Java.
     """
 
-    def __init__(self, seed: int, directory: Path, aims: Sequence[str] = (), harsh: bool = False) -> None:
+    def __init__(
+        self, seed: int, directory: Path, aims: Sequence[str] = (), harsh: bool = False, mixed: bool = False
+    ) -> None:
         self.world = World(seed)
         self._harsh = Harsh(self.world, harsh)
+        self._kinds = Kinds(self.world, mixed)
         self._aims = aims
         self._pauses_ms = LONG_PAUSES_MS if aims else PAUSES_MS
         # With aims without the application that came last: seeds that are hard to find keep their plans.
@@ -142,7 +146,8 @@ class Simulation:
 
     def _host(self, number: int) -> Host:
         state_dir = self.directory / f"host{number}"
-        process_id = str(UUID(int=self.world.chance.getrandbits(128), version=4))
+        drawn = UUID(int=self.world.chance.getrandbits(128), version=4).int
+        process_id = str(UUID(int=drawn ^ 1 << 127))  # Java's order of the numbers drawn: known seeds stay as they were
         config = StreamsConfig(
             {
                 **self.plan.settings,
@@ -158,6 +163,7 @@ class Simulation:
             config,
             Disk(self.world.chance, self._harsh.disk_fails),
             HostClock(self.world),
+            self._kinds.next_is_java(),
         )
 
     def _seen(self, number: str, again: bool = False) -> None:

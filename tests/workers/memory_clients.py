@@ -12,11 +12,13 @@ from memory_kafka import Cluster, ManualClock, MemoryAdmin, MemoryConsumer
 from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.topology.errors import StreamsError, TaskMigratedError
 from penstock.topology.records import TopicPartition
+from penstock.workers.membership.group_description import GroupDescription
 from penstock.workers.membership.membership import (
     Assign,
     Assigned,
     Event,
     Lost,
+    MemberSubscription,
     OffsetAndMetadata,
     Rebalance,
     RetriableCommitError,
@@ -32,7 +34,7 @@ class MemoryMember:
         self.cluster = cluster
         self.name = name
         self.assign = assign
-        self.joined: bytes | None = None
+        self.joined: MemberSubscription | None = None
         self.events: list[Event] = []
         self.generation = -1
         self.refuse_commits = 0
@@ -56,14 +58,14 @@ class MemoryMember:
     def join_pending(self) -> bool:
         return self._pending
 
-    def join(self, topics: Collection[str], user_data: bytes, reason: str = "") -> None:
+    def join(self, subscription: MemberSubscription, reason: str = "") -> None:
         if self._pending:
             raise StreamsError("A join is pending already")
         self._pending = True
         group = self.cluster.group
         answers = group.members.get(self.name) is self and self.joined is None
         group.members[self.name] = self
-        self.joined = user_data
+        self.joined = subscription
         group.joined() if answers else group.rebalance(self)
 
     def lose(self, reason: str) -> None:
@@ -103,6 +105,9 @@ class MemoryMember:
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
         return {partition: self.cluster.committed.get(partition) for partition in partitions}
+
+    def describe(self) -> GroupDescription:
+        return GroupDescription("DEAD")
 
     def group_metadata(self) -> GroupMetadata:
         if self.generation < 0:

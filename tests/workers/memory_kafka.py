@@ -16,7 +16,7 @@ from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from penstock.topology.records import RawRecord, TopicPartition
-from penstock.workers.membership.membership import Assigned, MemberSubscription, OffsetAndMetadata, Rebalance
+from penstock.workers.membership.membership import Assigned, OffsetAndMetadata, Rebalance
 
 
 class ManualClock:
@@ -152,7 +152,7 @@ class Group:
 
     def _assign(self) -> None:
         self.generation += 1
-        subscriptions = {name: MemberSubscription(None, member.joined or b"") for name, member in self.members.items()}
+        subscriptions = {name: member.joined for name, member in self.members.items()}
         leader = self.members[min(self.members)]
         for name, assignment in leader.assign(subscriptions).items():
             member = self.members[name]

@@ -81,8 +81,7 @@ class ThreadDouble:
         return frozenset(self.assignment.standby)
 
     def join(self) -> None:
-        user_data = self.assignor.subscription(self.active, self.standby, self.offset_sums, self.error)
-        self.member.join((), user_data, "test")
+        self.member.join(self.assignor.subscription(self.active, self.standby, self.offset_sums, self.error), "test")
 
     def step(self) -> None:
         wants_join = False
@@ -94,7 +93,7 @@ class ThreadDouble:
 
     def _handle(self, event: Event) -> bool:
         if isinstance(event, Assigned):
-            self.assignment = self.assignor.on_assignment(event.user_data)
+            self.assignment = self.assignor.on_assignment(event)
             self.history.append(self.active)
             return self.assignment.next_rebalance_in_ms == 0
         if isinstance(event, Lost):

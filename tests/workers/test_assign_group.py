@@ -18,9 +18,15 @@ from penstock.topology.errors import StreamsError, TaskAssignmentError
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.topology.store_interfaces import StoreBuilder, StoreKind
 from penstock.topology.streams_config import StreamsConfig
+from penstock.workers.assignment.assignment_info import AssignmentInfo
 from penstock.workers.assignment.client_state import AssignmentConfigs, Clients
 from penstock.workers.assignment.streams_partition_assignor import Assignment, StreamsPartitionAssignor
-from penstock.workers.assignment.subscription_info import LATEST_OFFSET, AssignmentInfo, AssignorError, SubscriptionInfo
+from penstock.workers.assignment.subscription_info import (
+    LATEST_OFFSET,
+    LATEST_SUPPORTED_VERSION,
+    AssignorError,
+    SubscriptionInfo,
+)
 from penstock.workers.assignment.topics_info import TopicsInfo
 from penstock.workers.membership.membership import MemberAssignment, MemberSubscription
 
@@ -78,7 +84,7 @@ def assignor(
     offsets: FixedOffsets | None = None,
     topics: Mapping[int, TopicsInfo] = TOPICS,
     counts: Mapping[str, int] = COUNTS,
-    latest_version: int = 1,
+    latest_version: int = LATEST_SUPPORTED_VERSION,
     **values: object,
 ) -> StreamsPartitionAssignor:
     config = StreamsConfig({name.replace("_", "."): value for name, value in values.items()})
@@ -93,8 +99,14 @@ def running(tasks: Collection[TaskId]) -> dict[TaskId, int]:
     return {task: LATEST_OFFSET for task in tasks if task.subtopology == 0}
 
 
-def rebalance(leader: StreamsPartitionAssignor, members: Mapping[str, bytes]) -> dict[str, MemberAssignment]:
-    return leader.assign({member: MemberSubscription(None, data) for member, data in members.items()})
+def rebalance(
+    leader: StreamsPartitionAssignor, members: Mapping[str, MemberSubscription]
+) -> dict[str, MemberAssignment]:
+    return leader.assign(members)
+
+
+def answer(info: AssignmentInfo) -> MemberAssignment:
+    return MemberAssignment(info.active_partitions, info.encode())
 
 
 @dataclass
@@ -109,7 +121,7 @@ class Thread:
     wants_rebalance: bool = True
     probing: bool = False
 
-    def subscription(self) -> bytes:
+    def subscription(self) -> MemberSubscription:
         offsets = {**dict.fromkeys(self.disk, END_OFFSET), **running(self.active)}
         return self.assignor.subscription(self.active, self.standby, offsets)
 
@@ -154,7 +166,7 @@ class SimulatedGroup:
         parts = rebalance(leader.assignor, {thread.name: thread.subscription() for thread in self.threads})
         for thread in self.random.sample(self.threads, len(self.threads)):
             others = {task for other in self.threads if other is not thread for task in other.active}
-            thread.take(thread.assignor.on_assignment(parts[thread.name].user_data), others)
+            thread.take(thread.assignor.on_assignment(parts[thread.name]), others)
 
     def settle(self) -> None:
         before = self.rounds
@@ -218,7 +230,7 @@ def test_a_new_thread_of_the_same_client_gets_tasks_without_warming_up() -> None
 
 
 def part(encoded: dict[str, MemberAssignment], member: str) -> AssignmentInfo:
-    return AssignmentInfo.decode(encoded[member].user_data)
+    return AssignmentInfo.decode(encoded[member].user_data, encoded[member].active)
 
 
 def test_a_task_that_another_member_owns_is_withheld_and_asked_for_at_once() -> None:
@@ -253,7 +265,7 @@ def test_a_task_that_two_members_claim_is_taken_from_both() -> None:
 
 def test_tasks_read_those_of_their_topics_that_have_the_partition() -> None:
     one = assignor()
-    active = one.on_assignment(rebalance(one, {"m": one.subscription((), (), {})})["m"].user_data).active
+    active = one.on_assignment(rebalance(one, {"m": one.subscription((), (), {})})["m"]).active
     assert active.keys() == TASKS
     assert active[TaskId(0, 3)] == {TopicPartition("a", 3), TopicPartition("b", 3)}
     assert active[TaskId(0, 4)] == {TopicPartition("a", 4)}
@@ -310,12 +322,12 @@ def test_what_goes_wrong_reaches_all_members(
     one = assignor(counts=counts)
     sent = {
         "{}": one.subscription((), (), {}),
-        "garbage": b"\0\0\0\x0b",
+        "garbage": MemberSubscription(b"\0\0\0\x0b"),
         "shutdown": one.subscription((), (), {}, AssignorError.SHUTDOWN_REQUESTED),
     }
     parts = rebalance(one, {"m-1": one.subscription((), (), {}), "m-2": sent[subscriptions[0]]})
     for member in parts:
-        assert one.on_assignment(parts[member].user_data) == Assignment(error=error)
+        assert one.on_assignment(parts[member]) == Assignment(error=error)
     if error is not AssignorError.SHUTDOWN_REQUESTED:
         assert any(record.levelno == logging.ERROR for record in caplog.records)
 
@@ -329,7 +341,7 @@ def test_the_log_of_an_error_names_the_missing_topic(caplog: pytest.LogCaptureFi
 def test_hosts_are_told_where_all_partitions_are() -> None:
     servers = {n: assignor(n, application_server=f"h{n}:80", num_standby_replicas=1) for n in (1, 2)}
     parts = rebalance(servers[1], {f"m-{n}": each.subscription((), (), {}) for n, each in servers.items()})
-    told = servers[2].on_assignment(parts["m-2"].user_data)
+    told = servers[2].on_assignment(parts["m-2"])
     assert told.partitions_by_host.keys() == {"h1:80", "h2:80"}
     everywhere = {partition for partitions in told.partitions_by_host.values() for partition in partitions}
     assert everywhere == {TopicPartition(topic, n) for topic, count in COUNTS.items() for n in range(count)}
@@ -339,42 +351,42 @@ def test_hosts_are_told_where_all_partitions_are() -> None:
 
 def test_a_static_member_that_came_back_with_another_endpoint_rebalances() -> None:
     old = assignor(application_server="old:80")
-    stored = rebalance(old, {"m": old.subscription((), (), {})})["m"].user_data
+    stored = rebalance(old, {"m": old.subscription((), (), {})})["m"]
     assert assignor(application_server="new:80").on_assignment(stored).next_rebalance_in_ms == 0
     assert old.on_assignment(stored).next_rebalance_in_ms is None
 
 
 def test_version_probing_lets_old_and_new_members_share_a_group() -> None:
     """KIP-268: the new one comes with its version, is answered with the old one, and comes again with that."""
-    old, new = assignor(1), assignor(2, latest_version=2)
+    old, new = assignor(1, latest_version=10), assignor(2)
     task = TaskId(1, 0)
     parts = rebalance(old, {"m-1": old.subscription((), (), {}), "m-2": new.subscription([task], (), {})})
     assert task not in part(parts, "m-1").active  # it was understood that the new one owns it
-    answer = new.on_assignment(parts["m-2"].user_data)
+    answer = new.on_assignment(parts["m-2"])
     assert task in answer.active
     assert answer.next_rebalance_in_ms == 0
     again = new.subscription([task], (), {})
-    assert SubscriptionInfo.decode(again, "m-2").version == 1
+    assert SubscriptionInfo.decode(again.user_data, "m-2").version == 10
     parts = rebalance(old, {"m-1": old.subscription((), (), {}), "m-2": again})
-    assert new.on_assignment(parts["m-2"].user_data).next_rebalance_in_ms is None
+    assert new.on_assignment(parts["m-2"]).next_rebalance_in_ms is None
 
 
 def test_when_the_last_old_member_is_gone_the_new_version_is_used() -> None:
-    new = assignor(2, latest_version=2)
-    new.on_assignment(AssignmentInfo(1, 1).encode())
-    assert SubscriptionInfo.decode(new.subscription((), (), {}), "m", 2).version == 1
+    new = assignor(2)
+    new.on_assignment(answer(AssignmentInfo(10, 10)))
+    assert SubscriptionInfo.decode(new.subscription((), (), {}).user_data, "m").version == 10
     parts = rebalance(new, {"m": new.subscription((), (), {})})
-    assert new.on_assignment(parts["m"].user_data).next_rebalance_in_ms == 0
-    assert SubscriptionInfo.decode(new.subscription((), (), {}), "m", 2).version == 2
+    assert new.on_assignment(parts["m"]).next_rebalance_in_ms == 0
+    assert SubscriptionInfo.decode(new.subscription((), (), {}).user_data, "m").version == 11
 
 
 @pytest.mark.parametrize(
     ("info", "message"),
-    [(AssignmentInfo(2, 1), "assignment with higher version 2"), (AssignmentInfo(1, 2), "greater than we support")],
+    [(AssignmentInfo(12, 11), "version 12"), (AssignmentInfo(11, 12), "greater than we support")],
 )
 def test_an_answer_in_a_version_that_was_not_offered_is_refused(info: AssignmentInfo, message: str) -> None:
     with pytest.raises(TaskAssignmentError, match=message):
-        assignor().on_assignment(info.encode())
+        assignor().on_assignment(answer(info))
 
 
 class EverythingToOne:
@@ -418,9 +430,9 @@ def test_all_source_topics_are_subscribed() -> None:
 )
 def test_a_clock_that_jumps_does_not_put_a_probing_rebalance_off(jump_ms: int, remaining_ms: int) -> None:
     member = assignor()
-    info = AssignmentInfo(1, 1, next_rebalance_ms=NOW_MS + 600_000)
+    info = AssignmentInfo(11, 11, next_rebalance_ms=NOW_MS + 600_000)
     member._clock = JumpedClock(jump_ms)
-    assert member.on_assignment(info.encode()).next_rebalance_in_ms == remaining_ms
+    assert member.on_assignment(answer(info)).next_rebalance_in_ms == remaining_ms
 
 
 @dataclass
@@ -437,8 +449,8 @@ class JumpedClock:
 
 
 def test_a_member_with_other_stores_is_told_of_by_the_leader(caplog: pytest.LogCaptureFixture) -> None:
-    leader, member = assignor(1, latest_version=2), assignor(2, latest_version=2)
-    same = assignor(3, topics=OTHER_TOPICS, latest_version=2)
+    leader, member = assignor(1), assignor(2)
+    same = assignor(3, topics=OTHER_TOPICS)
     members = {"m-1": leader.subscription((), (), {}), "m-2": member.subscription((), (), {})}
     rebalance(leader, members)
     assert not caplog.records
@@ -455,11 +467,11 @@ FOREIGN_TOPICS = {0: topics_info(0, "c"), 1: topics_info(1, "a", "b")}
 def test_tasks_of_another_topology_are_refused_and_both_are_named(topics: Mapping[int, TopicsInfo]) -> None:
     leader, stranger = assignor(1), assignor(2, topics=topics)
     parts = rebalance(leader, {"m-1": leader.subscription((), (), {}), "m-2": stranger.subscription((), (), {})})
-    assert stranger.on_assignment(parts["m-2"].user_data) == Assignment(next_rebalance_in_ms=0), "it may be an old one"
+    assert stranger.on_assignment(parts["m-2"]) == Assignment(next_rebalance_in_ms=0), "it may be an old one"
     with pytest.raises(
         TaskAssignmentError,
-        match=r"assigned task \d_\d, which reads .*in the topology of this program sub-topology \d reads .*"
-        r"Two applications have the same application.id",
+        match=r"assigned a task of another topology: task \d_\d reads .*in the topology of this program sub-topology "
+        r"\d reads .*Two applications have the same application.id",
     ):
-        stranger.on_assignment(parts["m-2"].user_data)
-    assert leader.on_assignment(parts["m-1"].user_data).active  # the leader's application goes on
+        stranger.on_assignment(parts["m-2"])
+    assert leader.on_assignment(parts["m-1"]).active  # the leader's application goes on

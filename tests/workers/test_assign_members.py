@@ -15,9 +15,10 @@ from penstock.topology.errors import TaskAssignmentError
 from penstock.topology.records import TaskId
 from penstock.topology.streams_builder import StreamsBuilder
 from penstock.topology.streams_config import StreamsConfig
+from penstock.workers.assignment.assignment_info import AssignmentInfo
 from penstock.workers.assignment.changelog_offsets import AdminChangelogOffsets
 from penstock.workers.assignment.streams_partition_assignor import StreamsPartitionAssignor
-from penstock.workers.assignment.subscription_info import LATEST_OFFSET, LATEST_SUPPORTED_VERSION, AssignmentInfo
+from penstock.workers.assignment.subscription_info import LATEST_OFFSET, LATEST_SUPPORTED_VERSION
 from penstock.workers.assignment.topics_info import topics_infos
 from penstock.workers.client_supplier import KafkaClientSupplier, static_instance_id
 from penstock.workers.internal_topic_manager import InternalTopicManager
@@ -69,8 +70,8 @@ class Thread:
             self.join()
 
     def take(self, event: Assigned) -> None:
-        self.answers.append(AssignmentInfo.decode(event.user_data))
-        part = self.assignor.on_assignment(event.user_data)
+        self.answers.append(AssignmentInfo.decode(event.user_data, event.active))
+        part = self.assignor.on_assignment(event)
         assert event.active == {partition for partitions in part.active.values() for partition in partitions}
         self.wants_rebalance = bool(self.active - part.active.keys()) or part.next_rebalance_in_ms == 0
         self.active, self.standby = set(part.active), set(part.standby)
@@ -79,8 +80,7 @@ class Thread:
         self.wants_rebalance = False
         self.assignor.update_topics(self.infos, self.topics.make_ready(self.infos))
         offsets = dict.fromkeys((task for task in self.active if task.subtopology == 1), LATEST_OFFSET)
-        data = self.assignor.subscription(self.active, self.standby, offsets)
-        self.member.join(self.assignor.source_topics, data, "test")
+        self.member.join(self.assignor.subscription(self.active, self.standby, offsets), "test")
 
 
 class Application:
@@ -186,22 +186,22 @@ def test_standbys_of_another_process_take_over(start_application: Callable[..., 
     assert first.standby == set()
 
 
-@pytest.mark.parametrize("versions", [(1, 2), (2, 1)], ids=["old leader", "new leader"])
+@pytest.mark.parametrize("versions", [(10, 11), (11, 10)], ids=["old leader", "new leader"])
 def test_members_of_two_encoding_versions_share_a_group_and_change_over_when_the_old_one_leaves(
     start_application: Callable[..., Application], versions: tuple[int, int]
 ) -> None:
-    """KIP-268, over a real broker: version 2 has fields that version 1 cannot read."""
+    """KIP-268, over a real broker: version 11 has client tags, which version 10 cannot read."""
     application = start_application()
     first, second = (application.start(number, number, version) for number, version in enumerate(versions, start=1))
     application.settle()
     assert len(first.active) == len(second.active) == len(TASKS) / 2
-    assert first.answers[-1].version == second.answers[-1].version == 1
+    assert first.answers[-1].version == second.answers[-1].version == 10
     old, new = sorted((first, second), key=lambda thread: thread.assignor._latest_version)
-    assert new.answers[-1].commonly_supported_version == 1
+    assert new.answers[-1].commonly_supported_version == 10
     application.stop(old, leave=True)
     application.settle()
     assert new.active == TASKS
-    assert new.answers[-1].version == 2
+    assert new.answers[-1].version == 11
 
 
 def test_another_topology_under_the_same_id_is_told_and_the_application_goes_on(

@@ -23,11 +23,11 @@ from penstock.clients.log_context import PrefixedLogger
 from penstock.dev_broker import DevBroker
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.topology.streams_config import StreamsConfig
+from penstock.workers.assignment.assignment_info import AssignmentInfo
 from penstock.workers.assignment.client_state import Clients, ClientState, sorted_clients
 from penstock.workers.assignment.rack_aware import Costs, RackAwareOptimizer
 from penstock.workers.assignment.standby_task_assignors import ClientTagAwareStandbyTaskAssignor
 from penstock.workers.assignment.streams_partition_assignor import StreamsPartitionAssignor
-from penstock.workers.assignment.subscription_info import AssignmentInfo
 from penstock.workers.client_supplier import KafkaClientSupplier
 from penstock.workers.internal_topic_manager import InternalTopicManager
 
@@ -179,7 +179,7 @@ def member(
 def assigned(members: Mapping[str, StreamsPartitionAssignor]) -> dict[str, set[TaskId]]:
     leader = next(iter(members.values()))
     parts = rebalance(leader, {name: assignor.subscription((), (), {}) for name, assignor in members.items()})
-    return {name: set(AssignmentInfo.decode(part.user_data).active) for name, part in parts.items()}
+    return {name: set(AssignmentInfo.decode(part.user_data, part.active).active) for name, part in parts.items()}
 
 
 def test_members_read_from_brokers_of_their_own_rack() -> None:

@@ -13,7 +13,7 @@ from penstock.topology.records import TaskId
 from penstock.workers.assignment.spread import interleaved
 from penstock.workers.assignment.subscription_info import LATEST_OFFSET
 from penstock.workers.assignment.task_assignors import HighAvailabilityTaskAssignor, StickyTaskAssignor, TaskAssignor
-from penstock.workers.assignment.thread_assignment import assign_tasks_to_threads
+from penstock.workers.assignment.thread_assignment import spread_over_threads
 
 from .test_assign_tasks import again, client, run
 
@@ -43,7 +43,7 @@ def join_one_by_one(
         host = client(1, count, lags=dict.fromkeys(all_tasks(partitions), LATEST_OFFSET), loads=loads or {})
         host.previous_tasks.update({consumer: set(tasks) for consumer, tasks in dealt.items()})
         before = {task: consumer for consumer, tasks in dealt.items() for task in tasks}
-        dealt = assign_tasks_to_threads(all_tasks(partitions), host, {})
+        dealt = spread_over_threads(all_tasks(partitions), host, {})
         moved = [task for consumer, tasks in dealt.items() for task in tasks if before.get(task, consumer) != consumer]
         assert set(moved) <= set(dealt[f"1-{count - 1}"]), "only to the new one"
     return list(dealt.values())

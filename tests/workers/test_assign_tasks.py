@@ -21,7 +21,7 @@ from penstock.workers.assignment.task_assignors import (
     TaskAssignor,
     validate_task_assignment,
 )
-from penstock.workers.assignment.thread_assignment import assign_tasks_to_threads
+from penstock.workers.assignment.thread_assignment import spread_over_threads
 
 END_OFFSET = 1_000_000
 ASSIGNORS: list[TaskAssignor] = [HighAvailabilityTaskAssignor(), StickyTaskAssignor(), FallbackPriorTaskAssignor()]
@@ -323,7 +323,7 @@ def test_threads_get_their_share_of_a_client_and_keep_what_they_can(
     each = client(1, threads)
     each.previous_tasks.update({f"1-{number}": tasks for number, tasks in had.items()})
     load: dict[str, int] = {}
-    dealt = [assign_tasks_to_threads(part, each, load) for part in (active, standby - active)]
+    dealt = [spread_over_threads(part, each, load) for part in (active, standby - active)]
     for part, assigned in zip((active, standby - active), dealt, strict=True):
         assert sorted(t for given in assigned.values() for t in given) == sorted(part)
     counts = [load[consumer] for consumer in each.consumers]
@@ -338,7 +338,7 @@ def test_threads_get_their_share_of_a_client_and_keep_what_they_can(
 
 def test_threads_without_a_past_get_some_of_each_subtopology() -> None:
     each = client(1, 2)
-    dealt = assign_tasks_to_threads(tasks("0_0 0_1 1_0 1_1"), each, {})
+    dealt = spread_over_threads(tasks("0_0 0_1 1_0 1_1"), each, {})
     assert [{t.subtopology for t in given} for given in dealt.values()] == [{0, 1}, {0, 1}]
 
 

@@ -67,7 +67,7 @@ class Driver:
         self._unique = count()
 
     def join(self) -> None:
-        self.member.join([self.topic], str(next(self._unique)).encode(), "test")
+        self.member.join(MemberSubscription(str(next(self._unique)).encode(), frozenset({self.topic})), "test")
 
     def step(self) -> None:
         for event in self.member.poll():

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka.protocol.consumer import metadata as kafka_python
 from memory_kafka import ManualClock
 
 from penstock.clients.clock import SystemClock
@@ -36,6 +37,7 @@ from penstock.workers.membership.membership import (
     Event,
     Fatal,
     MemberAssignment,
+    MemberSubscription,
     OffsetAndMetadata,
     RetriableCommitError,
 )
@@ -62,7 +64,7 @@ def start() -> Iterator[Start]:
             SystemClock(),
         )
         made.append(member)
-        member.join(["t"], b"")
+        member.join(MemberSubscription(b"", frozenset({"t"})))
         return member
 
     yield start_member
@@ -253,6 +255,42 @@ def test_no_envelope_does_more_harm_than_a_streams_error(raw: bytes) -> None:
 def test_a_malformed_envelope_is_a_clear_error() -> None:
     with pytest.raises(StreamsError, match="Malformed ConsumerProtocolAssignment of 3 bytes from the group's leader"):
         requests.decode_assignment(1, b"abc")
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3, 4])
+def test_a_subscription_of_any_version_is_read(version: int) -> None:
+    """Members of other versions of Kafka Streams send others; versions after 3 may add fields at the end."""
+    written = kafka_python.ConsumerProtocolSubscription(
+        version=min(version, 3),
+        topics=["b", "a"],
+        user_data=b"data",
+        owned_partitions=[("a", [0, 2])],
+        generation_id=7,
+        rack_id="r1",
+    )
+    raw = version.to_bytes(2) + bytes(written.encode())[2:] + (b"more" if version > 3 else b"")
+    owned = frozenset({TopicPartition("a", 0), TopicPartition("a", 2)}) if version else frozenset()
+    expected = MemberSubscription(b"data", frozenset("ab"), owned, "r1" if version >= 3 else "", "instance")
+    assert requests.decode_subscription(raw, "member", "instance") == expected
+
+
+def test_a_subscription_is_written_as_other_clients_write_it() -> None:
+    subscription = MemberSubscription(b"data", frozenset("ba"), frozenset({TopicPartition("a", 2)}), "r1")
+    written = kafka_python.ConsumerProtocolSubscription(
+        version=3,
+        topics=["a", "b"],
+        user_data=b"data",
+        owned_partitions=[("a", [2])],
+        generation_id=7,
+        rack_id="r1",
+    )
+    assert requests.encode_subscription(subscription, 7) == bytes(written.encode())
+
+
+@pytest.mark.parametrize("raw", [b"", b"\xff\xff", b"\0\3\0\0\0\1"])
+def test_a_malformed_subscription_names_its_sender(raw: bytes) -> None:
+    with pytest.raises(StreamsError, match=r"Malformed ConsumerProtocolSubscription .* from member-7"):
+        requests.decode_subscription(raw, "member-7")
 
 
 @given(st.binary(max_size=60), st.sets(st.tuples(st.text(min_size=1, max_size=5), st.integers(0, 2**31 - 1))))

@@ -75,7 +75,7 @@ class Members:
         )
         member = GroupMember(config, self.servers, echo, SystemClock())
         self.made.append(member)
-        member.join([self.topic], b"")
+        member.join(MemberSubscription(b"", frozenset({self.topic})))
         return member
 
     def joined(self, instance_id: str | None = None, heartbeat_interval_ms: int = 100) -> GroupMember:
@@ -149,7 +149,7 @@ def test_an_answer_that_comes_after_the_next_assignment_does_not_count(
         member.committed([first])
     member.commit({first: OffsetAndMetadata(9)})
     told.set()
-    member.join([members.topic], b"again")
+    member.join(MemberSubscription(b"again", frozenset({members.topic})))
     wait_for(member, Assigned)
     found = None
     while found is None:
@@ -229,15 +229,16 @@ def test_while_the_group_rebalances_a_member_may_commit_until_it_joins(members: 
     newcomer = members.join()
     wait_for(member, Rebalance)
     member.commit({first: OffsetAndMetadata(3)})
-    member.join([members.topic], b"again")
+    member.join(MemberSubscription(b"again", frozenset({members.topic})))
     wait_for(newcomer, Assigned)
     wait_for(member, Assigned)
     members.join()
     wait_for(member, Rebalance)
-    member.join([members.topic], b"once more")  # is not answered: the newcomer does not join again
+    # This one is not answered: the newcomer does not join again.
+    member.join(MemberSubscription(b"once more", frozenset({members.topic})))
     with pytest.raises(RetriableCommitError, match="rebalancing"):
         member.commit({first: OffsetAndMetadata(4)})
-    newcomer.join([members.topic], b"too")
+    newcomer.join(MemberSubscription(b"too", frozenset({members.topic})))
     wait_for(member, Assigned)
     member.commit({first: OffsetAndMetadata(5)})
     assert member.committed([first]) == {first: OffsetAndMetadata(5, "")}
@@ -281,7 +282,7 @@ def test_a_transaction_commits_offsets_in_the_members_name(
 def test_a_transaction_of_an_old_generation_is_fenced(members: Members, first: TopicPartition) -> None:
     member = members.joined()
     stale = member.group_metadata()
-    member.join([members.topic], b"changed")
+    member.join(MemberSubscription(b"changed", frozenset({members.topic})))
     wait_for(member, Assigned)
     producer = transactional_producer(members)
     with pytest.raises(KafkaException, match="ILLEGAL_GENERATION"):

@@ -42,7 +42,7 @@ class Pair:
         self.active = app.thread().until_running()
         config = {**app.config, "state.dir": str(app.stage.state_dir / "other")}
         self._other = Application(app.stage, app.topology, config)
-        self.standby = self._other.thread(slot=2, process_id="ffffffff-0000-0000-0000-000000000002", **overrides)
+        self.standby = self._other.thread(slot=2, process_id="7fffffff-0000-0000-0000-000000000002", **overrides)
         step_until(lambda: TASK in self.standby.task_manager.standby.running, self.active, self.standby)
 
     def feed(self, text: str) -> None:
@@ -232,7 +232,7 @@ def test_a_warm_up_follows_and_takes_over_at_the_probing_rebalance(
         feed(cluster, "aab", partition)
     active.step(2).commit()
     other = Application(app.stage, app.topology, {**app.config, "state.dir": str(app.stage.state_dir / "other")})
-    new = other.thread(slot=2, process_id="ffffffff-0000-0000-0000-000000000002")
+    new = other.thread(slot=2, process_id="7fffffff-0000-0000-0000-000000000002")
     step_until(lambda: bool(new.task_manager.standby.running) and new.state is StreamThreadState.RUNNING, active, new)
     (warm_up,) = new.task_manager.standby.running
     new.step(3)

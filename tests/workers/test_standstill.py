@@ -14,7 +14,7 @@ from penstock.clients.clock import SystemClock
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import network_settings
 from penstock.workers.membership.group_member import GroupMember
-from penstock.workers.membership.membership import Assigned, Event, Lost, MemberAssignment
+from penstock.workers.membership.membership import Assigned, Event, Lost, MemberAssignment, MemberSubscription
 from penstock.workers.membership.requests import GroupMemberConfig
 from penstock.workers.membership.standstill import Standstill
 from tests.waiting import eventually
@@ -151,7 +151,7 @@ def test_the_doubt_ends_when_the_coordinator_still_knows_the_member(
         clock,
     )
     try:
-        member.join(["t"], b"")
+        member.join(MemberSubscription(b"", frozenset({"t"})))
         eventually(lambda: events.extend(member.poll()) or any(isinstance(event, Assigned) for event in events))
         assert not member.in_doubt
         clock.leap_ms += SESSION_MS + 1

@@ -149,7 +149,7 @@ def test_source_topics_may_come_a_bit_late(group: Group) -> None:
 def test_joined_topics_with_different_partition_counts_are_an_error(group: Group) -> None:
     narrow = group.make_topic("narrow", partitions=1)
     sources = frozenset({group.topic, narrow})
-    subtopology = StreamsSubtopology(0, tuple(sorted(sources)), copartition_groups=(sources,))
+    subtopology = StreamsSubtopology(0, tuple(sorted(sources)), copartition_groups=(tuple(sorted(sources)),))
     info = TopicsInfo(0, sources, frozenset(), {}, {}, frozenset(), (sources,))
     error = fatal_error(group, group.add(topology=StreamsTopology((subtopology,), {0: info})))
     assert isinstance(error, StreamsError)
@@ -172,7 +172,7 @@ def classic_member(group: Group) -> GroupMember:
 
     connection = network_settings({"bootstrap.servers": group.bootstrap_servers})
     member = GroupMember(replace(group.config, session_timeout_ms=6_000), connection, assign, SystemClock())
-    member.join([group.topic], b"")
+    member.join(MemberSubscription(b"", frozenset({group.topic})))
     return member
 
 

@@ -157,7 +157,7 @@ def test_a_standby_task_follows_and_takes_over_without_a_restore(
     active = app.thread().until_running()
     # Standby tasks go to other instances: another process id, another state directory.
     other = Application(app.stage, app.topology, {**app.config, "state.dir": str(app.stage.state_dir / "other")})
-    standby = other.thread(slot=2, process_id="ffffffff-0000-0000-0000-000000000002")
+    standby = other.thread(slot=2, process_id="7fffffff-0000-0000-0000-000000000002")
     for _ in range(20):
         active.step()
         standby.step()
@@ -321,7 +321,7 @@ def test_a_standby_task_of_a_source_topic_waits_at_the_committed_offset(
     app = application(source_table(), topology_optimization="all", num_standby_replicas=1)
     active = app.thread().until_running()
     other = Application(app.stage, app.topology, {**app.config, "state.dir": str(app.stage.state_dir / "other")})
-    standby = other.thread(slot=2, process_id="ffffffff-0000-0000-0000-000000000002")
+    standby = other.thread(slot=2, process_id="7fffffff-0000-0000-0000-000000000002")
     for _ in range(20):
         active.step()
         standby.step()

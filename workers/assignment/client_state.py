@@ -15,6 +15,7 @@ from uuid import UUID
 
 from penstock.topology.records import TaskId
 
+from .java_hashes import process_order
 from .spread import Loads
 from .subscription_info import LATEST_OFFSET, UNKNOWN_OFFSET_SUM
 
@@ -25,7 +26,8 @@ log = logging.getLogger(__name__)
 class AssignmentConfigs:
     """Settings of the assignment by Kafka Streams' names; acceptable_recovery_lag in offsets, the interval in ms.
 
-    The costs are None where each assignor has its own.
+    The costs are None where each assignor has its own. spread: whether tasks that stay, and those that are dealt out,
+    are spread over sub-topologies and loads (spread.py); else they are where Kafka Streams puts them.
     """
 
     acceptable_recovery_lag: int = 10_000
@@ -36,6 +38,7 @@ class AssignmentConfigs:
     rack_aware_assignment_strategy: str = "none"
     rack_aware_assignment_traffic_cost: int | None = None
     rack_aware_assignment_non_overlap_cost: int | None = None
+    spread: bool = True
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> AssignmentConfigs:
@@ -57,10 +60,11 @@ class ClientState:
     """What a client had, how far its copies are, and what an assignor gives it.
 
     rack: client.rack, empty if it has none, None if its threads say different things. consumers: member ids of its
-    threads. previous_tasks: of each consumer, the tasks that it had, active and standby.
+    threads. previous_tasks: of each consumer, the tasks that it had, active and standby; previous_stateful_tasks: those
+    of which it has state on its disk, open or not.
     lags: for each stateful task how many offsets its copy here is behind, LATEST_OFFSET where it runs here. A copy of
     unknown extent counts as none; Kafka Streams would rank it before all others.
-    loads: of all clients' tasks, see spread.py.
+    loads: of all clients' tasks, see spread.py. rank: in which order a leader on Java would meet the clients.
     """
 
     process_id: UUID
@@ -70,11 +74,13 @@ class ClientState:
     previous_active_tasks: set[TaskId] = field(default_factory=set)
     previous_standby_tasks: set[TaskId] = field(default_factory=set)
     previous_tasks: dict[str, set[TaskId]] = field(default_factory=lambda: defaultdict(set))
+    previous_stateful_tasks: dict[str, frozenset[TaskId]] = field(default_factory=dict)
     offset_sums: dict[TaskId, int] = field(default_factory=dict)
     lags: dict[TaskId, int] = field(default_factory=dict)
     active_tasks: set[TaskId] = field(default_factory=set)
     standby_tasks: set[TaskId] = field(default_factory=set)
     loads: Loads = field(default_factory=dict)
+    rank: int = 0
 
     @property
     def capacity(self) -> int:
@@ -142,7 +148,9 @@ Clients = Mapping[UUID, ClientState]
 
 def sorted_clients(clients: Iterable[ClientState]) -> Clients:
     """Return clients in the order of their process ids."""
-    return {client.process_id: client for client in sorted(clients, key=lambda client: client.process_id)}
+    return {
+        client.process_id: client for client in sorted(clients, key=lambda client: process_order(client.process_id))
+    }
 
 
 def least_loaded(

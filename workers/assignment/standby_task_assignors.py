@@ -7,9 +7,11 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
+from penstock.topology.java_collections import grown_hash_order
 from penstock.topology.records import TaskId
 
 from .client_state import AssignmentConfigs, Clients, ClientState, least_loaded
+from .java_hashes import task_hash
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +102,8 @@ class ClientTagAwareStandbyTaskAssignor:
                 ", ".join(map(str, remaining)),
                 ", ".join(configs.rack_aware_assignment_tags),
             )
-        _assign_to_least_loaded(clients, remaining, configs)
+        in_order = grown_hash_order(sorted(stateful_tasks), task_hash)  # as Kafka Streams goes through its map
+        _assign_to_least_loaded(clients, {task: remaining[task] for task in in_order if task in remaining}, configs)
 
     def _assign_to_different_tags(
         self, clients: Clients, tags: _Tags, task: TaskId, active_client: ClientState, configs: AssignmentConfigs

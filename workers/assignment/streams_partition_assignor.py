@@ -8,7 +8,7 @@ once. So nobody stops what it can go on with, and no task runs twice.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -17,13 +17,22 @@ from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import MissingSourceTopicError, StreamsError, TaskAssignmentError
 from penstock.topology.records import TaskId, TopicPartition
 
-from ..membership.membership import MemberAssignment, MemberSubscription
+from ..membership.membership import Assigned, MemberAssignment, MemberSubscription
+from .assignment_info import AssignmentInfo
 from .changelog_offsets import ChangelogOffsets
 from .client_state import AssignmentConfigs, Clients
-from .group_assignment import GroupAssignment, GroupSubscriptions
+from .group_assignment import GroupAssignment, GroupMembers, GroupSubscriptions, host_and_port
+from .group_gate import ADVICE, OtherTopologyError, refuse_to_lead, unfit
 from .rack_aware import RackAwareOptimizer, rack_aware_optimizer
 from .spread import Loads
-from .subscription_info import LATEST_SUPPORTED_VERSION, AssignmentInfo, AssignorError, Partitions, SubscriptionInfo
+from .subscription_info import (
+    LATEST_SUPPORTED_VERSION,
+    PROBING_VERSION,
+    UNKNOWN_OFFSET_SUM,
+    AssignorError,
+    Partitions,
+    SubscriptionInfo,
+)
 from .task_assignors import (
     FallbackPriorTaskAssignor,
     HighAvailabilityTaskAssignor,
@@ -126,32 +135,39 @@ class StreamsPartitionAssignor:
         offset_sums: Mapping[TaskId, int],
         error: AssignorError = AssignorError.NONE,
         loads: Loads | None = None,
-    ) -> bytes:
-        """Return the user data to join with; no two are the same.
+    ) -> MemberSubscription:
+        """Return what to join with; no two are the same.
 
-        active, standby: tasks that this thread owns. offset_sums: see SubscriptionInfo. error: SHUTDOWN_REQUESTED ends
-        the whole application. loads: how much work the active tasks are, where that was measured.
+        active, standby: tasks that this thread owns. offset_sums: see SubscriptionInfo; an unknown one is not told.
+        error: SHUTDOWN_REQUESTED ends the whole application. loads: how much work the active tasks are, where that was
+        measured.
         """
         self._unique_field += 1
-        return SubscriptionInfo(
+        topics, counts, _ = self._topics
+        info = SubscriptionInfo(
             self._used_version,
             self._latest_version,
             self._process_id,
             frozenset(active),
             frozenset(standby),
-            offset_sums,
+            {task: offset for task, offset in offset_sums.items() if offset != UNKNOWN_OFFSET_SUM},
             self._user_endpoint,
             self._client_tags,
             self._unique_field,
             error,
-            self._rack,
-            topology_digest(self._topics[0]),
+            topology_digest(topics),
             self._facts,
             loads or {},
-        ).encode()
+        )
+        known = ((topics[task.subtopology], task.partition) for task in active if task.subtopology in topics)
+        owned = frozenset(p for part, number in known for p in part.input_partitions(number, counts))
+        return MemberSubscription(info.encode(), self.source_topics, owned, self._rack)
 
     def assign(self, members: Mapping[str, MemberSubscription]) -> dict[str, MemberAssignment]:
-        """Decide for the whole group; what goes wrong is sent to all members as an error."""
+        """Decide for the whole group; what goes wrong is sent to all members as an error.
+
+        Raises OtherTopologyError if the others run another topology, which this member may not lead.
+        """
         try:
             subscriptions = GroupSubscriptions.decode(members, self._latest_version)
         except TaskAssignmentError as error:
@@ -165,6 +181,8 @@ class StreamsPartitionAssignor:
         except MissingSourceTopicError as error:
             self._log.error("Caught an error in the task assignment. Returning an error assignment. %s", error)
             return self._error_assignment(members, AssignorError.INCOMPLETE_SOURCE_TOPIC_METADATA, version)
+        except OtherTopologyError:
+            raise  # of this member, not of the others: they go on without it
         except TaskAssignmentError as error:
             self._log.error("Caught an error in the task assignment. Returning an error assignment. %s", error)
             return self._error_assignment(members, AssignorError.ASSIGNMENT_ERROR, version)
@@ -178,15 +196,18 @@ class StreamsPartitionAssignor:
     def _assign(self, subscriptions: GroupSubscriptions) -> GroupAssignment:
         topics, counts, _ = self._topics
         self._tell_other_topologies(subscriptions, topology_digest(topics))
-        missing = {topic for info in topics.values() for topic in info.source_topics} - counts.keys()
+        missing = self.source_topics - counts.keys()
         if missing or not topics:
             raise MissingSourceTopicError(f"Missing source topics: {', '.join(sorted(missing)) or 'none are known'}.")
         tasks = partition_groups(topics, counts)
+        refuse_to_lead(subscriptions.infos, {m: s.owned for m, s in subscriptions.members.items()}, topics)
         stateful = {task for task in tasks if topics[task.subtopology].changelog_topics}
-        probing_needed = self._assign_tasks_to_clients(subscriptions, tasks, stateful)
+        members = GroupMembers(subscriptions, tasks)
+        probing_needed = self._assign_tasks_to_clients(members, tasks, stateful)
         now = self._clock.wall_clock_ms()
         return GroupAssignment(
             subscriptions,
+            members,
             tasks,
             stateful,
             leader=self._process_id,
@@ -195,10 +216,12 @@ class StreamsPartitionAssignor:
         )
 
     def _assign_tasks_to_clients(
-        self, subscriptions: GroupSubscriptions, tasks: Mapping[TaskId, Partitions], stateful: set[TaskId]
+        self, members: GroupMembers, tasks: Mapping[TaskId, Partitions], stateful: set[TaskId]
     ) -> bool:
         """Return True if a probing rebalance is needed."""
-        assignor, clients = self._task_assignor, subscriptions.clients
+        assignor, clients = self._task_assignor, members.clients
+        # A leader on Java would put back what is spread here: the tasks would move each time the leader changes.
+        configs = self._configs if members.all_penstock else replace(self._configs, spread=False)
         try:
             end_offset_sums = self._end_offset_sums(stateful)
         except StreamsError as error:
@@ -215,15 +238,15 @@ class StreamsPartitionAssignor:
         self._log.info(
             "%d client nodes and %d consumers participating in this rebalance, %d stateful and %d stateless tasks.",
             len(clients),
-            len(subscriptions.infos),
+            len(members.infos),
             len(stateful),
             len(tasks) - len(stateful),
         )
         if isinstance(assignor, HighAvailabilityTaskAssignor | StickyTaskAssignor):
             racks = self._rack_aware_optimizer(clients, tasks, stateful)
-            probing_needed = assignor.assign(clients, tasks.keys(), stateful, self._configs, racks)
+            probing_needed = assignor.assign(clients, tasks.keys(), stateful, configs, racks)
         else:
-            probing_needed = assignor.assign(clients, tasks.keys(), stateful, self._configs)
+            probing_needed = assignor.assign(clients, tasks.keys(), stateful, configs)
         validate_task_assignment(clients, tasks.keys())
         return probing_needed
 
@@ -263,9 +286,9 @@ class StreamsPartitionAssignor:
         }
         return {task: sum(ends[partition] for partition in found) for task, found in changelogs.items()}
 
-    def on_assignment(self, user_data: bytes) -> Assignment:
+    def on_assignment(self, part: MemberAssignment | Assigned) -> Assignment:
         """Return what the leader has decided for this member; raises TaskAssignmentError for what cannot be."""
-        info = AssignmentInfo.decode(user_data, self._latest_version)
+        info = AssignmentInfo.decode(part.user_data, part.active, self._latest_version)
         if info.error is not AssignorError.NONE:
             return Assignment(error=info.error)
         if info.version > self._used_version:
@@ -275,9 +298,9 @@ class StreamsPartitionAssignor:
             )
         if info.commonly_supported_version > self._latest_version:
             raise TaskAssignmentError("Can't upgrade to metadata version greater than we support")
-        unfit = self._unfit({**info.active, **info.standby})
-        if unfit is not None:
-            return self._on_unfit(unfit)
+        reason = unfit({**info.active, **info.standby}, self._topics[0])
+        if reason is not None:
+            return self._on_unfit(f"The group's leader assigned a task of another topology: {reason}")
         self._has_been_assigned = True
         return Assignment(
             info.active,
@@ -294,34 +317,19 @@ class StreamsPartitionAssignor:
         remaining = next_rebalance_ms - self._clock.wall_clock_ms()
         return min(max(remaining, 0), self._configs.probing_rebalance_interval_ms)
 
-    def _unfit(self, assigned: Mapping[TaskId, Partitions]) -> str | None:
-        """Return what is wrong with tasks of another topology: their records would go through the wrong processors."""
-        topics = self._topics[0]
-        for task, partitions in sorted(assigned.items()):
-            own = topics[task.subtopology].source_topics if task.subtopology in topics else frozenset()
-            given = {partition.topic for partition in partitions}
-            if topics and given and not given & own:
-                return (
-                    f"The group's leader assigned task {task}, which reads {', '.join(sorted(given))}; in the topology "
-                    f"of this program sub-topology {task.subtopology} reads {', '.join(sorted(own)) or 'nothing'}."
-                )
-        return None
-
-    def _on_unfit(self, unfit: str) -> Assignment:
+    def _on_unfit(self, reason: str) -> Assignment:
         """Ask the group once more: a static member that is back soon gets what it had before its topology changed."""
         if self._has_been_assigned:
-            raise TaskAssignmentError(
-                f"{unfit} Two applications have the same application.id, or members run different versions of a "
-                "program: give each application its own id, and stop all members before a changed topology starts."
-            )
+            raise OtherTopologyError(f"{reason} {ADVICE}")
         self._has_been_assigned = True
-        self._log.info("%s Rebalancing again, in case that it is what this member had before.", unfit)
+        self._log.info("%s Rebalancing again, in case that it is what this member had before.", reason)
         return Assignment(next_rebalance_in_ms=0)
 
     def _must_rejoin(self, info: AssignmentInfo) -> bool:
         """Return True after version probing, and when the group has another endpoint of this static member's."""
         common = info.commonly_supported_version
-        if common > self._used_version or info.version < self._used_version:
+        probed = info.version >= PROBING_VERSION  # else the leader does not tell what all members support
+        if probed and (common > self._used_version or info.version < self._used_version):
             self._log.info(
                 "Sent a version %d subscription and got version %d assignment back; using version %d, which all "
                 "members support, and rebalancing again (version probing).",
@@ -331,7 +339,8 @@ class StreamsPartitionAssignor:
             )
             self._used_version = common
             return True
-        if self._user_endpoint and info.partitions_by_host and self._user_endpoint not in info.partitions_by_host:
+        endpoint = host_and_port(self._user_endpoint)
+        if endpoint and info.partitions_by_host and endpoint not in info.partitions_by_host:
             self._log.info("Rebalancing again to tell the group the new host endpoint %s.", self._user_endpoint)
             return True
         return False

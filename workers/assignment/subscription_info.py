@@ -1,51 +1,43 @@
-"""What members tell the leader and what it tells them: Penstock's own, versioned encoding.
+"""What members tell the leader, in Kafka Streams' encoding: some of them may run on Java.
 
-Kafka Streams: SubscriptionInfo, AssignmentInfo, AssignorError, StreamsAssignmentProtocolVersions. Its bytes are its
-own business and Java and Python members never share a group, so these are ours; wire.py says how values are written.
+Kafka Streams: SubscriptionInfo, AssignorError, StreamsAssignmentProtocolVersions. Versions 1 to 11; in a rolling
+upgrade all members speak the oldest one's (version probing, KIP-268). What the leader answers is in assignment_info.py.
 
-SubscriptionInfo, version 1::
-
-    "PNSK"  used version  latest supported version  process id (16 bytes)  active tasks     <- never changes
-    standby tasks  [(task, offset sum)]  user endpoint  [(tag, value)]  unique field  error code
-
-Version 2 adds ``rack  topology`` at the end, version 3 ``facts`` behind that, version 4 ``[(task, load)]``. The first
-line stays as it is in all versions to come, so that an old leader in a rolling upgrade knows which tasks a newer member
-still owns (version probing, KIP-268).
-
-AssignmentInfo, versions 1 to 4::
-
-    "PNSK"  used version  commonly supported version  error code                            <- never changes
-    [topic]  [(active task, partitions)]  [(standby task, partitions)]
-    [(host, partitions)]  [(host, standby partitions)]  next rebalance
+Kafka Streams reads the fields of a version and nothing behind them. There members of Penstock tell each other what they
+alone have: see _write_own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from uuid import UUID
 
 from penstock.topology.records import TaskId, TopicPartition
 
-from .wire import MalformedInfoError, Reader, Writer
+from .wire import NAMED_TOPOLOGY_VERSION, Reader, Writer
 
-LATEST_SUPPORTED_VERSION = 4
+LATEST_SUPPORTED_VERSION = 11
 EARLIEST_SUPPORTED_VERSION = 1
+#: From this version on a member can find out that others speak an older one (EARLIEST_PROBEABLE_VERSION).
+PROBING_VERSION = 3
 
-#: From this version on a member tells its rack and its topology's digest.
-_RACK_VERSION = 2
-#: From this version on a member tells what its topology is.
-_FACTS_VERSION = 3
-#: From this version on a member tells how much work its tasks are.
-_LOADS_VERSION = 4
+#: The first versions with a user endpoint, offset sums, a unique field, an error code, client tags.
+_ENDPOINT_VERSION, _OFFSETS_VERSION, _UNIQUE_VERSION, _ERROR_VERSION, _TAGS_VERSION = 2, 7, 8, 9, 11
 
+#: What begins the part of the bytes that only Penstock reads, and the version of that part.
 _MAGIC = b"PNSK"
+_OWN_VERSION = 1
 
 #: Offset sum of a running active task: no lag (Kafka: Task.LATEST_OFFSET).
 LATEST_OFFSET = -2
 #: Offset sum of a task whose offsets could not be read (Kafka: SubscriptionInfo.UNKNOWN_OFFSET_SUM).
 UNKNOWN_OFFSET_SUM = -3
+#: Kafka's latestSupportedVersion of members that do not tell, those of versions 1 and 2.
+UNKNOWN_VERSION = -1
+#: The process id of members whose version is too new to be read; Kafka Streams too takes all of them for one client.
+FUTURE_PROCESS_ID = UUID(int=2**128 - 1)
 
 Partitions = frozenset[TopicPartition]
 
@@ -80,15 +72,16 @@ _DESCRIPTIONS: Mapping[AssignorError, str] = {
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionInfo:
-    """What a member tells the leader.
+    """What a member tells the leader; the partitions it owns and its rack are in the envelope (MemberSubscription).
 
-    active_tasks: the tasks it owns now, which no other member may get before this one has given them up.
-    standby_tasks: its standby tasks. offset_sums: of each task with state on its disk, whose or not, the sum of its
-    changelog offsets, or LATEST_OFFSET, or UNKNOWN_OFFSET_SUM. user_endpoint: application.server. unique_field: another
-    number at each join, because the broker takes a join with unchanged bytes for none. rack: client.rack, empty without
-    one. topology: see topics_info.topology_digest; empty from a member that does not tell. facts: its topology as
-    topology_facts.pack_facts gives it, for `penstock plan`; the leader does not read it.
-    loads: of active tasks that have run for a while, how much of the thread's time each takes, in thousandths.
+    offset_sums: of each stateful task with state on its disk, whose or not, the sum of its changelog offsets, or
+    LATEST_OFFSET for a running active task. user_endpoint: application.server. unique_field: another number at each
+    join, because the broker takes a join with unchanged bytes for none; one byte of it is sent.
+
+    Members of Penstock tell more, is_penstock: active_tasks and standby_tasks that are open; of others these are the
+    tasks with LATEST_OFFSET and the ones with another sum. topology: see topics_info.topology_digest. facts: the
+    topology as topology_facts.pack_facts gives it, for `penstock plan`; the leader does not read it. loads: of active
+    tasks that have run for a while, how much of the thread's time each takes, in thousandths.
     """
 
     version: int
@@ -101,168 +94,159 @@ class SubscriptionInfo:
     client_tags: Mapping[str, str] = field(default_factory=dict)
     unique_field: int = 0
     error: AssignorError = AssignorError.NONE
-    rack: str = ""
     topology: str = ""
     facts: bytes = b""
     loads: Mapping[TaskId, int] = field(default_factory=dict)
+    is_penstock: bool = True
 
     def encode(self) -> bytes:
         """Return the bytes, in this version's encoding."""
         writer = Writer()
-        writer.raw(_MAGIC)
-        writer.number(self.version)
-        writer.number(self.latest_supported_version)
+        version = self.version
+        writer.int32(version)
+        if version >= PROBING_VERSION:
+            writer.int32(self.latest_supported_version)
         writer.raw(self.process_id.bytes)
-        writer.tasks(self.active_tasks)
-        writer.tasks(self.standby_tasks)
-        writer.tasks(self.offset_sums)
-        for task in sorted(self.offset_sums):
-            writer.signed(self.offset_sums[task])
-        writer.text(self.user_endpoint)
-        writer.items([text for pair in sorted(self.client_tags.items()) for text in pair], writer.text)
-        writer.number(self.unique_field)
-        writer.number(self.error)
-        if self.version >= _RACK_VERSION:
-            writer.text(self.rack)
-            writer.text(self.topology)
-        if self.version >= _FACTS_VERSION:
-            writer.data(self.facts)
-        if self.version >= _LOADS_VERSION:
-            writer.tasks(self.loads)
-            for task in sorted(self.loads):
-                writer.number(self.loads[task])
+        if version < _OFFSETS_VERSION:
+            running = {task for task, offset in self.offset_sums.items() if offset == LATEST_OFFSET}
+            writer.tasks(running)
+            writer.tasks(self.offset_sums.keys() - running)
+        if version >= _ENDPOINT_VERSION:
+            writer.data(self.user_endpoint.encode())
+        if version >= _OFFSETS_VERSION:
+            _write_offset_sums(writer, self.offset_sums, version)
+        if version >= _UNIQUE_VERSION:
+            writer.int8((self.unique_field + 128) % 256 - 128)
+        if version >= _ERROR_VERSION:
+            writer.int32(self.error)
+        if version >= _TAGS_VERSION:
+            texts = [text.encode() for pair in sorted(self.client_tags.items()) for text in pair]
+            writer.int32(len(self.client_tags))
+            for text in texts:
+                writer.data(text)
+        if self.is_penstock:
+            self._write_own(writer)
         return writer.to_bytes()
+
+    def _write_own(self, writer: Writer) -> None:
+        """Append what only Penstock reads."""
+        own = Writer()
+        own.tasks(self.active_tasks)
+        own.tasks(self.standby_tasks)
+        own.int32(self.unique_field)
+        own.text(self.topology)
+        own.data(self.facts)
+        own.tasks(self.loads)
+        for task in sorted(self.loads):
+            own.int32(self.loads[task])
+        writer.raw(_MAGIC)
+        writer.int32(_OWN_VERSION)
+        writer.data(own.to_bytes())
 
     @classmethod
     def decode(cls, data: bytes, sender: str, latest_version: int = LATEST_SUPPORTED_VERSION) -> SubscriptionInfo:
-        """Read the bytes of a member; of a version above latest_version only what never changes.
+        """Read the bytes of a member; of a version above latest_version nothing but the versions.
 
         Raises MalformedInfoError, which names the sender.
         """
         reader = Reader(data, f"subscription of member {sender}")
-        version, latest = _read_header(reader)
-        process_id, active = reader.uuid(), reader.tasks()
+        version = read_version(reader)
+        latest = reader.int32() if version >= PROBING_VERSION else UNKNOWN_VERSION
         if version > latest_version:
-            return cls(version, latest, process_id, active)
+            return cls(version, latest, FUTURE_PROCESS_ID, is_penstock=False)
+        process_id = UUID(bytes=reader.raw(16))
+        offset_sums: dict[TaskId, int] = {}
+        if version < _OFFSETS_VERSION:
+            offset_sums = dict.fromkeys(reader.tasks(), LATEST_OFFSET)
+            offset_sums = {**dict.fromkeys(reader.tasks(), UNKNOWN_OFFSET_SUM), **offset_sums}
+        user_endpoint = reader.bytes_text() if version >= _ENDPOINT_VERSION else ""
+        if version >= _OFFSETS_VERSION:
+            offset_sums = _read_offset_sums(reader, version)
+        unique_field = reader.int8() if version >= _UNIQUE_VERSION else 0
+        error = read_error(reader) if version >= _ERROR_VERSION else AssignorError.NONE
+        tags = reader.items(lambda: (reader.bytes_text(), reader.bytes_text())) if version >= _TAGS_VERSION else []
+        running = frozenset(task for task, offset in offset_sums.items() if offset == LATEST_OFFSET)
         info = cls(
             version,
             latest,
             process_id,
-            active,
-            standby_tasks=reader.tasks(),
-            offset_sums={task: reader.signed() for task in sorted(reader.tasks())},
-            user_endpoint=reader.text(),
-            client_tags=_read_tags(reader),
-            unique_field=reader.number(),
-            error=_read_error(reader),
-            rack=reader.text() if version >= _RACK_VERSION else "",
-            topology=reader.text() if version >= _RACK_VERSION else "",
-            facts=reader.data() if version >= _FACTS_VERSION else b"",
-            loads={task: reader.small() for task in sorted(reader.tasks())} if version >= _LOADS_VERSION else {},
-        )
-        reader.end()
-        return info
-
-
-@dataclass(frozen=True, slots=True)
-class AssignmentInfo:
-    """What the leader tells a member.
-
-    version: the lowest one used in the group; commonly_supported_version: the highest that all understand.
-    active, standby: this member's tasks. partitions_by_host: input partitions of all active tasks by user endpoint,
-    standby_partitions_by_host: of all standby tasks. next_rebalance_ms: when this member shall join again, in ms since
-    the epoch; 0 at once, None not at all.
-    """
-
-    version: int
-    commonly_supported_version: int
-    error: AssignorError = AssignorError.NONE
-    active: Mapping[TaskId, Partitions] = field(default_factory=dict)
-    standby: Mapping[TaskId, Partitions] = field(default_factory=dict)
-    partitions_by_host: Mapping[str, Partitions] = field(default_factory=dict)
-    standby_partitions_by_host: Mapping[str, Partitions] = field(default_factory=dict)
-    next_rebalance_ms: int | None = None
-
-    def encode(self) -> bytes:
-        """Return the bytes."""
-        maps = (self.active, self.standby, self.partitions_by_host, self.standby_partitions_by_host)
-        names = {partition.topic for by_key in maps for partitions in by_key.values() for partition in partitions}
-        topics = {topic: number for number, topic in enumerate(sorted(names))}
-        writer = Writer()
-        writer.raw(_MAGIC)
-        writer.number(self.version)
-        writer.number(self.commonly_supported_version)
-        writer.number(self.error)
-        writer.items(list(topics), writer.text)
-        for by_task in (self.active, self.standby):
-            writer.tasks(by_task)
-            for task in sorted(by_task):
-                writer.partitions(by_task[task], topics)
-        for by_host in (self.partitions_by_host, self.standby_partitions_by_host):
-            writer.items(sorted(by_host), writer.text)
-            for host in sorted(by_host):
-                writer.partitions(by_host[host], topics)
-        writer.signed(-1 if self.next_rebalance_ms is None else self.next_rebalance_ms)
-        return writer.to_bytes()
-
-    @classmethod
-    def decode(cls, data: bytes, latest_version: int = LATEST_SUPPORTED_VERSION) -> AssignmentInfo:
-        """Read the leader's bytes; of a version above latest_version only what never changes.
-
-        Raises MalformedInfoError.
-        """
-        reader = Reader(data, "assignment of the group's leader")
-        version, common = _read_header(reader)
-        error = _read_error(reader)
-        if version > latest_version:
-            return cls(version, common, error)
-        topics = reader.items(reader.text)
-        active, standby = (_read_by_task(reader, topics) for _ in range(2))
-        by_host, standby_by_host = (_read_by_host(reader, topics) for _ in range(2))
-        next_rebalance_ms = reader.signed()
-        reader.end()
-        return cls(
-            version,
-            common,
+            running,
+            frozenset(offset_sums.keys() - running),
+            offset_sums,
+            user_endpoint,
+            dict(tags),
+            unique_field,
             error,
-            active,
-            standby,
-            by_host,
-            standby_by_host,
-            None if next_rebalance_ms < 0 else next_rebalance_ms,
+            is_penstock=False,
+        )
+        return info._with_own(reader)
+
+    def _with_own(self, reader: Reader) -> SubscriptionInfo:
+        """Return this with what only Penstock has written, if it has."""
+        if reader.remaining < len(_MAGIC) or reader.raw(len(_MAGIC)) != _MAGIC:
+            return self
+        reader.int32()  # later versions of this part only append to it
+        own = Reader(reader.data(), "part of a member of Penstock")
+        return replace(
+            self,
+            active_tasks=own.tasks(),
+            standby_tasks=own.tasks(),
+            unique_field=own.int32(),
+            topology=own.text(),
+            facts=own.data(),
+            loads={task: own.count() for task in sorted(own.tasks())},
+            is_penstock=True,
         )
 
 
-def _read_header(reader: Reader) -> tuple[int, int]:
-    if reader.raw(len(_MAGIC)) != _MAGIC:
-        raise reader.fail(
-            "not written by Penstock. If Kafka Streams (Java) runs with the same application.id, stop all of it before "
-            "Penstock starts; a stopped Java instance leaves the group after session.timeout.ms"
-        )
-    version, supported = reader.small(), reader.small()
+def _write_offset_sums(writer: Writer, sums: Mapping[TaskId, int], version: int) -> None:
+    if version >= NAMED_TOPOLOGY_VERSION:
+        writer.int32(len(sums))
+        for task in sorted(sums):
+            writer.task(task)
+            writer.int64(sums[task])
+            writer.raw(b"\xff\xff")  # no named topology
+        return
+    subtopologies = sorted({task.subtopology for task in sums})
+    writer.int32(len(subtopologies))
+    for subtopology in subtopologies:
+        tasks = sorted(task for task in sums if task.subtopology == subtopology)
+        writer.int32(subtopology)
+        writer.int32(len(tasks))
+        for task in tasks:
+            writer.int32(task.partition)
+            writer.int64(sums[task])
+
+
+def _read_offset_sums(reader: Reader, version: int) -> dict[TaskId, int]:
+    if version >= NAMED_TOPOLOGY_VERSION:
+
+        def one() -> tuple[TaskId, int]:
+            found = reader.task(), reader.int64()
+            reader.no_named_topology(int.from_bytes(reader.raw(2), signed=True))
+            return found
+
+        return dict(reader.items(one))
+
+    def subtopology() -> list[tuple[TaskId, int]]:
+        number = reader.count()
+        return reader.items(lambda: (TaskId(number, reader.count()), reader.int64()))
+
+    return dict(pair for pairs in reader.items(subtopology) for pair in pairs)
+
+
+def read_version(reader: Reader) -> int:
+    """Return the version that begins the bytes; raises MalformedInfoError if it makes no sense."""
+    version = reader.int32()
     if version < EARLIEST_SUPPORTED_VERSION:
         raise reader.fail(f"version {version}")
-    return version, supported
+    return version
 
 
-def _read_error(reader: Reader) -> AssignorError:
-    code = reader.number()
+def read_error(reader: Reader) -> AssignorError:
+    """Return an error code; raises MalformedInfoError for one that is not known."""
+    code = reader.int32()
     try:
         return AssignorError(code)
     except ValueError as error:
-        raise MalformedInfoError(f"Unknown assignor error code {code}; was Penstock upgraded meanwhile?") from error
-
-
-def _read_tags(reader: Reader) -> dict[str, str]:
-    texts = reader.items(reader.text)
-    if len(texts) % 2:
-        raise reader.fail("a tag without a value")
-    return dict(zip(texts[::2], texts[1::2], strict=True))
-
-
-def _read_by_task(reader: Reader, topics: list[str]) -> dict[TaskId, Partitions]:
-    return {task: reader.partitions(topics) for task in sorted(reader.tasks())}
-
-
-def _read_by_host(reader: Reader, topics: list[str]) -> dict[str, Partitions]:
-    return {host: reader.partitions(topics) for host in sorted(reader.items(reader.text))}
+        raise reader.fail(f"the unknown error code {code}") from error

@@ -6,8 +6,7 @@ go through clients and tasks in their order, so that any leader decides the same
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Set
+from collections.abc import Callable, Collection
 from functools import partial
 from itertools import cycle
 from typing import Protocol
@@ -18,8 +17,13 @@ from penstock.topology.records import TaskId
 
 from .client_state import AssignmentConfigs, Clients, ClientState
 from .rack_aware import STATELESS_COSTS, Costs, RackAwareOptimizer
-from .spread import interleaved
 from .standby_task_assignors import create_standby_task_assignor, warn_of_missing_standbys
+from .sticky_assignment import (
+    StickyAssignment,
+    StickyAssignmentOfKafkaStreams,
+    has_unfulfilled_quota,
+    previous_active_tasks,
+)
 from .task_movement import TaskMovements
 
 
@@ -72,7 +76,10 @@ class HighAvailabilityTaskAssignor:
         movements = TaskMovements(clients, stateful_tasks, configs)
         active, standby = movements.move_active_tasks(), movements.move_standby_tasks()
         stateless = set(all_tasks) - set(stateful_tasks)
-        _assign_stateless(clients, set(stateless))
+        if configs.spread:
+            _assign_stateless(clients, set(stateless))
+        else:
+            _deal_out(clients, stateless)
         if racks is not None:
             racks.optimize_active(stateless, clients, STATELESS_COSTS)
         return active + standby > 0
@@ -86,25 +93,20 @@ def _assign_stateless(clients: Clients, tasks: set[TaskId]) -> None:
     active = sum(len(client.active_tasks) for client in clients.values()) + len(tasks)
     tasks_per_thread, extra = divmod(active, sum(client.capacity for client in clients.values()))
     owners = {task: client for client in clients.values() for task in client.previous_active_tasks & tasks}
-    kept_first = _previous_active_tasks(clients, tasks)
+    kept_first = previous_active_tasks(clients, tasks)
     for quota, count in ((tasks_per_thread, len(tasks)), (tasks_per_thread + 1, extra)):
         for task in kept_first:
-            if task in tasks and count and _has_unfulfilled_quota(owners[task], quota):
+            if task in tasks and count and has_unfulfilled_quota(owners[task], quota):
                 owners[task].assign_active(task)
                 tasks.discard(task)
                 count -= 1
+    _deal_out(clients, tasks)
+
+
+def _deal_out(clients: Clients, tasks: Collection[TaskId]) -> None:
+    """Give each task to the client with the fewest per thread."""
     for task in sorted(tasks):
         min(clients.values(), key=lambda client: client.active_task_load).assign_active(task)
-
-
-def _previous_active_tasks(clients: Clients, tasks: Set[TaskId]) -> list[TaskId]:
-    """Return the clients' previous tasks, in an order that lets each client keep some of each sub-topology
-    and its share of the work."""
-    return [
-        task
-        for number, client in enumerate(clients.values())
-        for task in interleaved(client.previous_active_tasks & tasks, client.loads, number)
-    ]
 
 
 def _costs(configs: AssignmentConfigs, traffic: int, non_overlap: int) -> Costs:
@@ -186,14 +188,15 @@ class StickyTaskAssignor:
         racks: RackAwareOptimizer | None = None,
     ) -> bool:
         """See TaskAssignor; never needs a probing rebalance."""
-        assignment = _StickyAssignment(clients, all_tasks, self._must_preserve_active)
+        make = StickyAssignment if configs.spread else StickyAssignmentOfKafkaStreams
+        assignment = make(clients, all_tasks, self._must_preserve_active)
         assignment.assign_active()
         costs = _costs(configs, self.TRAFFIC_COST, self.NON_OVERLAP_COST)
         if racks is not None:
             racks.optimize_active(stateful_tasks, clients, costs)
             racks.optimize_active(set(all_tasks) - set(stateful_tasks), clients, STATELESS_COSTS)
         missing = {}
-        for task in sorted(stateful_tasks):
+        for task in assignment.in_order(stateful_tasks):
             if count := configs.num_standby_replicas - assignment.assign_standby(task, configs.num_standby_replicas):
                 missing[task] = count
         warn_of_missing_standbys(missing, configs)
@@ -217,124 +220,6 @@ class FallbackPriorTaskAssignor:
         return True
 
 
-class _StickyAssignment:
-    """One run of the StickyTaskAssignor."""
-
-    def __init__(self, clients: Clients, all_tasks: Collection[TaskId], must_preserve_active: bool) -> None:
-        self._clients = clients
-        self._all_tasks = all_tasks
-        self._must_preserve_active = must_preserve_active
-        self._pairs = _TaskPairs(len(all_tasks))
-        self._previous_active: dict[TaskId, ClientState] = {}
-        self._previous_standby: dict[TaskId, list[ClientState]] = defaultdict(list)
-        for client in clients.values():
-            self._previous_active.update(dict.fromkeys(client.previous_active_tasks, client))
-            for task in client.previous_standby_tasks:
-                self._previous_standby[task].append(client)
-
-    def assign_active(self) -> None:
-        capacity = sum(client.capacity for client in self._clients.values())
-        tasks_per_thread, extra = divmod(len(self._all_tasks), capacity)
-        all_tasks = set(self._all_tasks)
-        owned = _previous_active_tasks(self._clients, all_tasks)
-        rest = dict.fromkeys([*owned, *sorted(all_tasks)])
-
-        def give(task: TaskId, client: ClientState) -> None:
-            self._give(task, client, active=True)
-            del rest[task]
-
-        for task in list(rest):
-            previous = self._previous_active.get(task)
-            if previous and (self._must_preserve_active or _has_unfulfilled_quota(previous, tasks_per_thread)):
-                give(task, previous)
-        for task in list(rest):
-            seen_by = (c for c in self._previous_standby[task] if _has_unfulfilled_quota(c, tasks_per_thread))
-            if client := next(seen_by, None):
-                give(task, client)
-        # Kafka Streams lets those above the quota change places in each rebalance; each such move costs two rounds.
-        for task in list(rest):
-            previous = self._previous_active.get(task)
-            if previous and extra and _has_unfulfilled_quota(previous, tasks_per_thread + 1):
-                give(task, previous)
-                extra -= 1
-        for task in list(rest):
-            give(task, self._find_client(task, list(self._clients.values())))
-
-    def assign_standby(self, task: TaskId, count: int) -> int:
-        """Return how many of so many standby tasks found a place."""
-        for placed in range(count):
-            free = [client for client in self._clients.values() if not client.has_assigned_task(task)]
-            if not free:
-                return placed
-            self._give(task, self._find_client(task, free), active=False)
-        return count
-
-    def _give(self, task: TaskId, client: ClientState, active: bool) -> None:
-        self._pairs.add(task, client)
-        if active:
-            client.assign_active(task)
-        else:
-            client.assign_standby(task)
-
-    def _find_client(self, task: TaskId, candidates: list[ClientState]) -> ClientState:
-        standby = self._least_loaded(task, [c for c in self._previous_standby[task] if c in candidates])
-        previous = self._previous_active.get(task)
-        if previous is None or previous not in candidates:
-            previous = standby
-        if previous is not None and not self._should_balance_load(previous):
-            return previous
-        if previous is not None and standby is not None and not self._should_balance_load(standby):
-            return standby
-        found = self._least_loaded(task, candidates)
-        assert found is not None, "no client to choose from; this is a bug"
-        return found
-
-    def _should_balance_load(self, client: ClientState) -> bool:
-        reached_capacity = client.assigned_task_count >= client.capacity
-        return reached_capacity and any(_has_more_available_capacity(c, client) for c in self._clients.values())
-
-    def _least_loaded(self, task: TaskId, candidates: list[ClientState]) -> ClientState | None:
-        """Return an idle client, else the least loaded one for whose tasks this one is new company, else just that."""
-        with_new_pair = [c for c in candidates if not c.assigned_task_count or self._pairs.has_new_pair(task, c)]
-        return min(with_new_pair or candidates, key=_available_capacity, default=None)
-
-
-def _has_unfulfilled_quota(client: ClientState, tasks_per_thread: int) -> bool:
-    return len(client.active_tasks) < client.capacity * tasks_per_thread
-
-
-def _available_capacity(client: ClientState) -> tuple[float, int]:
-    return client.assigned_task_load, -client.capacity
-
-
-def _has_more_available_capacity(client: ClientState, other: ClientState) -> bool:
-    return _available_capacity(client) < _available_capacity(other)
-
-
-class _TaskPairs:
-    """Which tasks share, or shared in this run, a client: so that the same ones are not together everywhere."""
-
-    def __init__(self, tasks: int) -> None:
-        self._pairs: set[tuple[TaskId, TaskId]] = set()
-        self._max = tasks * (tasks - 1) // 2
-
-    def has_new_pair(self, task: TaskId, client: ClientState) -> bool:
-        if len(self._pairs) == self._max:
-            return False
-        return any(_pair(task, other) not in self._pairs for other in _assigned(client))
-
-    def add(self, task: TaskId, client: ClientState) -> None:
-        self._pairs.update(_pair(task, other) for other in _assigned(client))
-
-
-def _assigned(client: ClientState) -> set[TaskId]:
-    return client.active_tasks | client.standby_tasks
-
-
-def _pair(first: TaskId, second: TaskId) -> tuple[TaskId, TaskId]:
-    return (first, second) if first < second else (second, first)
-
-
 def validate_task_assignment(clients: Clients, all_tasks: Collection[TaskId]) -> None:
     """Check what a user's assignor made; raises TaskAssignmentError (Kafka: TaskAssignmentUtils)."""
     owner: dict[TaskId, UUID] = {}
@@ -345,7 +230,7 @@ def validate_task_assignment(clients: Clients, all_tasks: Collection[TaskId]) ->
             owner[task] = client.process_id
         if both := client.active_tasks & client.standby_tasks:
             raise TaskAssignmentError(f"Client {client.process_id} got {sorted(both)} as active and as standby tasks.")
-    if unknown := {task for client in clients.values() for task in _assigned(client)} - set(all_tasks):
+    if unknown := {task for c in clients.values() for task in c.active_tasks | c.standby_tasks} - set(all_tasks):
         raise TaskAssignmentError(f"There are no such tasks: {', '.join(map(str, sorted(unknown)))}.")
     if missing := set(all_tasks) - owner.keys():
         raise TaskAssignmentError(f"Tasks were not assigned: {', '.join(map(str, sorted(missing)))}.")

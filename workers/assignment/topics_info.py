@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 
-from penstock.topology.processor_topology import ProcessorTopology
+from penstock.topology.processor_topology import ProcessorTopology, SourceNode
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.topology.store_interfaces import StoreBuilder
 
@@ -18,6 +18,8 @@ class TopicsInfo:
     repartition_source_topics: the internal ones among source_topics, with the partition count that was declared, None
     if it is derived. changelog_topics: the store behind each; source_changelog_topics: those that are source topics as
     well (reuse.ktable.source.topics, read-only stores) and so are never created. sink_topics: those with a fixed name.
+    listed_copartition: the topics that each operation which needs co-partitioning names, as Kafka Streams lists them.
+    has_patterns: whether topics are read by a pattern, of which members may know different matches for a while.
     """
 
     subtopology: int
@@ -27,6 +29,12 @@ class TopicsInfo:
     changelog_topics: Mapping[str, StoreBuilder]
     source_changelog_topics: frozenset[str]
     copartition_groups: tuple[frozenset[str], ...]
+    listed_copartition: tuple[tuple[str, ...], ...] = ()
+    has_patterns: bool = False
+
+    def input_partitions(self, number: int, counts: Mapping[str, int]) -> frozenset[TopicPartition]:
+        """Return what the task with this number reads, of topics whose number of partitions is known."""
+        return frozenset(TopicPartition(topic, number) for topic in self.source_topics if number < counts.get(topic, 0))
 
     @property
     def user_source_topics(self) -> frozenset[str]:
@@ -62,6 +70,8 @@ def _topics_info(application_id: str, topology: ProcessorTopology, internal: set
         changelogs,
         frozenset(changelogs.keys() & user_sources),
         tuple(frozenset(map(decorate, group)) for group in topology.copartition_groups),
+        tuple(tuple(map(decorate, topics)) for topics in topology.listed_copartition),
+        any(isinstance(node, SourceNode) and node.pattern is not None for node in topology.nodes.values()),
     )
 
 
@@ -88,7 +98,5 @@ def partition_groups(
     groups = {}
     for info in topics.values():
         for number in range(max((counts[topic] for topic in info.source_topics), default=0)):
-            groups[TaskId(info.subtopology, number)] = frozenset(
-                TopicPartition(topic, number) for topic in info.source_topics if number < counts[topic]
-            )
+            groups[TaskId(info.subtopology, number)] = info.input_partitions(number, counts)
     return groups

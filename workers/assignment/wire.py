@@ -1,24 +1,21 @@
-"""The building blocks of the subscription and assignment bytes: compact, and safe to read from anybody.
+"""The building blocks of Kafka Streams' subscription and assignment bytes; safe to read from any sender.
 
-Numbers are unsigned LEB128 varints, signed ones zigzag before that; texts (UTF-8) and bytes stand behind their length;
-a list is its length and its items. The group's metadata is one record of the broker's (1 MB by default) and holds the
-bytes of all members, so topics are written once and referred to by number.
+Numbers are big-endian and signed; a string follows its length in two bytes, bytes and lists follow theirs in four.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+import struct
+from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
-from uuid import UUID
 
 from penstock.topology.errors import TaskAssignmentError
 from penstock.topology.records import TaskId, TopicPartition
 
 T = TypeVar("T")
 
-_VARINT_BYTES_MAX = 10  # 64 bits
-_TASK_NUMBER_MAX = 2**31 - 1
+#: The first version with the name of a named topology in each task id. Kafka Streams never made them public.
+NAMED_TOPOLOGY_VERSION = 10
 
 
 class MalformedInfoError(TaskAssignmentError):
@@ -39,53 +36,53 @@ class Writer:
         """Append bytes without their length."""
         self._bytes += data
 
-    def number(self, value: int) -> None:
-        """Append a number from 0."""
-        while value > 0x7F:
-            self._bytes.append(value & 0x7F | 0x80)
-            value >>= 7
-        self._bytes.append(value)
+    def int8(self, value: int) -> None:
+        """Append a number of one byte."""
+        self.raw(struct.pack(">b", value))
 
-    def signed(self, value: int) -> None:
-        """Append a number of up to 64 bits."""
-        self.number(value << 1 if value >= 0 else ((-value) << 1) - 1)
+    def int32(self, value: int) -> None:
+        """Append a number of four bytes."""
+        self.raw(struct.pack(">i", value))
+
+    def int64(self, value: int) -> None:
+        """Append a number of eight bytes."""
+        self.raw(struct.pack(">q", value))
 
     def text(self, value: str) -> None:
-        """Append a text."""
-        self.data(value.encode())
+        """Append a string; raises MalformedInfoError for one of more than 32,767 bytes."""
+        data = value.encode()
+        if len(data) > 0x7FFF:
+            raise MalformedInfoError(f"A text of {len(data)} bytes is too long to be sent: {value[:40]}…")
+        self.raw(struct.pack(">h", len(data)) + data)
 
     def data(self, value: bytes) -> None:
         """Append bytes behind their length."""
-        self.number(len(value))
-        self._bytes += value
+        self.int32(len(value))
+        self.raw(value)
 
     def items(self, values: Collection[T], write: Callable[[T], None]) -> None:
         """Append a list."""
-        self.number(len(values))
+        self.int32(len(values))
         for value in values:
             write(value)
 
+    def task(self, task: TaskId) -> None:
+        """Append a task id without a named topology."""
+        self.int32(task.subtopology)
+        self.int32(task.partition)
+
     def tasks(self, tasks: Iterable[TaskId]) -> None:
-        """Append task ids, by sub-topology."""
-        by_subtopology: dict[int, list[int]] = defaultdict(list)
-        for subtopology, partition in sorted(tasks):
-            by_subtopology[subtopology].append(partition)
-        self.items(list(by_subtopology.items()), self._subtopology)
+        """Append a list of task ids, in their order."""
+        self.items(sorted(tasks), self.task)
 
-    def _subtopology(self, item: tuple[int, list[int]]) -> None:
-        self.number(item[0])
-        self.items(item[1], self.number)
-
-    def partitions(self, partitions: Iterable[TopicPartition], topics: Mapping[str, int]) -> None:
-        """Append partitions, by topic; topics has each topic's number."""
-        by_topic: dict[int, list[int]] = defaultdict(list)
-        for topic, partition in sorted(partitions):
-            by_topic[topics[topic]].append(partition)
-        self.items(list(by_topic.items()), self._subtopology)
+    def partition(self, partition: TopicPartition) -> None:
+        """Append a partition with its topic's name."""
+        self.text(partition.topic)
+        self.int32(partition.partition)
 
 
 class Reader:
-    """Reads values from bytes; raises MalformedInfoError for whatever is not there. what: names them in the error."""
+    """Reads values from bytes; raises MalformedInfoError for whatever is missing. what: names them in the error."""
 
     def __init__(self, data: bytes, what: str) -> None:
         self._data = data
@@ -96,73 +93,75 @@ class Reader:
         """Return the error to raise."""
         return MalformedInfoError(f"Malformed {self._what} of {len(self._data)} bytes: {why} at byte {self._at}.")
 
-    def end(self) -> None:
-        """Check that nothing is left."""
-        if self._at != len(self._data):
-            raise self.fail("more than was expected")
+    @property
+    def remaining(self) -> int:
+        """Return how many bytes are left."""
+        return len(self._data) - self._at
 
     def raw(self, length: int) -> bytes:
         """Return the next bytes."""
-        if length > len(self._data) - self._at:
+        if not 0 <= length <= self.remaining:
             raise self.fail(f"{length} bytes are missing")
         self._at += length
         return self._data[self._at - length : self._at]
 
-    def number(self) -> int:
-        """Return a number from 0."""
-        value = 0
-        for shift in range(0, 7 * _VARINT_BYTES_MAX, 7):
-            byte = self.raw(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-        raise self.fail("an endless number")
+    def int8(self) -> int:
+        """Return a number of one byte."""
+        return int.from_bytes(self.raw(1), signed=True)
 
-    def small(self) -> int:
-        """Return a number from 0 to 2**31 - 1: a partition, a count, a version."""
-        value = self.number()
-        if value > _TASK_NUMBER_MAX:
-            raise self.fail(f"{value} is too large")
+    def int32(self) -> int:
+        """Return a number of four bytes."""
+        return int.from_bytes(self.raw(4), signed=True)
+
+    def int64(self) -> int:
+        """Return a number of eight bytes."""
+        return int.from_bytes(self.raw(8), signed=True)
+
+    def count(self) -> int:
+        """Return a number from 0: a length, a task's number."""
+        value = self.int32()
+        if value < 0:
+            raise self.fail(f"the number {value}")
         return value
 
-    def signed(self) -> int:
-        """Return a number of up to 64 bits."""
-        value = self.number()
-        return -((value + 1) >> 1) if value & 1 else value >> 1
-
     def text(self) -> str:
-        """Return a text."""
+        """Return a string."""
+        return self._decoded(self.raw(int.from_bytes(self.raw(2))))
+
+    def bytes_text(self) -> str:
+        """Return a text that is sent as bytes, empty for null."""
+        return self._decoded(self.data())
+
+    def _decoded(self, data: bytes) -> str:
         try:
-            return self.data().decode()
+            return data.decode()
         except UnicodeDecodeError as error:
             raise self.fail("a text that is not UTF-8") from error
 
     def data(self) -> bytes:
-        """Return bytes that stand behind their length."""
-        return self.raw(self.number())
-
-    def uuid(self) -> UUID:
-        """Return a UUID."""
-        return UUID(bytes=self.raw(16))
+        """Return bytes that follow their length, none for null."""
+        return self.raw(max(self.int32(), 0))
 
     def items(self, read: Callable[[], T]) -> list[T]:
         """Return a list; each item takes a byte at least, so that a wrong length cannot fill the memory."""
-        length = self.number()
-        if length > len(self._data) - self._at:
+        length = self.count()
+        if length > self.remaining:
             raise self.fail(f"a list of {length} items")
         return [read() for _ in range(length)]
 
+    def task(self) -> TaskId:
+        """Return a task id without a named topology."""
+        return TaskId(self.count(), self.count())
+
     def tasks(self) -> frozenset[TaskId]:
         """Return task ids."""
-        return frozenset(TaskId(*pair) for pair in self._pairs())
+        return frozenset(self.items(self.task))
 
-    def partitions(self, topics: list[str]) -> frozenset[TopicPartition]:
-        """Return partitions of the numbered topics."""
-        pairs = self._pairs()
-        if any(number >= len(topics) for number, _ in pairs):
-            raise self.fail("a topic without a name")
-        return frozenset(TopicPartition(topics[number], partition) for number, partition in pairs)
+    def partition(self) -> TopicPartition:
+        """Return a partition that is sent with its topic's name."""
+        return TopicPartition(self.text(), self.count())
 
-    def _pairs(self) -> list[tuple[int, int]]:
-        groups = self.items(lambda: (self.small(), self.items(self.small)))
-        return [(first, second) for first, seconds in groups for second in seconds]
+    def no_named_topology(self, length: int) -> None:
+        """Refuse a task of a named topology. length: of the name, negative for null."""
+        if length > 0:
+            raise self.fail("a task of a named topology, which Penstock has not")

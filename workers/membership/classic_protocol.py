@@ -6,16 +6,16 @@ is the other side, called by the stream thread; the two share the events and the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from penstock.clients.errors import BrokerError, ErrorCode, RetriableError
-from penstock.topology.errors import StreamsError
+from penstock.topology.errors import StreamsError, TaskAssignmentError
 
 from . import requests
 from .group_protocol import LEAVE_TIMEOUT_MS, GroupProtocol, ProtocolParts
 from .member_state import MEMBER_STATES, MemberState, member_states
-from .membership import Assign, Event, Fatal, FencedInstanceIdError, Lost, Rebalance
+from .membership import Assign, Event, Fatal, FencedInstanceIdError, Lost, MemberSubscription, Rebalance
 from .requests import Identity
 
 #: The group has gone on without this member.
@@ -66,7 +66,7 @@ class ClassicProtocol(GroupProtocol):
 
     # Joining
 
-    async def join(self, topics: Collection[str], user_data: bytes, reason: str, losses_seen: int) -> None:
+    async def join(self, subscription: MemberSubscription, reason: str, losses_seen: int) -> None:
         """Join until there is an Assigned, Lost or Fatal event.
 
         losses_seen: how many Lost events the caller knew of. A subscription made without knowing of the last one names
@@ -76,9 +76,12 @@ class ClassicProtocol(GroupProtocol):
             return
         try:
             self._machine.transition_to(MemberState.JOINING)
-            envelope = requests.encode_subscription(topics, user_data)
+            envelope = requests.encode_subscription(subscription, self.identity.generation)
             while not await self._join_once(envelope, reason):
                 await self._coordinator.pause()
+        except TaskAssignmentError as error:  # this member cannot lead: the others are not to wait for it
+            await self.leave(str(error))
+            self.fail(error)
         except Exception as error:  # noqa: BLE001  # whatever it is, the stream thread must hear of it
             self.fail(error)
 

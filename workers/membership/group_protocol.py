@@ -18,7 +18,7 @@ from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskM
 from penstock.topology.records import TopicPartition
 
 from .group_coordinator import GroupCoordinator
-from .membership import CommitTimeoutError, Event, OffsetAndMetadata, RetriableCommitError
+from .membership import CommitTimeoutError, Event, MemberSubscription, OffsetAndMetadata, RetriableCommitError
 from .offsets import GroupOffsets
 from .requests import GroupMemberConfig, Identity
 from .standstill import Standstill
@@ -67,7 +67,7 @@ class GroupProtocol(ABC):
         """Who the member is now; may be read by the stream thread."""
 
     @abstractmethod
-    async def join(self, topics: Collection[str], user_data: bytes, reason: str, losses_seen: int) -> None:
+    async def join(self, subscription: MemberSubscription, reason: str, losses_seen: int) -> None:
         """Join, or make the group rebalance; an event follows. losses_seen: how many Lost events the caller knew of."""
 
     @abstractmethod

@@ -5,7 +5,7 @@ streams groups (KIP-1071).
 
 A thread's use of it, all from one thread, nothing of it blocks unless it says so:
 
-    member.join(topics, user_data)
+    member.join(subscription)
     every loop: for event in member.poll(): …
         Rebalance   -> finish the batch, commit, then join() with fresh user data. Still a member.
         Assigned    -> take over the assignment.
@@ -72,10 +72,18 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class MemberSubscription(NamedTuple):
-    """What one member sent to the leader. instance_id: its group.instance.id, None if it is dynamic."""
+    """What one member joins with.
 
-    instance_id: str | None
+    topics: everything the application reads, else the broker expires offsets of the others. owned: partitions of its
+    active tasks; rack: client.rack, empty without one. instance_id: its group.instance.id as the leader is told it,
+    None if it is dynamic.
+    """
+
     user_data: bytes
+    topics: frozenset[str] = frozenset()
+    owned: frozenset[TopicPartition] = frozenset()
+    rack: str = ""
+    instance_id: str | None = None
 
 
 class MemberAssignment(NamedTuple):
@@ -128,11 +136,10 @@ class GroupMembership(Protocol):
         Till then nothing may be written; see standstill.py.
         """
 
-    def join(self, topics: Collection[str], user_data: bytes, reason: str = "") -> None:
+    def join(self, subscription: MemberSubscription, reason: str = "") -> None:
         """Join the group, or make it rebalance; returns at once, an Assigned event follows.
 
-        topics: everything the application reads, else the broker expires offsets of the others. reason: for the
-        broker's log (KIP-800). Raises StreamsError while join_pending.
+        reason: for the broker's log (KIP-800). Raises StreamsError while join_pending.
         """
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], meanwhile: Meanwhile | None = None) -> None:

@@ -18,7 +18,7 @@ from penstock.topology.records import TopicPartition
 
 from .group_coordinator import GroupCoordinator
 from .group_protocol import LEAVE_TIMEOUT_MS, GroupProtocol, ProtocolParts
-from .membership import Assigned, Event, Fatal, Lost, Meanwhile, OffsetAndMetadata, Rebalance
+from .membership import Assigned, Event, Fatal, Lost, Meanwhile, MemberSubscription, OffsetAndMetadata, Rebalance
 from .offsets import GroupOffsets
 from .requests import GroupMemberConfig
 from .standstill import Standstill
@@ -107,14 +107,14 @@ class ProtocolMember:
         """The broker's name of this member, empty before it has one."""
         return self._protocol.identity.member_id
 
-    def join(self, topics: Collection[str], user_data: bytes, reason: str = "") -> None:
+    def join(self, subscription: MemberSubscription, reason: str = "") -> None:
         """Join, or make the group rebalance."""
         if self._dead:
             raise StreamsError(f"The membership in group {self._config.group_id} has failed for good; make a new one.")
         if self._join_pending:
             raise StreamsError(f"A join of group {self._config.group_id} is pending already; wait for its event.")
         self._join_pending = True
-        self._connection.submit(self._protocol.join, topics, user_data, reason, self._losses_seen)
+        self._connection.submit(self._protocol.join, subscription, reason, self._losses_seen)
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], meanwhile: Meanwhile | None = None) -> None:
         """Commit and wait."""

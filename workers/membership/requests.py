@@ -29,6 +29,8 @@ from .membership import Assigned, MemberAssignment, MemberSubscription, OffsetAn
 PROTOCOL_TYPE = "consumer"
 #: Kafka Streams' name of its assignor.
 PROTOCOL_NAME = "stream"
+#: With owned partitions (1), their generation (2), and the rack (3).
+_SUBSCRIPTION_VERSION = 3
 #: The last version that needs no member: the offsets are read without one.
 _OFFSET_FETCH_VERSION_MAX = 8
 _STRING_BYTES_MAX = 32_767  # the broker drops the connection over a longer one
@@ -204,46 +206,70 @@ def fetched_offsets(response: Any) -> tuple[int, dict[TopicPartition, OffsetAndM
     return code, offsets
 
 
-def encode_subscription(topics: Collection[str], user_data: bytes) -> bytes:
-    """Return a member's envelope (ConsumerProtocolSubscription v0)."""
-    return CONSUMER_SUBSCRIPTION.encode({"topics": sorted(topics), "user_data": user_data}, 0, False)
+def encode_subscription(subscription: MemberSubscription, generation: int) -> bytes:
+    """Return a member's envelope (ConsumerProtocolSubscription v3). generation: in which it owns its partitions."""
+    envelope = {
+        "version": _SUBSCRIPTION_VERSION,
+        "topics": sorted(subscription.topics),
+        "user_data": subscription.user_data,
+        "owned_partitions": _by_topic(subscription.owned),
+        "generation_id": generation,
+        "rack_id": subscription.rack or None,
+    }
+    return CONSUMER_SUBSCRIPTION.encode(envelope, _SUBSCRIPTION_VERSION, False)
 
 
 def decode_subscriptions(members: Collection[Any]) -> dict[str, MemberSubscription]:
     """Return what the members of a JoinGroup response sent to the leader, by member id; raises StreamsError."""
     return {
-        member.member_id: MemberSubscription(
-            member.group_instance_id,
-            _opened(CONSUMER_SUBSCRIPTION, "ConsumerProtocolSubscription", member.metadata, member.member_id).user_data
-            or b"",
-        )
+        member.member_id: decode_subscription(member.metadata, member.member_id, member.group_instance_id)
         for member in members
     }
 
 
+def decode_subscription(envelope: bytes, sender: str, instance_id: str | None = None) -> MemberSubscription:
+    """Return what a member sent to the leader, in any version of the envelope; raises StreamsError."""
+    found = _opened(CONSUMER_SUBSCRIPTION, "ConsumerProtocolSubscription", envelope, sender)
+    return MemberSubscription(
+        found.user_data or b"",
+        frozenset(found.topics),
+        _partitions(found.owned_partitions),
+        found.rack_id or "",
+        instance_id,
+    )
+
+
 def encode_assignment(assignment: MemberAssignment) -> bytes:
     """Return the leader's envelope for a member (ConsumerProtocolAssignment v0)."""
-    by_topic: dict[str, list[int]] = defaultdict(list)
-    for topic, partition in sorted(assignment.active):
-        by_topic[topic].append(partition)
-    partitions = [{"topic": topic, "partitions": indexes} for topic, indexes in by_topic.items()]
-    return CONSUMER_ASSIGNMENT.encode({"assigned_partitions": partitions, "user_data": assignment.user_data}, 0, False)
+    envelope = {"assigned_partitions": _by_topic(assignment.active), "user_data": assignment.user_data}
+    return CONSUMER_ASSIGNMENT.encode(envelope, 0, False)
 
 
 def decode_assignment(generation: int, envelope: bytes) -> Assigned:
     """Return the event that a SyncGroup response brings; raises StreamsError for a malformed envelope."""
     found = _opened(CONSUMER_ASSIGNMENT, "ConsumerProtocolAssignment", envelope, "the group's leader")
-    active = frozenset(
-        TopicPartition(topic.topic, index) for topic in found.assigned_partitions or () for index in topic.partitions
-    )
-    return Assigned(generation, found.user_data or b"", active)
+    return Assigned(generation, found.user_data or b"", _partitions(found.assigned_partitions))
+
+
+def _by_topic(partitions: Collection[TopicPartition]) -> list[dict[str, Any]]:
+    by_topic: dict[str, list[int]] = defaultdict(list)
+    for topic, partition in sorted(partitions):
+        by_topic[topic].append(partition)
+    return [{"topic": topic, "partitions": indexes} for topic, indexes in by_topic.items()]
+
+
+def _partitions(by_topic: Collection[Any]) -> frozenset[TopicPartition]:
+    return frozenset(TopicPartition(found.topic, index) for found in by_topic for index in found.partitions)
 
 
 def _opened(envelope: Structure, name: str, raw: bytes, sender: str) -> Any:
+    version = min(int.from_bytes(raw[:2], signed=True), _SUBSCRIPTION_VERSION)  # a later one only adds fields
     try:
-        return envelope.decode(CompactReader(raw), 0, False)
+        if version < 0:
+            raise ValueError(f"version {version}")
+        return envelope.decode(CompactReader(raw), version, False)
     except ValueError as error:
         raise StreamsError(
             f"Malformed {name} of {len(raw)} bytes from {sender}: {error}. "
-            "Is a program that is not Penstock a member of this group?"
+            "Is a program that is neither Penstock nor Kafka Streams a member of this group?"
         ) from error

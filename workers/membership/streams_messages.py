@@ -116,8 +116,10 @@ def _subtopology(subtopology: StreamsSubtopology) -> dict[str, Any]:
     }
 
 
-def _indexes(topics: Iterable[str], group: Collection[str]) -> list[int]:
-    return [index for index, topic in enumerate(topics) if topic in group]
+def _indexes(topics: Iterable[str], group: Iterable[str]) -> list[int]:
+    """Return the indexes of the group's topics among these, in the order of the group."""
+    index = {topic: number for number, topic in enumerate(topics)}
+    return [index[topic] for topic in group if topic in index]
 
 
 def _internal_topic(topic: InternalTopic) -> dict[str, Any]:

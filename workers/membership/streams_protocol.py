@@ -16,18 +16,13 @@ from penstock.clients.protocol.streams_messages import STREAMS_GROUP_HEARTBEAT
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TaskId
 
-from ..assignment.subscription_info import (
-    LATEST_SUPPORTED_VERSION,
-    AssignmentInfo,
-    AssignorError,
-    Partitions,
-    SubscriptionInfo,
-)
+from ..assignment.assignment_info import AssignmentInfo
+from ..assignment.subscription_info import LATEST_SUPPORTED_VERSION, AssignorError, Partitions, SubscriptionInfo
 from ..assignment.topics_info import partition_groups
 from . import streams_messages
 from .group_protocol import LEAVE_TIMEOUT_MS, GroupProtocol, ProtocolParts
 from .member_state import MemberState
-from .membership import Assigned
+from .membership import Assigned, MemberSubscription
 from .requests import Identity
 from .streams_membership import StreamsEvent, StreamsMembership
 from .streams_refusals import refusal_error
@@ -74,10 +69,10 @@ class StreamsProtocol(GroupProtocol):
 
     # Joining and staying
 
-    async def join(self, topics: Collection[str], user_data: bytes, reason: str, losses_seen: int) -> None:
+    async def join(self, subscription: MemberSubscription, reason: str, losses_seen: int) -> None:
         """Report what the thread owns, and join if this is no member; the broker knows the topics by the topology."""
         try:
-            report = SubscriptionInfo.decode(user_data, "this member")
+            report = SubscriptionInfo.decode(subscription.user_data, "this member")
             self._user_endpoint = report.user_endpoint
             self._log.debug("Joining: %s", reason)
             self._membership.join(report, losses_seen)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.topology.errors import StreamsError
+from penstock.topology.java_collections import hash_map_order, hash_set_order_of_sets
 from penstock.topology.processor_topology import ProcessorTopology, SourceNode
 
 from ..assignment.topics_info import TopicsInfo, topics_infos
@@ -28,14 +29,18 @@ class InternalTopic:
 
 @dataclass(frozen=True, slots=True)
 class StreamsSubtopology:
-    """One sub-topology. source_topics: the user's. All in a fixed order, since the broker compares what members say."""
+    """One sub-topology. source_topics: the user's.
+
+    All in the order in which Kafka Streams lists them: the broker compares the descriptions of all members of a group,
+    some of which may run on Java.
+    """
 
     subtopology: int
     source_topics: tuple[str, ...]
     repartition_sink_topics: tuple[str, ...] = ()
     repartition_source_topics: tuple[InternalTopic, ...] = ()
     changelog_topics: tuple[InternalTopic, ...] = ()
-    copartition_groups: tuple[frozenset[str], ...] = ()
+    copartition_groups: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +59,10 @@ def streams_topology(topologies: Iterable[ProcessorTopology], config: Any) -> St
         _refuse_patterns(topology)
     infos = topics_infos(config["application.id"], topologies)
     repartition = {name for info in infos.values() for name in info.repartition_source_topics}
-    described = (_subtopology(info, repartition, config) for _, info in sorted(infos.items()))
-    return StreamsTopology(tuple(described), infos)
+    groups = _copartition_groups(infos)
+    described = (_subtopology(info, repartition, groups, config) for info in infos.values())
+    by_text = sorted(described, key=lambda subtopology: str(subtopology.subtopology))
+    return StreamsTopology(tuple(by_text), infos)
 
 
 def _refuse_patterns(topology: ProcessorTopology) -> None:
@@ -67,7 +74,21 @@ def _refuse_patterns(topology: ProcessorTopology) -> None:
             )
 
 
-def _subtopology(info: TopicsInfo, repartition: set[str], config: Any) -> StreamsSubtopology:
+def _copartition_groups(infos: Mapping[int, TopicsInfo]) -> list[tuple[str, ...]]:
+    """Return the groups of all sub-topologies as Kafka Streams merges and orders them, with the help of hash sets."""
+    by_topic: dict[str, dict[str, None]] = {}  # the insertion order counts, as far as hashes are equal
+    for topics in dict.fromkeys(topics for info in infos.values() for topics in info.listed_copartition):
+        distinct = hash_map_order(dict.fromkeys(topics))
+        group = next((by_topic[topic] for topic in distinct if topic in by_topic), {})
+        group.update(dict.fromkeys(distinct))
+        by_topic.update(dict.fromkeys(distinct, group))
+    groups = list({id(group): tuple(group) for group in by_topic.values()}.values())
+    return [tuple(hash_map_order(group)) for group in hash_set_order_of_sets(groups, size=len(by_topic))]
+
+
+def _subtopology(
+    info: TopicsInfo, repartition: set[str], groups: Iterable[tuple[str, ...]], config: Any
+) -> StreamsSubtopology:
     replication: int = config["replication.factor"]
     return StreamsSubtopology(
         info.subtopology,
@@ -80,7 +101,6 @@ def _subtopology(info: TopicsInfo, repartition: set[str], config: Any) -> Stream
         tuple(
             InternalTopic(name, 0, replication, changelog_topic_config(store, config))
             for name, store in sorted(info.changelog_topics.items())
-            if name not in info.source_changelog_topics
         ),
-        tuple(sorted((group for group in info.copartition_groups if group <= info.source_topics), key=sorted)),
+        tuple(group for group in groups if info.source_topics.issuperset(group)),
     )

@@ -13,7 +13,8 @@ from unittest.mock import patch
 class Mutant:
     """owner.name is replaced by what make(the original) returns. found_by: a seed whose schedule finds it.
 
-    aims: where processes are hit, for what needs a pause at one certain call; see Simulation.
+    aims: where processes are hit, for what needs a pause at one certain call; see Simulation. mixed: found_by is
+    the seed of a mixed schedule.
     """
 
     name: str
@@ -22,6 +23,7 @@ class Mutant:
     make: Callable[[Any], Any]
     found_by: int
     aims: tuple[str, ...] = ()
+    mixed: bool = False
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from penstock.statestore.state_directory import StateDirectory
@@ -9,6 +10,7 @@ from penstock.statestore.state_store import StateStore
 from penstock.topology.records import TopicPartition
 from penstock.workers import changelog_bounds
 from penstock.workers.assigned_streams_tasks import AssignedStreamsTasks
+from penstock.workers.assignment.group_assignment import GroupSubscriptions
 from penstock.workers.assignment.subscription_info import UNKNOWN_OFFSET_SUM
 from penstock.workers.changelog import Changelog
 from penstock.workers.changelog_bounds import Bounds, ChangelogBounds
@@ -177,6 +179,20 @@ def one_record_too_late(_: Any) -> Any:
     return read_from
 
 
+def owners_on_java_overlooked(original: Any) -> Any:
+    """A leader of Penstock gives a task that a member on Java still has to another member at once."""
+
+    def decode(*arguments: Any) -> GroupSubscriptions:
+        found: GroupSubscriptions = original.__func__(*arguments)
+        members = {
+            member: subscription if found.infos[member].is_penstock else subscription._replace(owned=frozenset())
+            for member, subscription in found.members.items()
+        }
+        return replace(found, members=members)
+
+    return classmethod(decode)
+
+
 OWNERSHIP_MUTANTS = (
     Mutant("lock not released", StateDirectory, "unlock", nothing, 0),
     Mutant("damaged state not wiped", StateDirectory, "wipe", nothing, 1),
@@ -210,4 +226,5 @@ OWNERSHIP_MUTANTS = (
         ("flush producer", "commit store", "consume", "send some"),
     ),
     Mutant("task begins one record too late", StreamTask, "_read_from", one_record_too_late, 8),
+    Mutant("owners on Java overlooked", GroupSubscriptions, "decode", owners_on_java_overlooked, 381, mixed=True),
 )

@@ -1,0 +1,95 @@
+"""Java programs, and applications that they share with Penstock."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from benchmarks.systems import JVM_OPTIONS, compile_java
+from penstock.jar_lock import fetch_jars, read_lock
+from penstock.java_runtime import JavaNotFoundError, find_java
+
+from .handover import PARTITIONS, Handover, Java
+from .program import Topics
+from .versions import chosen_lock, has_streams_protocol
+
+SOURCE = Path(__file__).parent / "TakeoverProgram.java"
+
+MakeHandover = Callable[..., Handover]
+
+
+def kafka_streams_jars() -> tuple[Path, str]:
+    """Return a Java with a compiler, and the class path of Kafka Streams; skips the test where there is no JDK."""
+    try:
+        java = find_java()
+    except JavaNotFoundError as error:
+        pytest.skip(f"needs a JDK to compile and run a Kafka Streams program: {error}")
+    if not java.resolve().with_name("javac").exists():
+        pytest.skip(f"needs a JDK to compile and run a Kafka Streams program: no javac beside {java}")
+    jars = fetch_jars(read_lock(chosen_lock()))
+    return java, os.pathsep.join(map(str, jars))
+
+
+def quicken(admin: AdminClient, group: str) -> None:
+    """Give a group whose tasks the broker assigns the times that the members of the others have."""
+    settings = {"streams.session.timeout.ms": "3000", "streams.heartbeat.interval.ms": "300"}
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
+    ]
+    resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=entries)
+    admin.incremental_alter_configs([resource])[resource].result(30)
+
+
+@pytest.fixture
+def handover(
+    java: Java,
+    bootstrap_servers: str,
+    unique_name: Callable[[str], str],
+    make_topic: Callable[..., str],
+    admin: AdminClient,
+    tmp_path: Path,
+) -> Iterator[MakeHandover]:
+    """Make applications that read the same input: ``handover("purpose", **config)``."""
+    orders, products = make_topic("orders", PARTITIONS), make_topic("products", PARTITIONS)
+    made: list[Handover] = []
+
+    def make(purpose: str, **config: str) -> Handover:
+        settings = {name.replace("_", "."): value for name, value in config.items()}
+        if settings.get("group.protocol") == "streams" and not has_streams_protocol():
+            pytest.skip("this version of Kafka Streams has no streams groups")
+        outputs = (make_topic(f"{purpose}-{name}", PARTITIONS) for name in ("counts", "final", "joined"))
+        directory = tmp_path / purpose
+        directory.mkdir()
+        topics = Topics(orders, products, *outputs)
+        made.append(Handover(java, bootstrap_servers, unique_name(purpose), topics, directory, **settings))
+        if settings.get("group.protocol") == "streams":
+            quicken(admin, made[-1].application_id)
+        return made[-1]
+
+    yield make
+    names = [name for application in made for name in application.internal_topics()]
+    for future in admin.delete_topics(names).values() if names else ():
+        future.result(30)
+
+
+@pytest.fixture(scope="session")
+def java_command(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Compile the program; skips the test where there is no JDK."""
+    classes = tmp_path_factory.mktemp("classes")
+    java, class_path = kafka_streams_jars()
+    compile_java(java, SOURCE, classes, class_path)
+    log = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+    return [str(java), *JVM_OPTIONS, log, "-cp", f"{classes}{os.pathsep}{class_path}", "TakeoverProgram"]
+
+
+@pytest.fixture
+def java(java_command: list[str]) -> Iterator[Java]:
+    made = Java(java_command)
+    yield made
+    for instance in made.running:
+        if instance.process.poll() is None:
+            instance.kill()

@@ -1,0 +1,87 @@
+"""TakeoverProgram's topology in Python, and a program that runs it: ``python -m tests.java.program FILE``."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock import KafkaStreams, Serdes, StreamsBuilder, Suppressed, TimeWindows, Topology
+
+
+@dataclass(frozen=True)
+class Topics:
+    """What the application reads and writes; the outputs are those of one application of the test."""
+
+    orders: str
+    products: str
+    counts: str
+    final: str
+    joined: str
+
+    def properties(self) -> dict[str, str]:
+        return {f"takeover.{name}": getattr(self, name) for name in self.__dataclass_fields__}
+
+
+def topology(topics: Topics) -> Topology:
+    """TakeoverProgram's topology."""
+    builder = StreamsBuilder()
+    string, int64 = Serdes.string(), Serdes.int64()
+    products = builder.table(topics.products, key_serde=string, value_serde=string, store="products")
+    orders = builder.stream(topics.orders, key_serde=string, value_serde=string)
+    orders.group_by_key(key_serde=string, value_serde=string).count(store="counts").to_stream().to(
+        topics.counts, key_serde=string, value_serde=int64
+    )
+    (
+        orders.group_by_key(key_serde=string, value_serde=string)
+        .windowed_by(TimeWindows.of_size_and_grace(10_000, 5_000))
+        .count(store="windowed-counts")
+        .suppress(Suppressed.until_window_closes())
+        .to_stream(lambda windowed, count: f"{windowed.key}@{windowed.window.start}")
+        .to(topics.final, key_serde=string, value_serde=int64)
+    )
+    (
+        orders.select_key(lambda customer, product: product)
+        .join(products, lambda order, product: f"{order}={product}", key_serde=string, value_serde=string)
+        .to(topics.joined, key_serde=string, value_serde=string)
+    )
+    return builder.build()
+
+
+#: Names the properties file for `penstock run` and `penstock plan`, which take no arguments for a topology.
+VARIABLE = "TAKEOVER_PROPERTIES"
+
+
+def settings(file: Path) -> tuple[Topics, dict[str, str]]:
+    """Return what a properties file says: the topics, and the rest."""
+    found = dict(line.split("=", 1) for line in file.read_text().splitlines())
+    return Topics(**{name: found.pop(f"takeover.{name}") for name in Topics.__dataclass_fields__}), found
+
+
+def fitting() -> Topology:
+    """Return the topology for the file that $TAKEOVER_PROPERTIES names."""
+    return topology(settings(Path(os.environ[VARIABLE]))[0])
+
+
+def other() -> Topology:
+    """Return one whose first sub-topology reads what TakeoverProgram's second one reads."""
+    topics = settings(Path(os.environ[VARIABLE]))[0]
+    builder = StreamsBuilder()
+    builder.table(topics.products, store="products")
+    builder.stream(topics.orders).group_by_key().count(store="counts")
+    return builder.build()
+
+
+def main() -> int:
+    """Run the application with the settings in a properties file until SIGTERM; write its log and its states."""
+    logging.basicConfig(level=logging.INFO)
+    topics, config = settings(Path(sys.argv[1]))
+    streams = KafkaStreams(topology(topics), config)
+    streams.set_state_listener(lambda now, before: print(now.name, flush=True))
+    return int(streams.run())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""Java and Penstock as members of one group at the same time: the results are those of Java alone.
+
+bin/test runs one move with each protocol; ``python -m tests.java`` runs all of them, and the kills.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from penstock.supervisor.exit_codes import ExitCode
+from tests.waiting import eventually
+
+from .conftest import MakeHandover
+from .handover import (
+    PATIENCE_SECONDS,
+    ROOT,
+    Handover,
+    Instance,
+    assert_as_one_uninterrupted_run,
+    assert_nothing_is_lost,
+)
+from .program import VARIABLE
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
+
+PROTOCOLS = {"classic": {}, "streams": {"group.protocol": "streams"}}
+GUARANTEES = {"at_least_once": {}, "exactly_once_v2": {"processing.guarantee": "exactly_once_v2"}}
+
+
+#: What a leader of Penstock's logs.
+LEADS = "Leading generation"
+
+
+def share(application: Handover) -> None:
+    """Feed while the members of both kinds have tasks, and wait until all is processed."""
+    eventually(application.shared, application.members)
+    application.feed()
+    application.settle()
+
+
+def move(application: Handover, before: Instance, after: str) -> Instance:
+    """Move the application from one instance to one of the other kind, while records flow; return the new one."""
+    application.feed()
+    start = application.start_penstock if after.startswith("penstock") else application.start_java
+    instance = start(after)
+    application.settle()
+    share(application)
+    application.feed()
+    before.stop()
+    application.settle()
+    application.feed()
+    application.settle()
+    return instance
+
+
+@pytest.mark.parametrize(
+    ("protocol", "guarantee"),
+    [
+        ("classic", "exactly_once_v2"),
+        ("streams", "at_least_once"),
+        pytest.param("classic", "at_least_once", marks=pytest.mark.long),
+        pytest.param("streams", "exactly_once_v2", marks=pytest.mark.long),
+    ],
+)
+def test_a_rolling_move_from_java_and_back(handover: MakeHandover, protocol: str, guarantee: str) -> None:
+    config = PROTOCOLS[protocol] | GUARANTEES[guarantee]
+    application = handover("moved", **config)
+    java = application.start_java("java")
+    topics = application.internal_topics()
+    penstock = move(application, java, "penstock")
+    java = move(application, penstock, "java-again")
+    java.stop()
+    assert application.internal_topics() == topics, "no internal topic is added or recreated"
+    assert_as_one_uninterrupted_run(application, handover("uninterrupted", **config))
+
+
+@pytest.mark.parametrize(
+    ("protocol", "guarantee"),
+    [
+        ("classic", "exactly_once_v2"),
+        pytest.param("classic", "at_least_once", marks=pytest.mark.long),
+        pytest.param("streams", "exactly_once_v2", marks=pytest.mark.long),
+        pytest.param("streams", "at_least_once", marks=pytest.mark.long),
+    ],
+)
+def test_killed_members_of_either_kind_and_leaders(handover: MakeHandover, protocol: str, guarantee: str) -> None:
+    """In the middle of the records. Who has been a member of a classic group for longest leads."""
+    config = PROTOCOLS[protocol] | GUARANTEES[guarantee]
+    application = handover("killed", **config)
+    java = application.start_java("java")
+    penstock = application.start_penstock("penstock")
+    share(application)
+    assert not penstock.has_logged(LEADS)
+    application.feed()
+    java.kill()
+    application.settle()
+    assert penstock.has_logged(LEADS) == (protocol == "classic")
+    java = application.start_java("java-again")
+    share(application)
+    application.feed()
+    penstock.kill_a_thread()
+    application.settle()
+    share(application)
+    application.feed()
+    penstock.kill()
+    application.settle()
+    application.feed()
+    application.settle()
+    java.stop()
+    compare = assert_nothing_is_lost if guarantee == "at_least_once" else assert_as_one_uninterrupted_run
+    compare(application, handover("uninterrupted", **config))
+
+
+def penstock_command(application: Handover, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of penstock with the application's settings."""
+    file = application.properties("other")
+    settings = {**application.config, "state.dir": str(application.directory / "other")}
+    assignments = [text for name, value in settings.items() for text in ("-c", f"{name}={value}")]
+    return subprocess.run(
+        [sys.executable, "-m", "penstock.cli", *arguments, *assignments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS * 2,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, VARIABLE: str(file)},
+    )
+
+
+def test_another_topology_is_kept_out_and_harms_nobody(handover: MakeHandover) -> None:
+    application = handover("guarded")
+    java = application.start_java("java")
+    application.feed()
+    application.settle()
+    eventually(lambda: bool(application.members()), application.members)
+    fits = penstock_command(application, "plan", "tests.java.program:fitting")
+    assert fits.returncode == ExitCode.OK, fits
+    assert "Compared with the group" in fits.stdout
+    other = penstock_command(application, "plan", "tests.java.program:other")
+    assert other.returncode == ExitCode.TOPOLOGY, other
+    assert "in the running group it reads" in other.stdout
+    ended = penstock_command(application, "run", "tests.java.program:other")
+    assert ended.returncode != ExitCode.OK
+    assert "runs another topology: task" in ended.stderr
+    assert java.runs
+    application.feed()
+    application.settle()
+    java.stop()
+    assert_as_one_uninterrupted_run(application, handover("uninterrupted"))

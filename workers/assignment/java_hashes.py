@@ -1,0 +1,24 @@
+"""Hash codes and the order of Kafka Streams' ids in Java, where they decide which of equals comes first."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from penstock.topology.records import TaskId
+
+
+def task_hash(task: TaskId) -> int:
+    """Return TaskId.hashCode(): Objects.hash of its numbers and of no named topology."""
+    return ((31 + task.subtopology) * 31 + task.partition) * 31 & 0xFFFFFFFF
+
+
+def process_hash(process_id: UUID) -> int:
+    """Return UUID.hashCode()."""
+    mixed = (process_id.int >> 64) ^ (process_id.int & 0xFFFFFFFFFFFFFFFF)
+    return (mixed >> 32) ^ (mixed & 0xFFFFFFFF)
+
+
+def process_order(process_id: UUID) -> tuple[int, int]:
+    """Return what UUID.compareTo orders by: two signed numbers."""
+    data = process_id.bytes
+    return int.from_bytes(data[:8], signed=True), int.from_bytes(data[8:], signed=True)
