@@ -33,15 +33,12 @@ from .schedule import (
     PROCESSES,
     SESSION_TIMEOUT_MS,
     TRANSACTION_TIMEOUT_MS,
-    UNCLEAN,
     Action,
     Event,
     each_once,
     endless,
     schedule,
 )
-from .unclean import CONFIG as UNCLEAN_CONFIG
-from .unclean import Ends, LossLedger, read_all
 
 PARTITIONS = 4
 #: How many events hit the older Kafka before the cluster is upgraded.
@@ -104,11 +101,6 @@ class Options:
     previous: str = PREVIOUS
     without: frozenset[Action] = frozenset()
 
-    @property
-    def unclean(self) -> bool:
-        """Whether records may be lost, see unclean.py."""
-        return UNCLEAN in self.families
-
     def events(self) -> Iterable[Event]:
         """Return what happens, and when; without an end if it is a matter of minutes."""
         events: Iterable[Event]
@@ -167,9 +159,7 @@ class Chaos:
         self._start = time.monotonic()
         self._lines: list[str] = []
         self._directory = directory
-        self._ledger = (LossLedger if options.unclean else Ledger)(
-            options.judged_as or options.guarantee, program.GROUPS
-        )
+        self._ledger = Ledger(options.judged_as or options.guarantee, program.GROUPS)
         self._hosts: list[Host] = []
         self._agenda = Agenda()
         self._recovery = Recovery(self._agenda, self._outputs, self._fail)
@@ -191,9 +181,7 @@ class Chaos:
     def run(self) -> Outcome:
         """Do everything; raises if the means fail, such as the broker's start."""
         options, brokers = self._options, self._options.brokers
-        config = (
-            BROKER_CONFIG | (LONE_BROKER_CONFIG if brokers == 1 else {}) | (UNCLEAN_CONFIG if options.unclean else {})
-        )
+        config = BROKER_CONFIG | (LONE_BROKER_CONFIG if brokers == 1 else {})
         kafka = options.upgrade_from or newest()
         with ExitStack() as stack:
             for version in {kafka, newest()}:
@@ -230,15 +218,14 @@ class Chaos:
         for future in admin.create_topics([NewTopic(topic, PARTITIONS) for topic in TOPICS]).values():
             future.result(30.0)
         self._feeder = Feeder(address, program.NUMBERS, program.KEYS, self._options.seed)
-        ends = Ends(address, dict.fromkeys(TOPICS, PARTITIONS))
-        self._reader: TopicReader | Ends = ends if self._options.unclean else TopicReader(address, TOPICS)
+        self._reader = TopicReader(address, TOPICS)
         environment = {program.FAULT_VARIABLE: self._options.fault}
         for number in range(1, HOSTS + 1):
             self._hosts.append(means.host(number, self._config(address), environment))
             self._hosts[-1].start()
         self._feeder.start()
         stage = Stage(self._agenda, self._recovery, self._say, self._fail)
-        self._faults = means.faults(stage, self._hosts, self._cluster, ends, self._turn)
+        self._faults = means.faults(stage, self._hosts, self._cluster, self._turn)
 
     def _config(self, address: str) -> dict[str, object]:
         exact = self._options.guarantee == EXACTLY_ONCE
@@ -385,16 +372,9 @@ class Chaos:
         faults = (*self._recovery.table(), *self._growth.table(seconds), memory)
         return Outcome(verdict, failures, self._kills, records, aborted, lines, bool(self._broker_faults), faults)
 
-    def _is_complete(self) -> bool:
-        if isinstance(self._ledger, LossLedger):
-            for topic, key, value in read_all(self._cluster.bootstrap_servers, TOPICS):
-                self._see(topic, key, value)
-            return self._ledger.complete()
-        return self._ledger.sent() == self._feeder.sent() and self._ledger.complete()
-
     def _await_outputs(self) -> None:
         seen, deadline = -1, 0.0
-        while not self._is_complete():
+        while not (self._ledger.sent() == self._feeder.sent() and self._ledger.complete()):
             if (now := sum(self._reader.seen.values())) != seen:
                 seen, deadline = now, time.monotonic() + STALL_SECONDS
             elif time.monotonic() > deadline:
