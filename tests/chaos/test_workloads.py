@@ -18,7 +18,7 @@ from .program import Fault
 from .test_chaos import AT_LEAST_ONCE, chaos
 from .workloads import WORKLOADS, Setting
 from .workloads.dead_letters import LETTERS, PLACE_HEADERS, DeadLetters
-from .workloads.numbers import LargeRecords
+from .workloads.numbers import HotKeys, LargeRecords, Numbers
 from .workloads.recorded import compare, outputs_of, record_of
 from .workloads.recorded_cases import CASES, CLOSER, DISORDER_MS, Case, Comparison, encode
 
@@ -165,6 +165,15 @@ def test_a_padding_that_is_cut_short_is_found(tmp_path: Path) -> None:
     assert workload._spoilt == []
     workload.see(seen(program.COPIES, good | {"pad": program.padding(99)}))
     assert len(workload._spoilt) == 1
+
+
+# -- progress
+
+
+def test_every_partition_moves_or_where_few_records_go_there_any_output(tmp_path: Path) -> None:
+    seen = {(program.NUMBERS, 0): 9, (program.COPIES, 0): 3, (program.COPIES, 1): 0}
+    assert Numbers(Setting(1, 2), tmp_path).progress(seen) == {"copies-0": 3, "copies-1": 0}
+    assert HotKeys(Setting(1, 2), tmp_path).progress(seen) == {"any output": 3}
 
 
 # -- real processes
