@@ -20,6 +20,8 @@ BATCH = 24
 ABORT = 0.1
 #: Between two transactions: with the batch size this makes some two hundred records a second.
 PAUSE_SECONDS = 0.06
+#: Transactions of a run, at least: one without kills would end before it has read anything.
+LEAST = 60
 REQUEST_SECONDS = 5.0
 TRANSACTION_TIMEOUT_MS = 30_000
 #: Of a record and of a request: room for records of 10 MB.
@@ -109,6 +111,7 @@ class Feeder(threading.Thread, ABC):
         self.aborted = 0
         self.rng = random.Random(seed)
         self.writer = TransactionWriter(bootstrap_servers)
+        self._transactions = 0
         self._finish = threading.Event()
         self._error: BaseException | None = None
 
@@ -120,10 +123,11 @@ class Feeder(threading.Thread, ABC):
             raise self._error
 
     def run(self) -> None:
-        """Write until ``finish``."""
+        """Write until ``finish``, and at least so many transactions."""
         try:
-            while not self._finish.is_set():
+            while not self._finish.is_set() or self._transactions < LEAST:
                 self.write_next(abort=self.rng.random() < ABORT)
+                self._transactions += 1
                 self._finish.wait(PAUSE_SECONDS)
             self.write_last()
             self.writer.flush()

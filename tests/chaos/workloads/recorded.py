@@ -43,10 +43,14 @@ class CaseFeeder(Feeder):
         start_ms = time.time_ns() // 1_000_000
         self._now_ms = {case.name: start_ms for case in CASES}
         self._written = 0
+        #: Whose turn it is, the last one first.
+        self._turns: list[Case] = []
 
     def write_next(self, abort: bool) -> None:
         """Write records of one case, or delete every row of one of its tables."""
-        case = self.rng.choice(CASES)
+        if not self._turns:
+            self._turns = self.rng.sample(CASES, len(CASES))
+        case = self._turns.pop()
         stormy = self.rng.random() < STORM and (tables := sorted(case.tables))
         if stormy:
             records = list(self._storm(case, self.rng.choice(tables)))
