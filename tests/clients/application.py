@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -78,12 +77,6 @@ class Application:
             lambda: file.exists() and value in file.read_text().splitlines(), lambda: f"{value} awaited: {self.log}"
         )
 
-    def stop(self) -> int:
-        """Stop it cleanly and return its exit code."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(PATIENCE_SECONDS)
-
     def kill(self) -> None:
         """End it and its workers as a power failure would; nothing if it does not run."""
         if self._process is not None:
@@ -92,20 +85,15 @@ class Application:
 
 
 class Topics:
-    """Topics of a cluster. replicas: node ids, the first one leads; None: the broker chooses."""
+    """Topics of a broker."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self.bootstrap_servers = bootstrap_servers
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers})
 
-    def create(self, topic: str, partitions: int = 1, replicas: Sequence[int] | None = None, **config: str) -> str:
-        """Create a topic and wait until brokers show it; config: with _ for the dots of keys."""
-        settings = {key.replace("_", "."): value for key, value in config.items()}
-        if replicas is None:
-            new = NewTopic(topic, partitions, 1, config=settings)
-        else:
-            new = NewTopic(topic, partitions, replica_assignment=[list(replicas)] * partitions, config=settings)
-        self._admin.create_topics([new])[topic].result(PATIENCE_SECONDS)
+    def create(self, topic: str, partitions: int = 1) -> str:
+        """Create a topic and wait until the broker shows it."""
+        self._admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(PATIENCE_SECONDS)
         wait_for_partitions(self._admin, topic, partitions)
         return topic
 
@@ -113,20 +101,6 @@ class Topics:
         """Delete a topic and wait until brokers have forgotten it."""
         self._admin.delete_topics([topic])[topic].result(PATIENCE_SECONDS)
         eventually(lambda: topic not in self._admin.list_topics(timeout=10).topics, f"{topic} is gone")
-
-    def wait_for_leader(self, topic: str, leader: int, in_sync: int) -> None:
-        """Wait until a node leads partition 0, with so many replicas in sync."""
-
-        def is_so() -> bool:
-            found = self._admin.list_topics(topic, 10).topics[topic].partitions.get(0)
-            return found is not None and found.leader == leader and len(found.isrs) == in_sync
-
-        eventually(is_so, f"node {leader} leads {topic}, {in_sync} in sync")
-
-    def delete_records(self, topic: str, before: int, partition: int = 0) -> None:
-        """Delete a partition's records below an offset."""
-        target = TopicPartition(topic, partition, before)
-        self._admin.delete_records([target])[target].result(PATIENCE_SECONDS)
 
     def write(self, topic: str, values: Sequence[str | bytes], **config: object) -> None:
         """Write values, with keys that spread them, and wait until the broker has them."""
@@ -157,14 +131,6 @@ class Topics:
                 else:
                     ends += 1
             return found
-        finally:
-            consumer.close()
-
-    def committed(self, group: str, topic: str, partition: int = 0) -> TopicPartition:
-        """Return what a group has committed."""
-        consumer = Consumer({"bootstrap.servers": self.bootstrap_servers, "group.id": group})
-        try:
-            return consumer.committed([TopicPartition(topic, partition)], timeout=PATIENCE_SECONDS)[0]
         finally:
             consumer.close()
 

@@ -104,9 +104,6 @@ def test_brokers_get_the_extensions_that_come_with_a_token(application: Applicat
         assert not without, f"{name} is missing in {len(without)} of {len(tokens.seen)}"
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="One Kafka client: each re-authentication ends a session with a warning"
-)
 def test_authenticating_again_is_no_event(application: Application, secured: Secured, tokens: Tokens) -> None:
     written, before = ["first"], len(tokens.seen)
     until = time.monotonic() + 4 * REAUTHENTICATION_MS / 1000

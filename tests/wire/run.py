@@ -60,19 +60,15 @@ class Result:
 
 
 class WirePlans:
-    """One run. directory: for logs, state and the broker; out: where a line for each plan is written.
+    """One run. directory: for logs, state and the broker; out: where a line for each plan is written."""
 
-    fault: see program.FAULT_VARIABLE.
-    """
-
-    def __init__(self, directory: Path, guarantee: str, protocol: str, out: TextIO, fault: str = "") -> None:
+    def __init__(self, directory: Path, guarantee: str, protocol: str, out: TextIO) -> None:
         self.result = Result()
         self._directory = directory
         self._guarantee = guarantee
         self._protocol = protocol
-        self._fault = fault
         self._out = out
-        self._workload = Numbers(Setting(1, 1, guarantee, guarantee, fault), directory)
+        self._workload = Numbers(Setting(1, 1, guarantee, guarantee), directory)
         self._ledger = self._workload.ledger
 
     def run(self, seeds: Iterable[int]) -> Result:
@@ -95,8 +91,7 @@ class WirePlans:
         admin, workload = AdminClient({"bootstrap.servers": self._address}), self._workload
         for future in admin.create_topics([NewTopic(topic, workload.partitions) for topic in workload.topics]).values():
             future.result(30.0)
-        environment = {program.FAULT_VARIABLE: self._fault}
-        self._host = Host("host", self._directory, self._config(), environment, workload.topology)
+        self._host = Host("host", self._directory, self._config(), {}, workload.topology)
         self._reader = TopicReader(self._address, workload.followed)
         self._host.start()
         workload.start(self._address)
