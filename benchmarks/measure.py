@@ -20,6 +20,7 @@ import psutil
 from confluent_kafka.admin import AdminClient
 
 from benchmarks.progress import Curve, Progress
+from penstock.clients.network_settings import network_settings
 from penstock.topology.records import TopicPartition
 from penstock.workers.membership.offsets_reader import GroupOffsetsReader
 
@@ -106,7 +107,7 @@ def measure(program: Program, bootstrap_servers: str, topic: str, records: int, 
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
     found = admin.list_topics(topic, REQUEST_TIMEOUT_SECONDS).topics[topic].partitions
     partitions = [TopicPartition(topic, number) for number in found]
-    reader = GroupOffsetsReader(program.group, {"bootstrap_servers": bootstrap_servers})
+    reader = GroupOffsetsReader(program.group, network_settings({"bootstrap.servers": bootstrap_servers}))
     with reader, program.log_file.open("wb") as log:
         environment = {**os.environ, **program.environment}
         process = subprocess.Popen(program.command, env=environment, stdout=log, stderr=subprocess.STDOUT)

@@ -36,6 +36,7 @@ from benchmarks.data import (
 )
 from benchmarks.measure import CLEAN_EXIT_CODES, STOP_TIMEOUT_SECONDS, BenchmarkError
 from benchmarks.systems import COMMON_CONFIG, System
+from penstock.clients.network_settings import network_settings
 from penstock.topology.records import TopicPartition
 from penstock.workers.membership.offsets_reader import GroupOffsetsReader
 
@@ -260,7 +261,10 @@ class Restore(RecoveryScenario):
         restored = run.write_changelog(workload)
         tail = Workload(TAIL_RECORDS)
         partitions = [TopicPartition(run.input, number) for number in range(PARTITIONS)]
-        with running(run), GroupOffsetsReader(run.name, {"bootstrap_servers": run.bootstrap_servers}) as offsets:
+        with (
+            running(run),
+            GroupOffsetsReader(run.name, network_settings({"bootstrap.servers": run.bootstrap_servers})) as offsets,
+        ):
 
             def committed() -> int:
                 return sum(at.offset for at in offsets.committed(partitions).values() if at is not None)

@@ -26,7 +26,8 @@ from benchmarks.checks import Check, CountsCheck, RowsCheck, check_topic, sum_of
 from benchmarks.data import KEYS, PARTITIONS, Workload, recreate_topic
 from benchmarks.measure import BenchmarkError
 from penstock import Topology
-from penstock.spark import SparkStreams, spark_session
+from penstock.spark import SparkStreams
+from penstock.spark_session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

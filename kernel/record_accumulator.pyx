@@ -1,7 +1,7 @@
 """Grows the record batches that Produce requests carry: what is done for each record that is written.
 
 The bytes are those of Kafka's record batches (message format v2; Kafka: DefaultRecordBatch, DefaultRecord). What happens
-with a batch once it is closed is Python's: workers/producing/sender.py.
+with a batch once it is closed is Python's: clients/writing/sender.py.
 """
 
 cimport cython
@@ -26,13 +26,13 @@ from penstock.kernel.record_format cimport (
     PRODUCER_ID_AT,
     RECORDS_AT,
     SEQUENCE_AT,
+    TRANSACTIONAL,
 )
 from penstock.kernel.sinks cimport PARTITIONER_DECIDES, RecordTaker, find_bytes
 
-import gzip
-
 from crc32c import crc32c
-from lz4.frame import compress as lz4_compress
+
+from penstock.kernel.compression import CODECS
 
 cdef enum:
     MAGIC = 2
@@ -43,20 +43,6 @@ cdef enum:
     NONE = -1  # the size of a key or value that is none
 
 NO_HEADERS = b"\0"
-
-
-def gzip_compress(data):
-    """Return data compressed as a broker or another client would: the same bytes each time."""
-    return gzip.compress(data, 6, mtime=0)
-
-
-def lz4_frame_compress(data):
-    """Return a frame as Java's reader takes it: blocks of 64 KiB that do not depend on each other."""
-    return lz4_compress(data, block_linked=False, store_size=False)
-
-
-#: A codec's number in a record batch, and what compresses, by compression.type.
-CODECS = {"none": (0, bytes), "gzip": (1, gzip_compress), "lz4": (3, lz4_frame_compress)}
 
 
 cdef inline uint8_t *put_varint(uint8_t *at, int64_t number) noexcept nogil:
@@ -201,12 +187,13 @@ cdef class ProducerBatch:
     def pack(self, str compression_type not None):
         """Compress the records; nothing is added from then on."""
         if self.packed is None:
-            self.codec, compress = CODECS[compression_type]
-            self.packed = compress(memoryview(<uint8_t[:self.used]>self.data) if self.used else b"")
+            codec = CODECS[compression_type]
+            self.codec = codec.number
+            self.packed = bytes(codec.compress(memoryview(<uint8_t[:self.used]>self.data) if self.used else b""))
             free(self.data)
             self.data, self.capacity = NULL, 0
 
-    def sealed(self, int64_t producer_id, int16_t epoch, int32_t sequence):
+    def sealed(self, int64_t producer_id, int16_t epoch, int32_t sequence, bint in_transaction):
         """Return the batch's bytes: header, and the records as they were packed. sequence: of its first record."""
         header = PyBytes_FromStringAndSize(NULL, RECORDS_AT)
         cdef uint8_t *at = <uint8_t *>PyBytes_AS_STRING(header)
@@ -214,7 +201,7 @@ cdef class ProducerBatch:
         put_big_endian(at + LENGTH_AT, RECORDS_AT - BEFORE_LENGTH + PyBytes_GET_SIZE(self.packed), 4)
         put_big_endian(at + LEADER_EPOCH_AT, <uint64_t>NO_LEADER_EPOCH, 4)
         at[MAGIC_AT] = MAGIC
-        put_big_endian(at + ATTRIBUTES_AT, self.codec, 2)
+        put_big_endian(at + ATTRIBUTES_AT, self.codec | (TRANSACTIONAL if in_transaction else 0), 2)
         put_big_endian(at + LAST_OFFSET_DELTA_AT, self.count - 1, 4)
         put_big_endian(at + FIRST_TIMESTAMP_AT, <uint64_t>self.first_timestamp, 8)
         put_big_endian(at + MAX_TIMESTAMP_AT, <uint64_t>self.max_timestamp, 8)
@@ -260,17 +247,20 @@ cdef class PartitionRecords:
         """Return the batch that has grown, None if there is none. The next record begins another."""
         batch, self.growing = self.growing, None
         if self.of.sticky == self.index:
-            self.of.sticky = (self.index + 1) % len(self.of.partitions)
+            self.of.sticky = (self.index + 1) % self.of.count
         return batch
 
 
 @cython.final
 cdef class TopicRecords:
-    """A topic's partitions. sticky: which one has records without a key, until its batch is closed (KIP-480)."""
+    """A topic's partitions. sticky: which one has records without a key, until its batch is closed (KIP-480).
+
+    count: how many there are; what the others were given is still sent, should they come back.
+    """
 
     cdef str name
     cdef list partitions
-    cdef int32_t sticky
+    cdef int32_t sticky, count
 
 
 @cython.final
@@ -301,7 +291,8 @@ cdef class RecordAccumulator(RecordTaker):
         self.begun = []
 
     def know(self, str topic not None, int32_t count):
-        """Take records for so many partitions of a topic. Returns the PartitionRecords that are new."""
+        """Take records for so many partitions of a topic, of which there may have been more. Returns the PartitionRecords
+        that are new."""
         cdef TopicRecords known = self.topics.get(topic)
         cdef PartitionRecords partition
         if known is None:
@@ -309,6 +300,8 @@ cdef class RecordAccumulator(RecordTaker):
             known.name = topic
             known.partitions = []
             known.sticky = self.seed % count
+        known.count = count
+        known.sticky = known.sticky % count
         new = []
         for index in range(len(known.partitions), count):
             partition = PartitionRecords.__new__(PartitionRecords)
@@ -321,7 +314,7 @@ cdef class RecordAccumulator(RecordTaker):
     def partition_count(self, str topic not None):
         """Return for how many partitions of a topic records are taken, 0 for one that is not known."""
         cdef TopicRecords known = self.topics.get(topic)
-        return 0 if known is None else len(known.partitions)
+        return 0 if known is None else known.count
 
     def offer(self, str topic not None, int32_t partition, key, value, timestamp, headers):
         """See RecordTaker.take."""
@@ -354,8 +347,8 @@ cdef class RecordAccumulator(RecordTaker):
             if is_sticky:
                 partition = to.sticky
             else:
-                partition = partition_of(added.key, added.key_size, <int32_t>len(to.partitions))
-        elif not 0 <= partition < len(to.partitions):
+                partition = partition_of(added.key, added.key_size, to.count)
+        elif not 0 <= partition < to.count:
             return False
         encoded = encoded_headers(headers) if headers else NO_HEADERS
         added.headers, added.headers_size = PyBytes_AS_STRING(encoded), PyBytes_GET_SIZE(encoded)

@@ -1,11 +1,11 @@
 """Takes brokers' answers to Fetch requests apart: partitions, record batches, records, compiled.
 
-The bytes are those of Kafka's protocol (FetchResponse.json, version 12) and of its record batches (message format v2;
-Kafka: DefaultRecordBatch, DefaultRecord). All of them come from the network: nothing is read beyond what is there.
+The bytes are those of Kafka's protocol (FetchResponse.json, versions 12 to 17) and of its record batches (message format
+v2; Kafka: DefaultRecordBatch, DefaultRecord). All of them come from the network: nothing is read beyond what is there.
 """
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport INT64_MIN, int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
 
 from penstock.kernel.messages cimport Message, Origin, key_from
@@ -22,19 +22,17 @@ from penstock.kernel.record_format cimport (
     MAX_TIMESTAMP_AT,
     PRODUCER_ID_AT,
     RECORDS_AT,
+    TRANSACTIONAL,
 )
 
-import gzip
-import zlib
-
 from crc32c import crc32c
-from lz4.frame import decompress as lz4_decompress
+
+from penstock.kernel.compression import BrokenDataError, decompress
 
 cdef enum:
     # Its attributes.
     CODEC = 7
     LOG_APPEND_TIME = 8
-    TRANSACTIONAL = 16
     CONTROL = 32
     # Kinds of control records, and of timestamps as librdkafka counts them.
     ABORT = 0
@@ -43,13 +41,13 @@ cdef enum:
     # Tags of the optional fields of a partition's answer.
     DIVERGING_EPOCH = 0
     CURRENT_LEADER = 1
-
-#: What undoes each codec of a record batch. Of the others (snappy, zstd) librdkafka knows.
-DECOMPRESS = {1: gzip.decompress, 3: lz4_decompress}
+    # The first version that has a topic's id, of so many bytes, instead of its name.
+    TOPIC_IDS = 13
+    ID_BYTES = 16
 
 
 class UnknownFormatError(Exception):
-    """Records in a form that is not read here: an old message format, or a codec that DECOMPRESS does not have."""
+    """Records in a form that is not read here: an old message format, or a codec that nobody has yet."""
 
 
 class CorruptRecordsError(Exception):
@@ -104,7 +102,8 @@ cdef class RecordBatches:
     that were aborted, whose records are left out; None: no record is left out (read_uncommitted). checked: compare
     checksums.
 
-    next_offset: behind all batches. leader_epoch: of the last one, -1 without any.
+    next_offset: behind all batches. leader_epoch: of the last one, -1 without any. epochs: (first offset, leader epoch)
+    of each batch that has another epoch than the one before it.
     Raises UnknownFormatError for the format of the first batch, CorruptRecordsError if there is no whole one.
     """
 
@@ -118,8 +117,9 @@ cdef class RecordBatches:
     cdef bint checked
     cdef readonly int64_t next_offset
     cdef readonly int32_t leader_epoch
+    cdef readonly list epochs
     # The batch that was begun.
-    cdef object records  # owns the bytes
+    cdef const uint8_t[::1] records  # owns the bytes
     cdef const uint8_t *record
     cdef const uint8_t *records_end
     cdef int32_t left
@@ -140,13 +140,15 @@ cdef class RecordBatches:
         self.left = 0
         self.next_offset = offset
         self.leader_epoch = -1
+        self.epochs = []
         self.end = self.look_ahead(start + size)
 
     cdef Py_ssize_t look_ahead(self, Py_ssize_t end) except -1:
-        """Return where the whole batches end; next_offset and leader_epoch come from their headers."""
+        """Return where the whole batches end; next_offset and the leader epochs come from their headers."""
         cdef Py_ssize_t at = self.at
         cdef const uint8_t *batch
         cdef int64_t size
+        cdef int32_t epoch
         while end - at > MAGIC_AT:
             batch = &self.data[at]
             if batch[MAGIC_AT] != 2:
@@ -157,7 +159,10 @@ cdef class RecordBatches:
             if end - at < RECORDS_AT or size < RECORDS_AT or size > end - at:
                 break
             self.next_offset = int64_at(batch) + int32_at(batch + LAST_OFFSET_DELTA_AT) + 1
-            self.leader_epoch = int32_at(batch + LEADER_EPOCH_AT)
+            epoch = int32_at(batch + LEADER_EPOCH_AT)
+            if epoch != self.leader_epoch:
+                self.epochs.append((int64_at(batch), epoch))
+            self.leader_epoch = epoch
             at += size
         if at == self.at and at < end:
             raise CorruptRecordsError(f"{end - at} bytes at offset {self.offset} that are no record batch")
@@ -216,21 +221,17 @@ cdef class RecordBatches:
 
     cdef int open_batch(self, const uint8_t *batch, int16_t attributes, Py_ssize_t size) except -1:
         cdef int codec = attributes & CODEC
-        packed = self.view[self.at + RECORDS_AT:self.at + size]
         if not codec:
-            self.records = self.view
-            self.record = batch + RECORDS_AT
-            self.records_end = batch + size
+            self.records = self.data[self.at + RECORDS_AT:self.at + size]
         else:
-            if codec not in DECOMPRESS:
-                raise UnknownFormatError(f"records that are compressed with codec {codec}")
             try:
-                records = DECOMPRESS[codec](packed)
-            except (RuntimeError, OSError, EOFError, ValueError, zlib.error) as error:
+                self.records = decompress(codec, self.view[self.at + RECORDS_AT:self.at + size])
+            except KeyError:
+                raise UnknownFormatError(f"records that are compressed with codec {codec}") from None
+            except BrokenDataError as error:
                 raise CorruptRecordsError(f"a record batch cannot be decompressed: {error}") from error
-            self.records = records
-            self.record = <const uint8_t *>PyBytes_AS_STRING(<bytes?>records)
-            self.records_end = self.record + len(records)
+        self.record = &self.records[0] if len(self.records) else NULL
+        self.records_end = self.record + len(self.records)
         self.first_offset = int64_at(batch)
         self.first_timestamp = int64_at(batch + FIRST_TIMESTAMP_AT)
         self.appended = attributes & LOG_APPEND_TIME
@@ -316,13 +317,13 @@ cdef int control_type(const uint8_t *at, const uint8_t *end) noexcept:
 
 @cython.final
 cdef class PartitionAnswer:
-    """What an answer says of one partition. aborted: (producer id, first offset) of transactions, None if unasked.
+    """What an answer says of one partition. topic: its id, since version 13, as bytes, before it its name.
 
-    start, size: where in the answer its record batches are. leader, leader_epoch: where it is led now, -1 if the broker
+    aborted: (producer id, first offset) of transactions, None if unasked. start, size: where in the answer its record batches are. leader, leader_epoch: where it is led now, -1 if the broker
     does not say. diverging_offset: where the log ends that has the epoch of the last record, -1 if all is well.
     """
 
-    cdef readonly str topic
+    cdef readonly object topic
     cdef readonly int32_t partition
     cdef readonly int error
     cdef readonly int64_t high_watermark, last_stable_offset
@@ -335,20 +336,21 @@ cdef class PartitionAnswer:
 
 @cython.final
 cdef class FetchAnswer:
-    """A FetchResponse of version 12. data: its bytes behind the length, which stay in use.
+    """A FetchResponse. data: its bytes behind the length, which stay in use. version: of the request.
 
+    session_id: by which the broker remembers the request, 0 if it does not (KIP-227).
     Raises ValueError if the bytes are none.
     """
 
     cdef readonly object data
-    cdef readonly int32_t correlation_id, throttle_ms
+    cdef readonly int32_t correlation_id, throttle_ms, session_id
     cdef readonly int error
     cdef readonly list partitions
     cdef const uint8_t *begin
     cdef const uint8_t *at
     cdef const uint8_t *end
 
-    def __init__(self, data):
+    def __init__(self, data, int version):
         cdef const uint8_t[::1] view = data
         if len(view) == 0:
             raise ValueError("an empty answer")
@@ -360,15 +362,14 @@ cdef class FetchAnswer:
         self.skip_tags()
         self.throttle_ms = <int32_t>self.number(4)
         self.error = <int>self.number(2)
-        self.number(4)  # the session
+        self.session_id = <int32_t>self.number(4)
         for _ in range(self.count()):
-            size = self.count()
-            topic = self.taken(size).decode()
+            topic = self.taken(ID_BYTES) if version >= TOPIC_IDS else self.taken(self.count()).decode()
             for _ in range(self.count()):
                 self.partitions.append(self.partition(topic))
             self.skip_tags()
 
-    cdef PartitionAnswer partition(self, str topic):
+    cdef PartitionAnswer partition(self, object topic):
         cdef PartitionAnswer found = PartitionAnswer.__new__(PartitionAnswer)
         found.topic = topic
         found.partition = <int32_t>self.number(4)

@@ -13,5 +13,7 @@ cdef enum:
     SEQUENCE_AT = 53
     COUNT_AT = 57
     RECORDS_AT = 61
+    # Its attributes: written in a transaction.
+    TRANSACTIONAL = 16
     # What its length does not count: offset and length.
     BEFORE_LENGTH = 12

@@ -9,7 +9,7 @@ from penstock.application_reset import Move, Target
 from penstock.engine_mark import is_spark, marked, new_mark, source_partitions
 from penstock.handover import HandedOver, Handover
 from penstock.pipeline.ownership import BACKFILL, Ownership, require_engine
-from penstock.spark import make_topics_ready
+from penstock.spark_topics import make_topics_ready
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
 
@@ -53,12 +53,13 @@ class Backfill(Handover):
             self._mark(side)
             side.keep(begun)
         assert side.owner is not None
+        assert self._lease is not None
         self._group.move(marked(_starts(side.owner), side.owner.mark))
         queries = SparkStreams(
             self._topology,
             self._config,
             self._spark,
-            side.checkpoint,
+            self._lease,
             lambda built: make_topics_ready(self._config, built, changelogs=True),
             backfill=True,
         )

@@ -258,14 +258,15 @@ def describe(
 ) -> None:
     """Print a topology's sub-topologies, processors, stores and topics, as Kafka Streams does, or as a picture.
 
-    With --engine spark: whether each operator's results there are identical, coarser (and how) or refused (and why).
+    With --engine spark: whether each operator's results there are identical, coarser (and how) or refused (and why);
+    the exit code is 3 if something is refused.
     """
     config = load_config(config_file, os.environ, assignments)
     if form is not None and json_output:
         raise click.UsageError(f"--{form} and --json exclude each other.")
     built = TopologySource.of(topology).load_for_command(config)
     if engine == "spark":
-        from penstock.pipeline.capabilities import report_capabilities
+        from penstock.pipeline.capabilities import Capability, report_capabilities
 
         if form is not None:
             raise click.UsageError(f"--{form} draws the topology, which is the same on Spark: leave --engine out.")
@@ -274,6 +275,8 @@ def describe(
             print_json(report.as_json())
         else:
             click.echo(str(report))
+        if report.capability is Capability.REFUSED:
+            raise SystemExit(ExitCode.TOPOLOGY)
     elif json_output:
         print_json(_as_json(built, config))
     elif form is not None:

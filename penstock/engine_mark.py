@@ -91,5 +91,6 @@ def require_spark(config: StreamsConfig, partitions: Sequence[TopicPartition], o
         )
     raise CheckpointError(
         f"The application is the local engine's: the group {group_id} has committed offsets without a handover to this "
-        "checkpoint. `penstock handover --to spark` brings it here."
+        "checkpoint. `penstock handover --to spark` brings it to an empty checkpoint; if it ran locally by mistake, "
+        "`penstock handover --to spark --keep-checkpoint` returns to the state in this one."
     )

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.application_reset import ApplicationReset, Move
@@ -16,7 +15,9 @@ from penstock.pipeline.capabilities import report_capabilities
 from penstock.pipeline.checkpoint import CheckpointError
 from penstock.pipeline.ownership import LOCAL, SPARK, require_engine
 from penstock.pipeline.store_changelogs import check_portable
-from penstock.spark import load_topology, make_topics_ready, require_pyspark, spark_session
+from penstock.spark import checkpoint_directory, checkpoint_lease, load_topology
+from penstock.spark_session import require_pyspark, spark_session, stop_session
+from penstock.spark_topics import make_topics_ready
 from penstock.statestore.checkpoint import write_atomically
 from penstock.statestore.state_directory import StateDirectory
 from penstock.supervisor.topology_gate import FACTS_FILE_NAME, HANDED_OVER_FILE_NAME, plain_facts, read_facts
@@ -30,6 +31,7 @@ from penstock.workers.topic_partition_metadata import UNKNOWN, TopicPartitionMet
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from penstock.pipeline.checkpoint_lease import CheckpointLease
     from penstock.pipeline.handover import Moved, SparkSide
 
 #: Called as work is done: what was done last, how many parts are done, of how many.
@@ -37,6 +39,8 @@ Progress = Callable[[str, int, int], None]
 
 
 BROKEN_OFF = "an earlier handover was broken off near its end; the state is the local engine's"
+KEPT = "Spark continues from the checkpoint; the offsets and state of the local run are dropped."
+KEPT_BEFORE = "the application was Spark's with this checkpoint already."
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +89,22 @@ class Handover:
         self._topology = loaded
         self._built: Sequence[ProcessorTopology] = loaded.internal_builder.build_subtopologies(config, frozenset())
         check_portable(self._built, config)
-        self._checkpoint = checkpoint or str(Path(config["state.dir"], self._application_id, "spark").absolute())
+        self._checkpoint = checkpoint_directory(config, checkpoint)
         self._wait_seconds = wait_seconds
         self._progress = progress
         self._directory = StateDirectory(config["state.dir"], self._application_id)
         self._marker = self._directory.path / HANDED_OVER_FILE_NAME
         self._group = ApplicationReset(config)
         self._own_session: SparkSession | None = None
+        self._lease: CheckpointLease | None = None
         try:
             self._directory.lock_application()
             self._group.wait_until_empty(wait_seconds)
             if spark is None:
                 spark = self._own_session = spark_session(self._application_id, master, packages)
             self._spark = spark
+            self._lease = checkpoint_lease(spark, self._checkpoint)
+            self._lease.acquire(str(self._directory.initialize_process_id()))
         except BaseException:
             self.close()
             raise
@@ -105,9 +112,11 @@ class Handover:
     def close(self) -> None:
         """Close the clients, the lock and the session that was made."""
         self._group.close()
+        if self._lease is not None:
+            self._lease.release()
         self._directory.close()
         if self._own_session is not None:
-            self._own_session.stop()
+            stop_session(self._own_session)
             self._own_session = None
 
     def __enter__(self) -> Self:
@@ -137,19 +146,46 @@ class Handover:
         self._mark(side)
         return HandedOver(SPARK, moved, offsets, (), time.monotonic() - started)
 
+    def keep_checkpoint(self) -> HandedOver:
+        """Return an application that was started locally by mistake to Spark's checkpoint.
+
+        Offsets and state of the local run are dropped. If it is broken off, repeat it. Raises CheckpointError for a
+        checkpoint without a state of Spark's, or of another topology.
+        """
+        started = time.monotonic()
+        side = self._side()
+        if side.owner is None:
+            raise CheckpointError(f"The checkpoint {side.checkpoint} has no state for Spark to continue from.")
+        require_engine(side.owner, SPARK, side.checkpoint)
+        side.check_identity(self._topology)
+        committed = self._group.committed(source_partitions(self._built, self._config, self._counts))
+        if is_spark(side.owner, committed):
+            self._mark(side)
+            return HandedOver(SPARK, note=KEPT_BEFORE)
+        self._refuse_other_checkpoint(side, committed)
+        mark, offsets = new_mark(), side.offsets()
+        side.keep(replace(side.owner, mark=mark))
+        self._group.move(marked(self._moves(side, offsets, side.own()), mark))  # from here on it is Spark's
+        self._mark(side)
+        return HandedOver(SPARK, {}, offsets, (), time.monotonic() - started, KEPT)
+
+    def _refuse_other_checkpoint(self, side: SparkSide, committed: Committed) -> None:
+        if marks_of(committed):
+            raise CheckpointError(
+                f"The application was handed over to Spark with another checkpoint than {side.checkpoint}, says the "
+                f"group {self._application_id}: give that one as --checkpoint."
+            )
+
     def _check_local(self, side: SparkSide, committed: Committed) -> None:
         """Raise unless the application is the local engine's, with something to hand over."""
         owner = side.owner
         if owner is not None and owner.engine != LOCAL and (not owner.mark or is_spark(owner, committed)):
             raise CheckpointError(
                 f"The checkpoint {side.checkpoint} has a state already that is Spark's. If that is this application's, "
-                "Spark has it: run it there; else use another --checkpoint."
+                "run it there; after a local run by mistake repeat this command with --keep-checkpoint. Else use "
+                "another --checkpoint."
             )
-        if marks_of(committed):
-            raise CheckpointError(
-                f"The application was handed over to Spark with another checkpoint, says the group "
-                f"{self._application_id}: give that one as --checkpoint."
-            )
+        self._refuse_other_checkpoint(side, committed)
         if not any(committed.values()):
             raise StreamsError(
                 f"The group {self._application_id} has committed nothing: there is nothing to hand over. "
@@ -192,8 +228,8 @@ class Handover:
         return found
 
     def _mark(self, side: SparkSide) -> None:
-        """Keep the local engine of this host from going on."""
-        write_atomically(self._marker, json.dumps({"engine": SPARK, "checkpoint": side.checkpoint}) + "\n")
+        """Have the local engine refuse to start on this host."""
+        write_atomically(self._marker, json.dumps({"engine": self._engine, "checkpoint": side.checkpoint}) + "\n")
 
     # -- to the local engine
 
@@ -235,11 +271,7 @@ class Handover:
 
     def _end_earlier(self, side: SparkSide, committed: Committed) -> HandedOver:
         """End an earlier try whose last steps are missing."""
-        if marks_of(committed):
-            raise CheckpointError(
-                f"The application was handed over to Spark with another checkpoint than {side.checkpoint}, says the "
-                f"group {self._application_id}: give that one as --checkpoint."
-            )
+        self._refuse_other_checkpoint(side, committed)
         return HandedOver(LOCAL, deleted_tasks=self._end(side), note=BROKEN_OFF)
 
     def _still_local(self, side: SparkSide) -> HandedOver:
@@ -274,9 +306,9 @@ class Handover:
     def _side(self) -> SparkSide:
         from penstock.pipeline.handover import SparkSide
 
-        counts = make_topics_ready(self._config, self._built, changelogs=True)
-        self._counts = counts
-        return SparkSide(self._built, self._config, self._spark, self._checkpoint, counts)
+        topics = make_topics_ready(self._config, self._built, changelogs=True)
+        self._counts = topics.counts
+        return SparkSide(self._built, self._config, self._spark, self._checkpoint, topics)
 
     @contextmanager
     def _counting(self, total: int, what: str) -> Iterator[Callable[[int], None]]:

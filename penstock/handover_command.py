@@ -29,6 +29,11 @@ from penstock.supervisor.config_loader import load_config
 @click.option("--master", help="Spark's master: local[4], spark://host:7077, yarn …")
 @click.option("--checkpoint", metavar="DIR", help="Spark's checkpoint directory.")
 @click.option("--packages", metavar="COORDINATES", help="Spark fetches its Kafka connector by these, from Maven.")
+@click.option(
+    "--keep-checkpoint",
+    is_flag=True,
+    help="With --to spark: return to the checkpoint's state after a local run by mistake, whose state is dropped.",
+)
 @click.option("--wait", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Wait for members to go.")
 def handover(
     topology: str,
@@ -39,6 +44,7 @@ def handover(
     master: str | None,
     checkpoint: str | None,
     packages: str | None,
+    keep_checkpoint: bool,
     wait: float,
 ) -> None:
     """Carry an application's state and offsets from the local engine to Spark, or back.
@@ -46,6 +52,8 @@ def handover(
     The application must not run. If the command is broken off, the old engine still has the application; run the
     command again. The other engine then goes on with `penstock run`.
     """
+    if keep_checkpoint and engine != "spark":
+        raise click.UsageError("--keep-checkpoint is for --to spark.")
     config = load_config(config_file, os.environ, assignments)
     with (
         progress_bar(not json_output) as progress,
@@ -59,7 +67,10 @@ def handover(
             progress=progress,
         ) as handing,
     ):
-        done = handing.to_spark() if engine == "spark" else handing.to_local()
+        if keep_checkpoint:
+            done = handing.keep_checkpoint()
+        else:
+            done = handing.to_spark() if engine == "spark" else handing.to_local()
     if json_output:
         print_json(as_plain(done))
     else:

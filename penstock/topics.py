@@ -14,11 +14,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
+from penstock.clients.connection.listener_probe import security_mismatch
 from penstock.topic_lines import Record
 from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.client_supplier import KafkaClientSupplier
-from penstock.workers.network.listener_probe import security_mismatch
 
 #: How long the brokers may take for one answer.
 TIMEOUT_SECONDS = 10.0

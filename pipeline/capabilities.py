@@ -11,7 +11,10 @@ from enum import Enum
 from typing import Any
 
 from penstock.topology.errors import TopologyError
+from penstock.topology.operators import stream_join, window_close
 from penstock.topology.operators.operator import Operator
+from penstock.topology.operators.stream_join import KStreamKStreamJoin
+from penstock.topology.operators.windowed import WindowedAggregator
 from penstock.topology.processor_topology import (
     AutoOffsetReset,
     Node,
@@ -156,6 +159,10 @@ _MERGED = (
 )
 _MERGING = (Capability.COARSER, _MERGED)
 _CACHED = "one update per key and micro-batch (locally: per key and commit) from {}, which has a record cache"
+_THROTTLED = (
+    "results of closed windows are looked for when a record comes, at most once a second by the wall clock, on both "
+    "engines: the same results, in other places among the others"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,9 +306,19 @@ def _capability(
     if capability is not Capability.IDENTICAL:
         return capability, text
     coarser = [_CACHED.format(", ".join(cached))] if cached else []
+    if _waits_for_the_clock(node.operator, config):
+        coarser.append(_THROTTLED)
     if buckets_of(topology, config) > 1 and not _is_by_key(node, topology):
         coarser.append(_BUCKET)
     return (Capability.COARSER, "; ".join(coarser)) if coarser else (capability, text)
+
+
+def _waits_for_the_clock(operator: Operator, config: Mapping[str, Any]) -> bool:
+    """Return whether results of closed windows wait until an interval of the wall clock is over, on both engines."""
+    if isinstance(operator, KStreamKStreamJoin):
+        return operator.outer_join_window_name is not None and config.get(stream_join.EMIT_INTERVAL_KEY, 1) > 0
+    on_close = isinstance(operator, WindowedAggregator) and operator.on_close
+    return on_close and config.get(window_close.EMIT_INTERVAL_KEY, 1) > 0
 
 
 def _merges(topology: ProcessorTopology, config: Mapping[str, Any]) -> bool:

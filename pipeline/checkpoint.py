@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -20,19 +21,34 @@ from penstock.topology.topology import Topology
 #: In the checkpoint directory, beside one folder for each sub-topology.
 IDENTITY_FILE = "penstock-topology.json"
 FORMAT = 1
+#: Checkpoints of earlier versions lack them, and get them at their next start.
+TOPIC_IDS = "topic ids"
+PARTITIONS = "partitions"
 
 
 class CheckpointError(StreamsError):
     """A checkpoint directory belongs to another topology, or cannot be read."""
 
 
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """The topics of a topology. counts: their partitions. ids: the brokers' ids; a topic that is recreated has another.
+
+    Brokers before 2.8 have no ids.
+    """
+
+    counts: Mapping[str, int]
+    ids: Mapping[str, str]
+
+
 def identity(
-    topology: Topology, built: Iterable[ProcessorTopology], config: StreamsConfig, counts: Mapping[str, int]
+    topology: Topology, built: Iterable[ProcessorTopology], config: StreamsConfig, topics: Topics
 ) -> dict[str, Any]:
-    """Return what a checkpoint depends on: operators, stores with their serdes, topics with their partitions, and
-    how many tasks share the keys of a partition.
+    """Return what a checkpoint depends on: operators, stores with their serdes, topics with their ids and partitions,
+    and how many tasks share the keys of a partition.
     """
     built, application_id = list(built), config["application.id"]
+    names = sorted({name for each in built for name in full_source_topics(each, application_id)})
     return {
         "format": FORMAT,
         "application.id": application_id,
@@ -44,7 +60,8 @@ def identity(
             for name, store in each.stores.items()
         },
         "buckets": config["penstock.spark.buckets"],
-        "partitions": {name: counts[name] for each in built for name in full_source_topics(each, application_id)},
+        PARTITIONS: {name: topics.counts[name] for name in names},
+        TOPIC_IDS: {name: topics.ids[name] for name in names if name in topics.ids},
     }
 
 
@@ -73,14 +90,28 @@ def serde_name(serde: Serde[Any]) -> str:
     return f"{type(serde).__name__}({', '.join(wrapped)})" if wrapped else type(serde).__name__
 
 
-def check(found: bytes, wanted: Mapping[str, Any], directory: str) -> None:
-    """Raise CheckpointError, saying what differs, unless a directory's file is this identity."""
+def check(found: bytes, wanted: Mapping[str, Any], directory: str, accept: bool = False) -> None:
+    """Raise CheckpointError, saying what differs, unless a directory's file is this identity.
+
+    accept: partitions that were added are fine (``penstock.topology.changes=accept``).
+    """
     try:
         old = orjson.loads(found)
     except orjson.JSONDecodeError as error:
         file = f"{directory}/{IDENTITY_FILE}"
         raise CheckpointError(f"{file} cannot be read: {error}. Use another --checkpoint.") from None
-    differences = [text for key, value in wanted.items() for text in _differences(key, old.get(key), value)]
+    added = added_partitions(old.get(PARTITIONS, {}), wanted[PARTITIONS])
+    left_out = {PARTITIONS} if added else set()
+    if TOPIC_IDS not in old:
+        left_out.add(TOPIC_IDS)
+    compared = {key: value for key, value in wanted.items() if key not in left_out}
+    differences = [text for key, value in compared.items() for text in _differences(key, old.get(key), value)]
+    if added and not accept and not differences:
+        raise CheckpointError(
+            f"Partitions were added: {'; '.join(added)}. The tasks of the new partitions begin without state, and keys "
+            "move to other partitions, but not their state. `penstock run --accept-changes` accepts that; another "
+            "--checkpoint starts from the beginning."
+        )
     if differences:
         raise CheckpointError(
             f"The checkpoint {directory} belongs to another topology: {'; '.join(differences)}. Use another "
@@ -88,10 +119,25 @@ def check(found: bytes, wanted: Mapping[str, Any], directory: str) -> None:
         )
 
 
+def with_known_ids(wanted: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an identity with the ids that an earlier one has of topics that the brokers have not described now."""
+    return {**wanted, TOPIC_IDS: {**earlier.get(TOPIC_IDS, {}), **wanted[TOPIC_IDS]}}
+
+
+def added_partitions(old: Mapping[str, int], new: Mapping[str, int]) -> list[str]:
+    """Return which topics have more partitions than before, in words; none if others have fewer, or are others."""
+    if old.keys() != new.keys() or any(new[name] < count for name, count in old.items()):
+        return []
+    return [f"{name} had {count}, and has {new[name]}" for name, count in sorted(old.items()) if new[name] > count]
+
+
 def _differences(key: str, old: Any, new: Any) -> list[str]:
     if old == new:
         return []
     if isinstance(old, dict) and isinstance(new, dict):
+        if key == TOPIC_IDS:
+            again = sorted(name for name in old.keys() & new.keys() if old[name] != new[name])
+            return [f"the topic {name} was deleted and created again, so the offsets are another's" for name in again]
         names = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
         return [f"{key} of {name}: there {old.get(name, 'none')}, here {new.get(name, 'none')}" for name in names]
     if key == "topology" and isinstance(old, str):

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import StreamingQueryException
 
 from penstock.topology.errors import StreamsError
 
+log = logging.getLogger(__name__)
+
+#: What calls into Java raise when it has ended, or is ending.
+JAVA_ERRORS: tuple[type[Exception], ...] = (Py4JError, ConnectionError)
+JAVA_ENDED = "Spark's Java has ended, or does not answer; the next start continues from the checkpoint"
 #: The line in which Penstock says what happened.
 _OUR_ERROR = re.compile(r"^penstock\.(?:\w+\.)*\w+Error: (.*)$", re.MULTILINE)
 #: The last line of a Python traceback.
@@ -39,6 +47,15 @@ _ADVICE: Sequence[tuple[re.Pattern[str], str]] = (
 def python_was_late(error: StreamingQueryException) -> bool:
     """Return whether a query has failed before it has done anything, because Python did not start in time."""
     return _LATE.search(str(error)) is not None
+
+
+@contextmanager
+def unless_java_has_ended(what: str) -> Iterator[None]:
+    """Stop a part of Spark; no effect if its Java has ended already, perhaps by the same signal."""
+    try:
+        yield
+    except JAVA_ERRORS as error:
+        log.info("%s was not stopped: Spark's Java has ended, or is ending: %s", what, error)
 
 
 def query_failure(name: str, error: StreamingQueryException) -> StreamsError:

@@ -16,10 +16,11 @@ from penstock.topology.topology import Topology
 from .capabilities import is_stateless
 from .changelog_reader import SEED_DDL, SeedPlan, make_seeds
 from .changelog_writer import MOVED_DDL, WritePlan, write_changelogs
-from .checkpoint import IDENTITY_FILE, CheckpointError, check, full_source_topics, identity
+from .checkpoint import IDENTITY_FILE, CheckpointError, Topics, check, full_source_topics, identity
+from .hadoop_files import HadoopFiles
 from .ownership import LOCAL, OWNERSHIP_FILE, SPARK, Offsets, Ownership, unpack_ownership
 from .paged_rows import DIRECTORY
-from .spark_streams import ROCKSDB_PROVIDER, HadoopFiles
+from .spark_streams import ROCKSDB_PROVIDER
 from .spark_task import OWN_STORE
 from .state_reader import blobs
 from .store_changelogs import changelogs_of
@@ -40,7 +41,7 @@ class Moved:
 
 
 class SparkSide:
-    """A topology's checkpoint. counts: the partitions of the topics it reads. Nothing may run while it is used."""
+    """A topology's checkpoint. topics: those of its tasks. Nothing may run while it is used."""
 
     def __init__(
         self,
@@ -48,13 +49,14 @@ class SparkSide:
         config: StreamsConfig,
         spark: SparkSession,
         checkpoint: str,
-        counts: Mapping[str, int],
+        topics: Topics,
     ) -> None:
         self._built = built
         self._config = config
         self._spark = spark
         self._checkpoint = checkpoint.rstrip("/")
-        self._counts = counts
+        self._topics = topics
+        self._counts = counts = topics.counts
         self._application_id: str = config["application.id"]
         self._files = HadoopFiles(spark)
         spark.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB_PROVIDER)
@@ -141,7 +143,7 @@ class SparkSide:
         """Raise CheckpointError if the checkpoint is another topology's."""
         found = self._files.read(f"{self._checkpoint}/{IDENTITY_FILE}")
         if found is not None:
-            check(found, identity(topology, self._built, self._config, self._counts), self._checkpoint)
+            check(found, identity(topology, self._built, self._config, self._topics), self._checkpoint)
 
     def last_batches(self) -> dict[int, int | None]:
         """Return the last finished micro-batch of each sub-topology's query, None where there is none."""

@@ -11,21 +11,32 @@ from pickle import PicklingError
 from typing import Any
 
 import orjson
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from penstock.topology.errors import PenstockError, StreamsError
+from penstock.topology.errors import LockError, PenstockError, StreamsError
 from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.streams_config import StreamsConfig
 from penstock.topology.topology import Topology
 
 from .capabilities import buckets_of, is_stateless, may_punctuate, report_capabilities
 from .changelog_reader import SEED_DDL
-from .checkpoint import IDENTITY_FILE, CheckpointError, check, full_source_topics, identity
+from .checkpoint import (
+    IDENTITY_FILE,
+    PARTITIONS,
+    CheckpointError,
+    Topics,
+    added_partitions,
+    check,
+    full_source_topics,
+    identity,
+    with_known_ids,
+)
+from .checkpoint_lease import CheckpointLease
 from .connector import require_connector
-from .failures import PYTHON_WAS_LATE, python_was_late, query_failure
+from .failures import JAVA_ENDED, JAVA_ERRORS, PYTHON_WAS_LATE, python_was_late, query_failure, unless_java_has_ended
+from .hadoop_files import HadoopFiles
 from .history_files import stream_of
 from .kafka_settings import producer_settings, source_options
 from .kafka_sink import WRITTEN_DDL, write_to_kafka
@@ -40,16 +51,16 @@ log = logging.getLogger(__name__)
 ROCKSDB_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 #: How often await_termination looks whether another query has failed, in seconds.
 POLL_SECONDS = 1
-ADMIT_SECONDS = 3600.0
+ADMIT_SECONDS = 600.0
 #: So often in a row a query is started again whose Python was late.
 LATE_STARTS_MAX = 10
 #: How often Spark looks at its timers where the user's processors may punctuate by the wall clock: each look is a
 #: micro-batch, with or without records.
 ALARM_INTERVAL = "1 second"
 
-#: Makes the internal topics of sub-topologies; returns the partition counts of all their topics.
-MakeReady = Callable[[Sequence[ProcessorTopology]], Mapping[str, int]]
-#: Raises if the group says that this state is not Spark's to go on with. Called at each start and then each hour.
+#: Makes the internal topics of sub-topologies; returns all their topics.
+MakeReady = Callable[[Sequence[ProcessorTopology]], Topics]
+#: Raises CheckpointError if the group's mark is not this state's. Called at each start and every ADMIT_SECONDS.
 Admit = Callable[[Ownership], None]
 #: foreach_batch(frame of records as RECORD_DDL has them, id of the micro-batch, number of the sub-topology).
 ForeachBatch = Callable[[DataFrame, int, int], None]
@@ -58,10 +69,10 @@ ForeachBatch = Callable[[DataFrame, int, int], None]
 class SparkStreams:
     """Runs a topology on Spark.
 
-    spark: the session to run in. checkpoint: a directory that driver and executors reach, which keeps state and
-    offsets. make_ready: see MakeReady. foreach_batch: gets what the topology writes to topics of the user's instead of
-    Kafka; internal topics are written to Kafka all the same. backfill: the checkpoint is one of `penstock backfill`.
-    admit: see Admit.
+    spark: the session to run in. lease: of the checkpoint, a directory that driver and executors reach, which keeps
+    state and offsets; the caller acquires it before start. make_ready: see MakeReady. foreach_batch: gets the records
+    for topics of the user's instead of Kafka; internal topics are written to Kafka all the same. backfill: the
+    checkpoint is one of `penstock backfill`. admit: see Admit.
     Raises TopologyError for what the capability report refuses, CheckpointError for a checkpoint of another topology.
     """
 
@@ -70,7 +81,7 @@ class SparkStreams:
         topology: Topology,
         config: StreamsConfig,
         spark: SparkSession,
-        checkpoint: str,
+        lease: CheckpointLease,
         make_ready: MakeReady,
         foreach_batch: ForeachBatch | None = None,
         backfill: bool = False,
@@ -82,14 +93,16 @@ class SparkStreams:
         self._topology = topology
         self._config = config
         self._spark = spark
-        self._checkpoint = checkpoint.rstrip("/")
+        self._lease = lease
+        self._checkpoint = lease.directory
         self._make_ready = make_ready
         self._foreach_batch = foreach_batch
         self._backfill = backfill
         self._admit = admit
         self._application_id: str = config["application.id"]
         self._built = topology.internal_builder.build_subtopologies(config, frozenset())
-        self._counts: Mapping[str, int] = {}
+        self._topics = Topics({}, {})
+        self._identity: Mapping[str, Any] = {}
         self._owner = Ownership()
         self._queries: list[StreamingQuery] = []
         self._late_starts = 0
@@ -135,18 +148,33 @@ class SparkStreams:
                 due = time.monotonic() + ADMIT_SECONDS
             for place, topology in enumerate(self._built):
                 query = self._queries[place] = self._wait(self._queries[place], topology, available_now=False)
-                if not query.isActive and not self._stopping.is_set():
+                if not self._stopping.is_set() and not query.isActive:
                     self.stop()
                     raise StreamsError(f"The Spark query {query.name} was stopped by somebody else")
 
     def _admit_again(self) -> None:
         try:
             self._admit(self._owner)
+            self._check_topics()
         except CheckpointError:
             self.stop()
             raise
         except PenstockError as error:  # the brokers' trouble is the queries' own, too
-            log.warning("The group could not be asked whether the application is still Spark's: %s", error)
+            log.warning("The application's group and topics were not checked, Spark continues: %s", error)
+
+    def _check_topics(self) -> None:
+        """Raise CheckpointError if a topic was recreated, which Spark does not notice; warn of added partitions."""
+        self._topics = self._make_ready(self._built)
+        found = identity(self._topology, self._built, self._config, self._topics)
+        check(orjson.dumps(self._identity), found, self._checkpoint, accept=True)
+        added = added_partitions(self._identity[PARTITIONS], found[PARTITIONS])
+        if added:
+            log.warning(
+                "Partitions were added: %s. Spark reads them, with tasks that begin without state. The next start is "
+                "refused without --accept-changes",
+                "; ".join(added),
+            )
+        self._identity = with_known_ids(found, self._identity)
 
     def request_stop(self) -> None:
         """Have await_termination and process_available return soon; may be called by a signal handler."""
@@ -156,7 +184,8 @@ class SparkStreams:
         """Stop all queries. What they have not committed is processed again by the next start."""
         self._stopping.set()
         for query in self._queries:
-            query.stop()
+            with unless_java_has_ended("A Spark query"):
+                query.stop()
 
     @property
     def queries(self) -> Sequence[StreamingQuery]:
@@ -171,15 +200,25 @@ class SparkStreams:
     def _wait(self, query: StreamingQuery, topology: ProcessorTopology, available_now: bool) -> StreamingQuery:
         """Wait a while for a query's end; return it, or the one started in its place because Python was late."""
         try:
+            self._lease.check()
             query.awaitTermination(POLL_SECONDS)
+        except LockError:
+            self.stop()
+            raise
+        except JAVA_ERRORS as error:
+            if not self._stopping.is_set():
+                self.stop()
+                raise StreamsError(JAVA_ENDED) from error
         except StreamingQueryException as error:
+            if self._stopping.is_set():
+                return query
             self._late_starts += 1
             if not python_was_late(error) or self._late_starts > LATE_STARTS_MAX:
                 self.stop()
                 raise query_failure(query.name, error) from error
             log.warning("The Spark query %s is started again: %s", query.name, PYTHON_WAS_LATE)
             return self._start(topology, available_now)
-        if query.lastProgress is not None:
+        if not self._stopping.is_set() and query.lastProgress is not None:
             self._late_starts = 0
         return query
 
@@ -189,17 +228,13 @@ class SparkStreams:
         self._stopping.clear()
         self._queries.clear()
         require_connector(self._spark)
-        self._counts = self._make_ready(self._built)
+        self._topics = self._make_ready(self._built)
         for key, value in (("stateStore.providerClass", ROCKSDB_PROVIDER), ("metricsEnabled", "true")):
             self._spark.conf.set(f"spark.sql.streaming.{key}", value)
-        try:
-            self._check_checkpoint()
-        except Py4JJavaError as error:
-            java = str(error.java_exception).splitlines()[0]
-            raise CheckpointError(f"The checkpoint {self._checkpoint} cannot be read or written: {java}") from error
+        self._check_checkpoint()
 
     def _check_checkpoint(self) -> None:
-        wanted = identity(self._topology, self._built, self._config, self._counts)
+        wanted = identity(self._topology, self._built, self._config, self._topics)
         files = HadoopFiles(self._spark)
         self._owner = unpack_ownership(files.read(f"{self._checkpoint}/{OWNERSHIP_FILE}"), self._checkpoint)
         require_engine(self._owner, BACKFILL if self._backfill else SPARK, self._checkpoint)
@@ -208,8 +243,13 @@ class SparkStreams:
         found = files.read(path)
         if found is None:
             files.write(path, orjson.dumps(wanted, option=orjson.OPT_INDENT_2))
-        else:
-            check(found, wanted, self._checkpoint)
+            self._identity = wanted
+            return
+        check(found, wanted, self._checkpoint, self._config["penstock.topology.changes"] == "accept")
+        earlier = orjson.loads(found)
+        self._identity = with_known_ids(wanted, earlier)
+        if self._identity != earlier:
+            files.replace(path, orjson.dumps(self._identity, option=orjson.OPT_INDENT_2))
 
     def _run_available(self, topology: ProcessorTopology) -> int:
         """Return how many records were read; those of a micro-batch that was repeated count once."""
@@ -237,12 +277,12 @@ class SparkStreams:
         config, number = self._config, topology.subtopology
         topics = full_source_topics(topology, self._application_id)
         buckets = buckets_of(topology, config)
-        tasks = max(self._counts[topic] for topic in topics) * buckets
+        tasks = max(self._topics.counts[topic] for topic in topics) * buckets
         self._spark.conf.set("spark.sql.shuffle.partitions", str(tasks))  # fixed by the checkpoint's first start
         directory = self._owner.query_directory(self._checkpoint, number)
         from_files = self._owner.from_files(topics)
         records = self._records(topology, topics, from_files)
-        plan = TaskPlan(topology, config, dict(self._counts))
+        plan = TaskPlan(topology, config, dict(self._topics.counts))
         # Of files, only whoever has all records of a partition can bring them into their order.
         stateless, has_alarm = is_stateless(topology, config) and not from_files, may_punctuate(topology)
         # Where a look at the timers alone makes a micro-batch, what is available would never be all processed.
@@ -282,7 +322,7 @@ class SparkStreams:
             frames.append(stream_of(self._spark, self._owner.files, from_files))
         from_kafka = [topic for topic in topics if topic not in from_files]
         if from_kafka:
-            options = source_options(topology, self._config, self._counts, from_kafka)
+            options = source_options(topology, self._config, self._topics.counts, from_kafka)
             options["startingOffsets"] = self._owner.starting_offsets(options["startingOffsets"])
             found = self._spark.readStream.format("kafka").options(**options).load()
             frames.append(
@@ -305,72 +345,16 @@ class SparkStreams:
         It runs in the driver, and again if a micro-batch is repeated.
         """
         to_kafka, foreach_batch = write_to_kafka(producer_settings(self._config)), self._foreach_batch
-        internal = f"{self._application_id}-"
+        internal = sorted(f"{self._application_id}-{name}" for each in self._built for name in each.repartition_topics)
         assert foreach_batch is not None
 
         def divide(frame: DataFrame, batch_id: int) -> None:
             records = frame.persist()
             try:
-                own = records.where(records.topic.startswith(internal)).selectExpr(*TO_PYTHON)
+                own = records.where(records.topic.isin(internal)).selectExpr(*TO_PYTHON)
                 own.mapInArrow(to_kafka, WRITTEN_DDL).collect()
-                foreach_batch(records.where(~records.topic.startswith(internal)), batch_id, number)
+                foreach_batch(records.where(~records.topic.isin(internal)), batch_id, number)
             finally:
                 records.unpersist()
 
         return divide
-
-
-class HadoopFiles:
-    """Small files wherever Spark keeps a checkpoint: on a disk, HDFS, S3 …"""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._jvm: Any = spark.sparkContext._jvm
-        self._gateway: Any = spark.sparkContext._gateway
-        self._conf = spark.sparkContext._jsc.hadoopConfiguration()
-
-    def _at(self, path: str) -> tuple[Any, Any]:
-        hadoop = self._jvm.org.apache.hadoop.fs.Path(path)
-        return hadoop.getFileSystem(self._conf), hadoop
-
-    def read(self, path: str) -> bytes | None:
-        """Return a file's content, None if there is none."""
-        system, hadoop = self._at(path)
-        if not system.exists(hadoop):
-            return None
-        stream = system.open(hadoop)
-        try:
-            return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
-        finally:
-            stream.close()
-
-    def names(self, path: str) -> list[str]:
-        """Return the names in a folder, none if it does not exist."""
-        system, hadoop = self._at(path)
-        if not system.exists(hadoop):
-            return []
-        return [status.getPath().getName() for status in system.listStatus(hadoop)]
-
-    def delete(self, path: str) -> None:
-        """Delete a file, or a folder with what is in it; a missing one is fine."""
-        system, hadoop = self._at(path)
-        system.delete(hadoop, True)
-
-    def replace(self, path: str, data: bytes) -> None:
-        """Write a file that is there as a whole or not at all, in place of one that may be there."""
-        fresh = f"{path}.new"
-        self.write(fresh, data)
-        fs = self._jvm.org.apache.hadoop.fs
-        context = fs.FileContext.getFileContext(fs.Path(path).toUri(), self._conf)
-        overwrite = getattr(fs, "Options$Rename").OVERWRITE
-        options = self._gateway.new_array(getattr(fs, "Options$Rename"), 1)
-        options[0] = overwrite
-        context.rename(fs.Path(fresh), fs.Path(path), options)
-
-    def write(self, path: str, data: bytes) -> None:
-        """Write a file, and the folders it is in."""
-        system, hadoop = self._at(path)
-        stream = system.create(hadoop, True)
-        try:
-            stream.write(bytearray(data))
-        finally:
-            stream.close()

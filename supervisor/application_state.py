@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 from enum import Enum
 
-from penstock.workers.log_context import PrefixedLogger
-from penstock.workers.state_machine import StateMachine, Transitions
+from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.state_machine import StateMachine, Transitions
 from penstock.workers.stream_thread_state import StreamThreadState
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.workers.host_memory import budget_bytes
-from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.stream_thread_state import StreamThreadState
 
 from .slot import Slot

@@ -51,7 +51,12 @@ class OutputStream:
         self._thread: threading.Thread | None = None
 
     def write(self, text: str) -> None:
-        """Have a text written, lines with their ends; returns at once."""
+        """Have a text written, lines with their ends; returns at once.
+
+        Nothing is written once the interpreter is being finalized: a thread that a ``__del__`` starts then never runs.
+        """
+        if sys.is_finalizing():
+            return
         with self._changed:
             fits = self._waiting + len(text) <= BUFFER_CHARS
             if fits:

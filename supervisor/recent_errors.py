@@ -8,8 +8,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.workers.clock import Clock
-from penstock.workers.log_context import PrefixedLogger
+from penstock.clients.clock import Clock
+from penstock.clients.log_context import PrefixedLogger
 
 #: How many are kept, and how much of each: the log has the rest.
 ERRORS_MAX = 20

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.workers.control import ListenerCall
-from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.standby_update_listener import StandbyUpdateListener
 from penstock.workers.state_restore_listener import StateRestoreListener
 

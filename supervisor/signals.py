@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from typing import Any
@@ -43,14 +43,14 @@ class StopRequests:
 
 
 @contextmanager
-def handled(handle: Callable[[int], None]) -> Iterator[None]:
-    """Have handle(number) called in the main thread for each of HANDLED_SIGNALS.
+def handled(handle: Callable[[int], None], numbers: Iterable[signal.Signals] = HANDLED_SIGNALS) -> Iterator[None]:
+    """Have handle(number) called in the main thread for each of these signals.
 
     A signal that was ignored before stays ignored: `nohup` says so of SIGHUP, and a shell of SIGINT and SIGQUIT for
     commands in the background.
     """
     before: dict[int, Any] = {}
-    for number in HANDLED_SIGNALS:
+    for number in numbers:
         if signal.getsignal(number) is not signal.SIG_IGN:
             before[number] = signal.signal(number, lambda n, _: handle(n))
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # inherited; the exit codes of children would be lost

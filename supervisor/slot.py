@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.workers.log_context import PrefixedLogger
+from penstock.clients.log_context import PrefixedLogger
 from penstock.workers.stream_thread_state import StreamThreadState
 
 from .worker import Worker

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.workers.control import Shutdown, ThreadControl
-from penstock.workers.log_context import PrefixedLogger
 
 from .endings import explanation
 from .exit_codes import WorkerExitCode

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.workers.control import Shutdown
-from penstock.workers.log_context import PrefixedLogger
 
 from .application_state import ApplicationStates
 from .slot import Slot

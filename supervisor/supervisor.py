@@ -10,8 +10,8 @@ from functools import partial
 from multiprocessing import connection, resource_tracker
 from typing import Any
 
+from penstock.clients.clock import Clock, SystemClock
 from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.clock import Clock, SystemClock
 from penstock.workers.control import (
     ApplicationShutdownRequested,
     Command,

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 FACTS_FILE_NAME = "topology.json"
 #: Says that Spark goes on with the application, or would: `penstock handover` writes and deletes it.
 HANDED_OVER_FILE_NAME = "handed-over.json"
+#: The engine in that file while `penstock backfill` has begun and not ended.
+BACKFILL = "backfill"
 
 
 def application_directory(config: Mapping[str, Any]) -> Path:
@@ -76,11 +78,24 @@ def admit(topology: Topology, config: Mapping[str, Any]) -> None:
 
 
 def _refuse_if_handed_over(file: Path) -> None:
-    if file.exists():
+    if not file.exists():
+        return
+    if read_engine(file) == BACKFILL:
         raise TopologyLoadError(
-            f"The application was handed over to Spark, see {file}: offsets and changelogs are old. Run it with "
-            "--engine spark, or bring it back with `penstock handover --to local`"
+            f"A backfill of the application has not ended, see {file}: run `penstock backfill` again; it continues"
         )
+    raise TopologyLoadError(
+        f"The application was handed over to Spark, see {file}: offsets and changelogs are old. Run it with "
+        "--engine spark, or bring it back with `penstock handover --to local`"
+    )
+
+
+def read_engine(file: Path) -> str:
+    """Return which engine a handover's file names; a damaged one counts as Spark's."""
+    try:
+        return str(json.loads(file.read_text(encoding="utf-8"))["engine"])
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def _carry_out(plan: Plan, directory: Path, accept: bool) -> None:

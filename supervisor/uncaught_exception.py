@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import StreamsError
-from penstock.workers.log_context import PrefixedLogger
 
 
 class StreamsUncaughtExceptionHandlerResponse(Enum):

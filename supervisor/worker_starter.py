@@ -6,7 +6,7 @@ import multiprocessing
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from penstock.workers.log_context import PrefixedLogger
+from penstock.clients.log_context import PrefixedLogger
 
 from .restore_listeners import RestoreListeners
 from .spare_process import SpareProcess

@@ -9,21 +9,23 @@ import psutil
 
 from penstock.dev_broker import HOST, STOP_TIMEOUT_SECONDS, DevBroker
 
-CONTROLLER, SECOND = 1, 2
+CONTROLLER, SECOND, THIRD = 1, 2, 3
 
 
 class LedBroker(DevBroker):
     """A broker whose controller is first's, which has to run."""
 
-    def __init__(self, first: DevBroker, name: str, directory: Path, config: dict[str, str]) -> None:
-        super().__init__(name, directory, config={**config, "process.roles": "broker", "node.id": str(SECOND)})
+    def __init__(
+        self, first: DevBroker, name: str, directory: Path, config: dict[str, str], node_id: int = SECOND
+    ) -> None:
+        super().__init__(name, directory, config={**config, "process.roles": "broker", "node.id": str(node_id)})
         self._voter = controller_port(first)
         identity = dict(
             line.split("=", 1) for line in _meta(first.directory).read_text().splitlines() if not line.startswith("#")
         )
         data = _meta(directory)  # what the storage tool would write, but for another cluster
         data.parent.mkdir(parents=True)
-        data.write_text(f"version=1\ncluster.id={identity['cluster.id']}\nnode.id={SECOND}\n")
+        data.write_text(f"version=1\ncluster.id={identity['cluster.id']}\nnode.id={node_id}\n")
 
     def _settings(self, port: int, controller_port: int) -> dict[str, str]:
         return {

@@ -7,6 +7,7 @@ import ctypes
 import os
 import re
 import signal
+import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -105,6 +106,17 @@ def make_topic(unique_name: Callable[[str], str], admin: AdminClient) -> Iterato
 def _delete_topics(admin: AdminClient, topics: list[str]) -> None:
     for future in admin.delete_topics(topics).values() if topics else ():
         future.result(ADMIN_TIMEOUT_SECONDS)
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with cert.pem for localhost, its key.pem, and locked.pem, the same key under the password ``secret``."""
+    folder = tmp_path_factory.mktemp("tls")
+    make = "openssl req -x509 -newkey rsa:2048 -keyout key.pem -out cert.pem -days 2 -nodes -subj /CN=localhost -addext"
+    lock = "openssl rsa -in key.pem -aes256 -passout pass:secret -out locked.pem"
+    for command in ([*make.split(), "subjectAltName=DNS:localhost"], lock.split()):
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return folder
 
 
 @pytest.fixture(autouse=True)

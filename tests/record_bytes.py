@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
+import cramjam
 from crc32c import crc32c
 from kafka.protocol.consumer import FetchResponse
 from kafka.record.default_records import DefaultRecordBatchBuilder
@@ -14,7 +16,9 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 Header = tuple[str, bytes | None]
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 APPEND_TIME, CONTROL = 8, 32
-_ATTRIBUTES_AT, _CRC_AT, _PAST_CRC = 21, 17, 21
+_LENGTH_AT, _ATTRIBUTES_AT, _CRC_AT, _PAST_CRC, _RECORDS_AT = 8, 21, 17, 21, 61
+#: Codecs that kafka-python has no library for here.
+_COMPRESS: dict[int, Callable[[Any], Any]] = {SNAPPY: cramjam.snappy.compress_raw, ZSTD: cramjam.zstd.compress}
 
 
 @dataclass(frozen=True)
@@ -49,18 +53,29 @@ def control_batch(producer_id: int, kind: int) -> GivenBatch:
 
 def encoded(batch: GivenBatch, base_offset: int) -> bytes:
     """Return a batch's bytes."""
-    builder = DefaultRecordBatchBuilder(2, batch.codec, batch.is_transactional, batch.producer_id, 0, 0, 1 << 30)
+    codec = NONE if batch.codec in _COMPRESS else batch.codec
+    builder = DefaultRecordBatchBuilder(2, codec, batch.is_transactional, batch.producer_id, 0, 0, 1 << 30)
     offset = -1
     for record in batch.records:
         offset += 1 + record.gap
         builder.append(offset, record.timestamp, record.key, record.value, list(record.headers))
     made = bytearray(builder.build())
+    if batch.codec in _COMPRESS:
+        made = with_records(made, batch.codec, bytes(_COMPRESS[batch.codec](made[_RECORDS_AT:])))
     struct.pack_into(">q", made, 0, base_offset)
     struct.pack_into(">i", made, 12, batch.epoch)
     (attributes,) = struct.unpack_from(">h", made, _ATTRIBUTES_AT)
     struct.pack_into(">hi", made, _ATTRIBUTES_AT, attributes | batch.more_attributes, offset + batch.behind)
     struct.pack_into(">I", made, _CRC_AT, crc32c(bytes(made[_PAST_CRC:])))
     return bytes(made)
+
+
+def with_records(batch: bytes | bytearray, codec: int, records: bytes) -> bytearray:
+    """Return a batch with other compressed records in it; its checksum is not right."""
+    made = bytearray(batch[:_RECORDS_AT]) + records
+    struct.pack_into(">i", made, _LENGTH_AT, len(made) - 12)
+    struct.pack_into(">h", made, _ATTRIBUTES_AT, codec)
+    return made
 
 
 def size_in_offsets(batch: GivenBatch) -> int:
@@ -93,6 +108,10 @@ class GivenAnswer:
     topic: str = "in"
 
 
+#: The id that a topic has in answers since version 13.
+TOPIC_ID = UUID(int=1 << 100 | 7)
+
+
 @dataclass
 class GivenResponse:
     """A whole answer."""
@@ -100,10 +119,12 @@ class GivenResponse:
     partitions: list[GivenAnswer] = field(default_factory=list)
     error: int = 0
     throttle_ms: int = 0
+    session_id: int = 0
+    ids: Mapping[str, UUID] = field(default_factory=lambda: {"in": TOPIC_ID})
 
 
-def encoded_response(response: GivenResponse, correlation_id: int) -> bytes:
-    """Return an answer, version 12, without the length in front of it."""
+def encoded_response(response: GivenResponse, correlation_id: int, version: int = 12) -> bytes:
+    """Return an answer without the length in front of it."""
     topics: dict[str, list[Any]] = {}
     kinds = FetchResponse.FetchableTopicResponse
     data = kinds.PartitionData
@@ -131,8 +152,11 @@ def encoded_response(response: GivenResponse, correlation_id: int) -> bytes:
     made = FetchResponse(
         throttle_time_ms=response.throttle_ms,
         error_code=response.error,
-        session_id=0,
-        responses=[kinds(topic=topic, partitions=partitions) for topic, partitions in topics.items()],
+        session_id=response.session_id,
+        responses=[
+            kinds(topic=topic, topic_id=response.ids.get(topic), partitions=partitions)
+            for topic, partitions in topics.items()
+        ],
     )
     header = struct.pack(">i", correlation_id) + b"\0"  # without tags
-    return header + bytes(made.encode(version=12))
+    return header + bytes(made.encode(version=version))

@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("kernel", "topology", "statestore", "workers", "supervisor", "pipeline", "penstock")
+ROOMS = ("kernel", "topology", "statestore", "clients", "workers", "supervisor", "pipeline", "penstock")
 MAY_IMPORT = {
     "kernel": set(),
     "topology": {"kernel"},
     "statestore": {"kernel", "topology"},
-    "workers": {"kernel", "topology", "statestore"},
-    "supervisor": {"kernel", "topology", "statestore", "workers"},
+    "clients": {"kernel", "topology"},
+    "workers": {"kernel", "topology", "statestore", "clients"},
+    "supervisor": {"kernel", "topology", "statestore", "clients", "workers"},
     "pipeline": {"topology", "statestore"},
     "penstock": set(ROOMS),
 }

@@ -20,7 +20,7 @@ from .errors import SerializationError
 
 #: See Serde.private.
 Private = Callable[
-    [Callable[[Any], bytes | None], Callable[[bytes], Any]],
+    [Callable[[Any], bytes | None], Callable[[Any], Any]],
     tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any], bytes | None]],
 ]
 

@@ -271,7 +271,7 @@ _TABLE = (
               "Who reads records: auto: Penstock itself, where it knows all of a consumer's settings; librdkafka.",
               one_of("auto", "librdkafka")),
     ConfigKey("penstock.sender", STRING, "auto",
-              "Who writes records without transactions: auto: Penstock, where it knows all settings; librdkafka.",
+              "Who writes records: auto: Penstock itself, where it knows all settings; librdkafka.",
               one_of("auto", "librdkafka")),
     ConfigKey("penstock.worker.beat.interval.ms", MS, 1_000,
               "How often a stream thread reports its status to the supervisor.", at_least(10)),

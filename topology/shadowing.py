@@ -1,4 +1,4 @@
-"""Names the files of users that hide a module Penstock needs, such as a ``kafka.py`` or ``logging.py`` beside theirs.
+"""Names the files of users that hide a module Penstock needs, such as a ``click.py`` or ``logging.py`` beside theirs.
 
 Python looks into the program's folder first. This module imports only what Python has loaded before it looks there.
 """
@@ -11,7 +11,7 @@ import sys
 #: What Penstock imports beside Python's own modules.
 DEPENDENCIES = frozenset(
     (
-        *("click", "cloudpickle", "confluent_kafka", "crc32c", "kafka", "lz4", "msgspec", "orjson", "penstock"),
+        *("click", "cloudpickle", "confluent_kafka", "crc32c", "lz4", "msgspec", "orjson", "penstock"),
         *("psutil", "rich", "rocksdict", "starlette", "uvicorn"),
     )
 )

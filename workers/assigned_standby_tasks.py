@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from penstock.clients.log_context import PrefixedLogger
+
 from .assigned_tasks import AssignedTasks
-from .log_context import PrefixedLogger
 from .standby_task import StandbyTask
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Generic, TypeVar
 
+from penstock.clients.log_context import PrefixedLogger, listed
 from penstock.topology.errors import BrokerUnavailableError, LockError, TaskMigratedError
 from penstock.topology.records import TaskId, TopicPartition
 
-from .log_context import PrefixedLogger, listed
 from .processor_state_manager import RecycledStores
 from .task import Task
 

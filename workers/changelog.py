@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from enum import Enum
 
+from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.state_machine import StateMachine, Transitions
 from penstock.topology.records import TaskId, TopicPartition
 
 from .changelog_bounds import Bounds
-from .log_context import PrefixedLogger
 from .processor_state_manager import ProcessorStateManager
-from .state_machine import StateMachine, Transitions
 from .task import Task
 
 

@@ -16,13 +16,13 @@ from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import OffsetSpec  # no __all__ there
 
+from penstock.clients.clock import Clock
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TopicPartition
 
 from .assignment.changelog_offsets import refresh_stale_leaders
-from .clock import Clock
 from .listed_offsets import listed_offset
-from .log_context import PrefixedLogger
 from .partition_consumer import UNKNOWN_TOPIC
 
 #: How long one question may take, in seconds, before it is asked again.

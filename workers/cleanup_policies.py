@@ -12,7 +12,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType
 
-from .log_context import PrefixedLogger
+from penstock.clients.log_context import PrefixedLogger
 
 POLICY = "cleanup.policy"
 #: How long the brokers may take, in seconds; without an answer nothing is said until the next check.

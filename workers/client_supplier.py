@@ -1,8 +1,8 @@
 """The one place where a stream thread's Kafka clients are made (Kafka Streams: DefaultKafkaClientSupplier).
 
-Consumers, producer and admin client are librdkafka's; the group member speaks over kafka-python's connections. All of
-them get the same brokers and the same TLS and SASL settings. What is given behind a client's prefix reaches librdkafka
-unchanged and wins over what is set here, but for what the runtime depends on.
+Consumers, producer and admin client are librdkafka's; the group member has connections of its own. All of them get the
+same brokers and the same TLS and SASL settings. What is given behind a client's prefix reaches librdkafka unchanged and
+wins over what is set here, but for what the runtime depends on.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
+from penstock.clients.clock import Clock, SystemClock
+from penstock.clients.connection.security import check_security_keys
+from penstock.clients.network_settings import NetworkSettings, network_settings
+from penstock.clients.reading import fetch_settings as fetching
+from penstock.clients.reading.fetch_settings import FetchSettings
+from penstock.clients.writing import produce_settings as producing
+from penstock.clients.writing.produce_settings import ProduceSettings
 from penstock.statestore.state_directory import PROCESS_FILE_NAME
 from penstock.topology.config_keys import KEYS
 from penstock.topology.errors import ConfigError
 from penstock.topology.streams_config import StreamsConfig
 
-from .clock import Clock, SystemClock
-from .fetching import fetch_settings as fetching
-from .fetching.fetch_settings import FetchSettings
-from .kafka_connections import connection_settings
 from .membership.group_member import GroupMember
 from .membership.group_metadata import verify_layout
 from .membership.membership import Assign
@@ -31,9 +34,6 @@ from .membership.offsets_reader import GroupOffsetsReader
 from .membership.requests import GroupMemberConfig
 from .membership.streams_group_member import StreamsGroupMember
 from .membership.streams_topology import StreamsTopology
-from .producing import produce_settings as producing
-from .producing.produce_settings import ProduceSettings
-from .security_config import check_security_keys
 from .transactional_producer import TransactionalProducer
 
 Client = TypeVar("Client")
@@ -159,9 +159,10 @@ class KafkaClientSupplier:
         if given.get(_PLUGINS) and settings.get(_PLUGINS):
             settings[_PLUGINS] = f"{given[_PLUGINS]};{settings[_PLUGINS]}"
         settings = {**self._common(client_id, "producer."), **own, **given, **_PRODUCER_FIXED, **settings}
-        if transactional_id is not None:
-            return _make(TransactionalProducer, settings)
-        producer = _make(ReplaceableProducer, settings)
+        kind: type[ReplaceableProducer | TransactionalProducer] = (
+            ReplaceableProducer if transactional_id is None else TransactionalProducer
+        )
+        producer = _make(kind, settings)
         settings["linger.ms"] = linger_ms
         if self._without_librdkafka("penstock.sender", "Writing", producing.unknown_settings(settings)):
             producer.produce_settings = producing.produce_settings(settings)
@@ -179,24 +180,24 @@ class KafkaClientSupplier:
 
     def get_group_member(self, client_id: str, assign: Assign, instance_id: str | None = None) -> GroupMember:
         """Return this thread's member of the application's group; instance_id: see static_instance_id."""
-        member_config, connection = self._member_settings(client_id, instance_id)
-        return GroupMember(member_config, connection, assign, self._clock)
+        member_config, network = self._member_settings(client_id, instance_id)
+        return GroupMember(member_config, network, assign, self._clock)
 
     def get_streams_group_member(
         self, client_id: str, topology: StreamsTopology, instance_id: str | None = None
     ) -> StreamsGroupMember:
         """Return this thread's member where the broker assigns the tasks (``group.protocol=streams``, KIP-1071)."""
-        member_config, connection = self._member_settings(client_id, instance_id)
+        member_config, network = self._member_settings(client_id, instance_id)
         rack = self._config["client.rack"] or None
-        return StreamsGroupMember(member_config, connection, topology, self._clock, rack)
+        return StreamsGroupMember(member_config, network, topology, self._clock, rack)
 
     def get_offsets_reader(self, client_id: str, timeout_ms: int) -> GroupOffsetsReader:
         """Return what reads the group's committed offsets without being a member; timeout_ms: for one question."""
-        _, connection = self._member_settings(client_id, None)
-        return GroupOffsetsReader(self._config["application.id"], connection, timeout_ms, self._clock)
+        _, network = self._member_settings(client_id, None)
+        return GroupOffsetsReader(self._config["application.id"], network, timeout_ms, self._clock)
 
-    def _member_settings(self, client_id: str, instance_id: str | None) -> tuple[GroupMemberConfig, dict[str, Any]]:
-        """Return the settings of a group member, and those of its connections for kafka-python."""
+    def _member_settings(self, client_id: str, instance_id: str | None) -> tuple[GroupMemberConfig, NetworkSettings]:
+        """Return the settings of a group member, and those of its connections."""
         config = self._config
         settings = {
             **self._common(client_id, "consumer.", "main.consumer."),
@@ -214,7 +215,7 @@ class KafkaClientSupplier:
             committed_wait_ms=COMMITTED_WAIT_MS,
             process_id_file="" if config["group.instance.id"] else str(process_id_file(config)),
         )
-        return member_config, connection_settings(settings)
+        return member_config, network_settings(settings)
 
     def _common(self, client_id: str, *prefixes: str) -> dict[str, Any]:
         """Return what all clients share; checks the TLS and SASL keys given behind the prefixes as well."""

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.reading.record_source import Records
 from penstock.statestore.checkpoint import CHECKPOINT_FILE_NAME, OffsetCheckpoint
 from penstock.statestore.stores import build_store
 from penstock.topology.compiled import CompiledTopology, compile_topology
@@ -20,11 +22,9 @@ from penstock.topology.records import Headers, Message, TaskId, TopicPartition
 from penstock.topology.task_context import Cancellable
 
 from .custom_metrics import CustomMetrics
-from .log_context import PrefixedLogger
 from .loop_time import LoopTime
 from .metrics import ThreadMetrics
 from .partition_consumer import OFFSET_BEGINNING, InvalidOffsetError, PartitionConsumer
-from .record_source import Records
 from .topic_names import TopicNames
 
 #: Records taken at once.

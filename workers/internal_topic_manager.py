@@ -16,6 +16,9 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from penstock.clients.clock import Clock
+from penstock.clients.connection.listener_probe import security_mismatch
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError
 from penstock.topology.records import TopicPartition
 from penstock.topology.store_interfaces import StoreBuilder, StoreKind
@@ -23,9 +26,6 @@ from penstock.topology.store_interfaces import StoreBuilder, StoreKind
 from .assignment.repartition_topics import repartition_topic_counts
 from .assignment.topics_info import TopicsInfo, partition_groups
 from .cleanup_policies import CleanupPolicies
-from .clock import Clock
-from .log_context import PrefixedLogger
-from .network.listener_probe import security_mismatch
 
 #: Settings of internal topics, Kafka Streams' own.
 _REPARTITION = {

@@ -11,10 +11,9 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import KafkaException
 
+from penstock.clients.reading.record_source import Records
 from penstock.kernel import fetch as compiled
 from penstock.topology.records import TopicPartition
-
-from .record_source import Records
 
 
 class LibrdkafkaSource:
@@ -41,6 +40,13 @@ class LibrdkafkaSource:
         """Have librdkafka ask at once where new topics are; by itself a client that is connected waits up to 1 s."""
         ask_for_leaders(self._consumer, set(topics) - self._topics)
         self._topics.update(topics)
+
+    def set_epochs(self, epochs: Mapping[TopicPartition, int]) -> None:
+        """See RecordSource; librdkafka is not told."""
+
+    def epoch_before(self, partition: TopicPartition, offset: int) -> int:
+        """See RecordSource; records of librdkafka do not say."""
+        return -1
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         """See RecordSource."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .clock import Clock
+from penstock.clients.clock import Clock
 
 
 class LoopTime:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.processor_topology import (
     AutoOffsetReset,
@@ -19,8 +20,7 @@ from penstock.topology.processor_topology import (
 )
 from penstock.topology.records import TopicPartition
 
-from .log_context import PrefixedLogger
-from .partition_consumer import API_TIMEOUT_SECONDS, OFFSET_BEGINNING, OFFSET_END
+from .partition_consumer import OFFSET_BEGINNING, OFFSET_END
 from .topic_names import TopicNames
 
 #: Returns first offsets from timestamps on, within a time in seconds; see PartitionConsumer.offsets_at.
@@ -32,6 +32,8 @@ OwnPolicies = Mapping[str, OffsetResetPolicy | None]
 
 #: How long the start of a task waits for its offsets, in seconds; it is then tried again, until task.timeout.ms.
 START_WAIT_SECONDS = 5.0
+#: How long the reset of a position waits.
+RESET_WAIT_SECONDS = 1.0
 #: What offsets_at is asked for.
 _TIMESTAMPS = {AutoOffsetReset.EARLIEST: OFFSET_BEGINNING, AutoOffsetReset.LATEST: OFFSET_END}
 
@@ -64,14 +66,17 @@ class OffsetReset:
     def offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the offset of each partition, OFFSET_END where no record is as young as its policy says.
 
-        Raises StreamsError where none is allowed, BrokerUnavailableError if the brokers do not tell.
+        Raises StreamsError where none is allowed, BrokerUnavailableError if the brokers do not say within a second: the
+        caller has others to read, and asks again.
         """
-        return self._find(self._permitted(partitions), API_TIMEOUT_SECONDS)
+        policies = self._permitted(partitions)
+        found = self._find(policies, RESET_WAIT_SECONDS)
+        self._log_policies(policies)
+        return found
 
     def _permitted(self, partitions: Collection[TopicPartition]) -> Policies:
-        """Return the policies by which partitions are reset, and log them; raises StreamsError if one forbids it."""
-        own = self._own_policies()
-        policies = self._policies(partitions, own)
+        """Return the policies by which partitions are reset; raises StreamsError if one forbids it."""
+        policies = self._policies(partitions, self._own_policies())
         refused = sorted({p.topic for p, policy in policies.items() if policy is AutoOffsetReset.NONE})
         if refused:
             raise StreamsError(
@@ -80,6 +85,10 @@ class OffsetReset:
                 "reset policy via StreamsBuilder.stream(..., offset_reset=...) or "
                 "StreamsBuilder.table(..., offset_reset=...)"
             )
+        return policies
+
+    def _log_policies(self, policies: Policies) -> None:
+        own = self._own_policies()
         by_topic = {p.topic: policy for p, policy in policies.items()}
         for topic in sorted(by_topic.keys() - self._logged):
             policy = by_topic[topic]
@@ -91,7 +100,6 @@ class OffsetReset:
                     topic,
                     _shown(policy),
                 )
-        return policies
 
     def _find(self, policies: Policies, timeout_seconds: float) -> dict[TopicPartition, int]:
         now_ms = self._wall_clock_ms()
@@ -110,6 +118,7 @@ class OffsetReset:
     def start_offset(self, partition: TopicPartition) -> int:
         """Return where one partition without a committed offset starts; raises as ``offsets`` does, but sooner."""
         policies = self._permitted([partition])
+        self._log_policies(policies)
         self._logged.add(partition.topic)
         if partition in self._expected:
             self._ask_for_all()

@@ -12,11 +12,11 @@ from typing import Any
 
 from confluent_kafka import KafkaException
 
+from penstock.clients.clock import Clock
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.records import TopicPartition
 
-from .clock import Clock
 from .listed_offsets import listed_offset
-from .log_context import PrefixedLogger
 from .partition_consumer import PartitionConsumer
 from .stall_watchdog import admin_end_offsets
 

@@ -13,13 +13,13 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
+from penstock.clients.log_context import PrefixedLogger, listed
+from penstock.clients.reading.fetcher import Fetcher
+from penstock.clients.reading.record_source import NotFetchableError, Records, RecordSource
 from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError
 from penstock.topology.records import TopicPartition
 
-from .fetching.fetcher import Fetcher
 from .librdkafka_source import LibrdkafkaSource, ask_for_leaders
-from .log_context import PrefixedLogger, listed
-from .record_source import NotFetchableError, Records, RecordSource
 
 #: Offsets that stand for "the first" and "behind the last" record (librdkafka's OFFSET_BEGINNING, OFFSET_END).
 OFFSET_BEGINNING = -2
@@ -78,10 +78,25 @@ class PartitionConsumer:
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Read these partitions too, from these offsets; OFFSET_BEGINNING and OFFSET_END are allowed."""
         if offsets:
-            # librdkafka would wait for 500 ms before it asks where the beginning is.
-            known = {**offsets, **self.offsets_at({p: offset for p, offset in offsets.items() if offset < 0})}
-            self._source.assign(known)
-            self._positions |= known
+            self._assign(self._known(offsets))
+
+    def _known(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        # librdkafka would wait for 500 ms before it asks where the beginning is.
+        return {**offsets, **self.offsets_at({p: offset for p, offset in offsets.items() if offset < 0})}
+
+    def _assign(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self._source.assign(offsets)
+        self._positions |= offsets
+
+    def set_epochs(self, epochs: Mapping[TopicPartition, int]) -> None:
+        """Say which leader epochs the records before the positions have, where they are known; see RecordSource."""
+        known = {p: epoch for p, epoch in epochs.items() if epoch >= 0 and p in self._positions}
+        if known:
+            self._source.set_epochs(known)
+
+    def epoch_before(self, partition: TopicPartition, offset: int) -> int:
+        """Return the leader epoch of the record before an offset up to the position, -1 if it is not known."""
+        return self._source.epoch_before(partition, offset) if partition in self._positions else -1
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         """Read these partitions no longer; those that are not assigned are ignored."""
@@ -109,12 +124,13 @@ class PartitionConsumer:
             self._paused.difference_update(again)
 
     def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Go on from these offsets."""
-        partitions = [p for p in offsets if p in self._positions]
-        paused = self._paused.intersection(partitions)
+        """Go on from these offsets, as in assign."""
+        known = self._known({p: offset for p, offset in offsets.items() if p in self._positions})
+        paused = self._paused.intersection(known)
         # Assigned anew, not sought: librdkafka refuses to seek in a partition that is not being fetched.
-        self.unassign(partitions)
-        self.assign({p: offsets[p] for p in partitions})
+        self.unassign(known)
+        if known:
+            self._assign(known)
         self.pause(paused)
 
     def poll(self, max_records: int, timeout_seconds: float) -> Records:

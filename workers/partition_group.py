@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple, Protocol
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.kernel import messages as compiled
 from penstock.topology.records import Message, TopicPartition
 
-from .log_context import PrefixedLogger
 from .topic_partition_metadata import UNKNOWN
 
 #: ``max.task.idle.ms`` value: never wait, also not for records that are known to be on the broker.

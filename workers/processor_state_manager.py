@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.statestore.checkpoint import CHECKPOINT_FILE_NAME, OffsetCheckpoint
 from penstock.statestore.rocksdb_errors import is_corruption
 from penstock.statestore.state_directory import StateDirectory
@@ -20,7 +21,6 @@ from penstock.topology.errors import ProcessorStateError, StreamsError, TaskCorr
 from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.records import Message, TaskId, TopicPartition
 
-from .log_context import PrefixedLogger
 from .topic_names import TopicNames
 
 #: Stores that have taken in so many records, and were not made to survive a SIGKILL for so many ms, are: a process that

@@ -44,6 +44,8 @@ TRANSIENT = frozenset(
         KafkaError.UNKNOWN_PRODUCER_ID,
         KafkaError.CONCURRENT_TRANSACTIONS,
         KafkaError.INVALID_TXN_STATE,
+        KafkaError.TRANSACTION_ABORTABLE,
+        KafkaError._UNKNOWN_PARTITION,  # the topic was recreated with fewer: keys are partitioned by its new count then
     )
 )
 #: produce() in a client that is fenced, has failed for good, or whose transaction has to be aborted.
@@ -61,7 +63,7 @@ PERMANENT = frozenset(
 )
 #: Records that we have given up ourselves, with their transaction.
 PURGED = frozenset((KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT))
-MISSING_TOPIC = frozenset((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION))
+MISSING_TOPIC = frozenset((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC))
 
 #: Where brokers keep what they know of transactions.
 TRANSACTION_LOG = "__transaction_state"

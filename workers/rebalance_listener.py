@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from penstock.clients.clock import Clock
+from penstock.clients.log_context import PrefixedLogger, listed
+from penstock.clients.state_machine import StateMachine
 from penstock.topology.errors import MissingSourceTopicError, TaskAssignmentError
 from penstock.topology.records import TaskId, TopicPartition
 
 from .assignment.subscription_info import AssignorError
-from .clock import Clock
-from .log_context import PrefixedLogger, listed
-from .state_machine import StateMachine
 from .stream_thread_state import StreamThreadState
 from .task_manager import TaskManager
 

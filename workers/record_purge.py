@@ -10,9 +10,8 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.records import TopicPartition
-
-from .log_context import PrefixedLogger
 
 #: What the next request may find mended.
 _NOT_ALLOWED = frozenset(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from penstock.clients.clock import Clock
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.records import TaskId
 
 from .changelog import Changelog, ChangelogState
-from .clock import Clock
-from .log_context import PrefixedLogger
 
 #: How often progress is logged, in ms (Kafka: RESTORE_LOG_INTERVAL_MS).
 RESTORE_LOG_INTERVAL_MS = 10_000

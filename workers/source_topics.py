@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from penstock.clients.clock import Clock
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.internal_topology_builder import InternalTopologyBuilder
 from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.streams_config import StreamsConfig
 
 from .assignment.topics_info import TopicsInfo, topics_infos
-from .clock import Clock
-from .log_context import PrefixedLogger
 
 #: Asks the brokers for all topics with their partition counts.
 TopicCounts = Callable[[], Mapping[str, int]]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.clients.log_context import PrefixedLogger
+
 from .control import PartitionStalled, ThreadControl
-from .log_context import PrefixedLogger
 from .metrics import ThreadMetrics
 from .partition_consumer import PartitionConsumer
 from .stall_watchdog import Stall, StallAction, StallWatchdog

@@ -18,10 +18,10 @@ from confluent_kafka import IsolationLevel, KafkaException
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import OffsetSpec  # no __all__ there
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.records import TopicPartition
 
 from .listed_offsets import listed_offset
-from .log_context import PrefixedLogger
 
 #: Looks in the time of one stall: so that a stall is told at most a quarter of the timeout too late.
 LOOKS_PER_TIMEOUT = 4

@@ -141,7 +141,7 @@ class StreamTask(Task):
                 raise HandedOverError(
                     f"The application was handed over to Spark, says the group {self.application_id}: offsets and "
                     "changelogs are old. Run it with --engine spark, or bring it back with `penstock handover --to "
-                    "local`"
+                    "local`; if it is a backfill that was broken off, run `penstock backfill` again"
                 )
             for key, value in metadata.processor_metadata.items():
                 self.processor_metadata[key] = max(value, self.processor_metadata.get(key, value))
@@ -152,6 +152,7 @@ class StreamTask(Task):
         start = self._clients.start_offset
         consumer = self._clients.consumer
         consumer.assign({p: start(p) if at is None else at.offset for p, at in sorted(committed.items())})
+        consumer.set_epochs({p: at.leader_epoch for p, at in committed.items() if at is not None})
         # Where nothing is committed yet, the start need not be either: nothing has come of it.
         self._committed = {p: offset for p in committed if (offset := consumer.position(p)) is not None}
 
@@ -314,7 +315,9 @@ class StreamTask(Task):
         metadata = self.processor_metadata
         return {
             partition: OffsetAndMetadata(
-                offset, TopicPartitionMetadata(self._partition_time(partition), metadata).encode()
+                offset,
+                TopicPartitionMetadata(self._partition_time(partition), metadata).encode(),
+                self._clients.consumer.epoch_before(partition, offset),
             )
             for partition, offset in self._next_offsets().items()
         }

@@ -9,16 +9,16 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from penstock.clients.log_context import listed
+from penstock.clients.reading.record_source import Records
 from penstock.topology.errors import HandedOverError, StreamsError, TaskCorruptedError, TaskMigratedError
 
 from .batch_sizer import BatchSizer
 from .control import Failed, StateChanged, ThreadControl
 from .garbage_collection import tuned_garbage_collection
-from .log_context import listed
 from .measurement import measure
 from .metrics import MetricGroup
 from .partition_consumer import InvalidOffsetError
-from .record_source import Records
 from .store_reads import StoreReader
 from .stream_thread_parts import StreamThreadParts, ThreadSpec, create_parts
 from .stream_thread_state import StreamThreadState
@@ -266,7 +266,7 @@ class StreamThread:
         wait_ms = self._poll_time_ms()
         if not self._group.in_doubt:
             producer.send_due()  # it is not to wait for records
-            wait_ms = producer.wait_ms(wait_ms, self._time.now_ms)
+            wait_ms = producer.wait_ms(wait_ms)
         records = self.poll_requests(wait_ms)
         self.advance_now_and_compute_latency()
         latency_ms = self._time.now_ms - before_ms
@@ -292,20 +292,13 @@ class StreamThread:
     def poll_requests(self, poll_time_ms: int) -> Records:
         """Return the next batch by partition, waiting up to poll_time_ms for its first record."""
         self._last_poll_ms = self._time.now_ms
+        records: Records = {}
         try:
-            return self._consumer.poll(self._parts.poll_records, poll_time_ms / 1000)
+            records = self._consumer.poll(self._parts.poll_records, poll_time_ms / 1000)
         except InvalidOffsetError as error:
-            self.reset_invalid_offsets(error)
-            return {}
-
-    def reset_invalid_offsets(self, error: InvalidOffsetError) -> None:
-        """Go on where the sources' reset policies say; raises StreamsError if one says that it must not."""
-        try:
-            offsets = self._parts.offset_reset.offsets(error.partitions)
-        except StreamsError as refused:
-            raise refused from error
-        self._log.warning("%s; resetting", error)
-        self._consumer.seek(offsets)
+            self._parts.invalid_positions.add(error)
+        self._parts.invalid_positions.reset()
+        return records
 
     def add_records_to_tasks(self, records: Records) -> None:
         """Hand what was read to the tasks that read it."""

@@ -11,11 +11,16 @@ from uuid import UUID
 
 from confluent_kafka import KafkaException
 
+from penstock.clients.clock import Clock, SystemClock
+from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.reading.fetcher import fetcher_for
+from penstock.clients.state_machine import StateMachine
 from penstock.statestore.state_directory import StateDirectory
 from penstock.statestore.stores import OpenRows
 from penstock.statestore.thread_cache import ThreadCache
 from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.processor_topology import ProcessorTopology
+from penstock.topology.records import TaskId, TopicPartition
 from penstock.topology.streams_config import EXACTLY_ONCE_V2, StreamsConfig
 from penstock.topology.topology_facts import facts_of, pack_facts
 
@@ -25,14 +30,12 @@ from .assignment.changelog_offsets import AdminChangelogOffsets
 from .assignment.streams_partition_assignor import StreamsPartitionAssignor
 from .changelog_bounds import ChangelogBounds
 from .client_supplier import KafkaClientSupplier, static_instance_id
-from .clock import Clock, SystemClock
 from .committer import Committer
 from .control import ApplicationShutdownRequested, ThreadControl
 from .custom_metrics import CustomMetrics
-from .fetching.fetcher import fetcher_for
 from .global_state import GlobalState, GlobalTask, NoGlobalState
 from .internal_topic_manager import InternalTopicManager
-from .log_context import PrefixedLogger
+from .invalid_positions import InvalidPositions
 from .loop_time import LoopTime
 from .membership.membership import GroupMembership
 from .membership.streams_group_member import StreamsGroupMember
@@ -49,7 +52,6 @@ from .source_topics import BuiltTopologies, SourceTopics
 from .stall_response import RestoreStallResponse, StallResponse
 from .stall_watchdog import StallWatchdog, admin_end_offsets
 from .standby_update_listener import StandbyUpdateListener
-from .state_machine import StateMachine
 from .state_restore_listener import StateRestoreListener
 from .store_changelog_reader import StoreChangelogReader
 from .stream_task import TaskClients
@@ -113,7 +115,7 @@ class StreamThreadParts:
     consumer: PartitionConsumer
     producer: StreamsProducer
     changelog_reader: StoreChangelogReader
-    offset_reset: OffsetReset
+    invalid_positions: InvalidPositions
     task_manager: TaskManager
     group: StreamsGroup
     global_state: GlobalState
@@ -268,7 +270,7 @@ class _Assembly:
             consumer=consumer,
             producer=producer,
             changelog_reader=changelog_reader,
-            offset_reset=offset_reset,
+            invalid_positions=self._invalid_positions(consumer, offset_reset, timeouts, task_manager),
             task_manager=task_manager,
             group=self._group(membership, assignor, task_manager, changelog_reader),
             global_state=global_state,
@@ -286,6 +288,15 @@ class _Assembly:
             },
             log=self.log,
         )
+
+    def _invalid_positions(
+        self, consumer: PartitionConsumer, reset: OffsetReset, timeouts: TaskTimeouts, task_manager: TaskManager
+    ) -> InvalidPositions:
+        def task_of(partition: TopicPartition) -> TaskId | None:
+            task = task_manager.active.running_task_for(partition)
+            return None if task is None else task.task_id
+
+        return InvalidPositions(consumer, reset, timeouts, task_of, self.log)
 
     def _changelog_reader(
         self, consumer: PartitionConsumer, membership: GroupMembership, timeouts: TaskTimeouts

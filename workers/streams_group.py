@@ -6,13 +6,13 @@ which then joins once more; only that follow-up rebalance gives them to the new 
 
 from __future__ import annotations
 
+from penstock.clients.clock import Clock
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.records import TopicPartition
 
 from .assignment.streams_partition_assignor import Assignment, StreamsPartitionAssignor
 from .assignment.subscription_info import AssignorError
-from .clock import Clock
-from .log_context import PrefixedLogger
 from .membership.membership import Assigned, Event, Fatal, GroupMembership, Lost, Rebalance
 from .rebalance_listener import RebalanceListener
 from .source_topics import SourceTopics

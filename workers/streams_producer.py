@@ -1,10 +1,10 @@
 """The producer of a stream thread and its transaction (Kafka Streams: StreamsProducer).
 
-A record that could not be written is learned of later, from librdkafka's report. The first such error is kept and
+A record that could not be written is learned of later, from the client's report. The first such error is kept and
 raised by every send, flush and commit from then on: no offset behind a lost record is ever committed.
 
 What goes wrong with a transaction is never tried again in place, unlike its beginning. A request that timed out may
-have reached the broker, and what librdkafka then makes of a second try is uncertain. So the thread gives its tasks
+have reached the broker, which may have decided either way. So the thread gives its tasks
 up (TaskMigratedError) and takes a new producer: its initialization makes the broker decide the old transaction, one way
 or the other, and the tasks then start from what is committed (Kafka Streams does so with TaskCorruptedException).
 """
@@ -19,14 +19,17 @@ from typing import Any, NamedTuple
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
+from penstock.clients.clock import Clock, SystemClock
+from penstock.clients.log_context import PrefixedLogger, listed
+from penstock.clients.writing.kafka_producer import KafkaProducer, NotProducibleError
+from penstock.clients.writing.transaction_requests import GroupMetadata
+from penstock.clients.writing.transactional_producer import kafka_producer_for
 from penstock.kernel import produce as compiled
 from penstock.topology.errors import BrokerUnavailableError, ConfigError, StreamsError, TaskMigratedError
 from penstock.topology.exception_handlers import FailedProcessingError, ProducerRecord
 from penstock.topology.records import RawRecord, TaskId, TopicPartition
 
 from .changelog_bounds import CHANGELOG_DELETED
-from .clock import Clock, SystemClock
-from .log_context import PrefixedLogger, listed
 from .membership.membership import OffsetAndMetadata
 from .producer_errors import (
     FENCED,
@@ -39,21 +42,14 @@ from .producer_errors import (
     checked,
     transaction_log_hint,
 )
-from .producing.kafka_producer import KafkaProducer, NotProducibleError, kafka_producer_for
+from .sink_topics import CHANGELOG_SUFFIX, METADATA_SECONDS, SinkTopics
 
-#: How the names of changelogs end.
-CHANGELOG_SUFFIX = "-changelog"
 #: How long one wait for room in the local queue lasts, in seconds; the send is then tried again.
 QUEUE_FULL_POLL_SECONDS = 0.05
 #: How long one request of a transaction may take, in seconds; less if the broker ends the transaction earlier.
 TRANSACTION_REQUEST_SECONDS = 30.0
 #: How long one try to initialize transactions may take, in seconds: between two of them a warning says what is wrong.
 INITIALIZE_SECONDS = 10.0
-#: How long the broker may take to say whether a topic exists, in seconds; asked only when a record was given up.
-METADATA_SECONDS = 5.0
-
-#: How long it is known how many partitions a topic has, in ms (metadata.max.age.ms).
-PARTITION_COUNT_MS = 300_000
 #: How long records that nobody waits for any more may take when the client is closed, in seconds.
 CLOSE_SECONDS = 5.0
 
@@ -108,16 +104,13 @@ class StreamsProducer:
         self.in_transaction = False
         self.dropped = 0
         self._writers: dict[str, set[TaskId]] = {}
-        self._partition_counts: dict[str, int] = {}
-        self._last_counts: dict[str, int] = {}
-        self._forget_counts_at = 0
-        self._missing: dict[str, tuple[bool, int]] = {}  # whether a topic is missing; until when that counts, in ms
         self._dead_letter_topics: set[str] = set()
         #: Letters about records that could not be written, by the topic that they went to.
         self.dead_letters: Counter[str] = Counter()
         self._log = log
         self._handler = handler
         self._clock = clock or SystemClock()
+        self._topics = SinkTopics(self._list_topics, self._clock)
         self._timeout_ms = timeout_ms
         self._request_seconds = min(TRANSACTION_REQUEST_SECONDS, transaction_timeout_ms / 1000)
         self._make_producer = make_producer
@@ -126,7 +119,14 @@ class StreamsProducer:
         self._unusable = False
         self._producer = self._new_producer()
         if transactional:
-            self._initialize_transactions()
+            try:
+                self._initialize_transactions()
+            except BaseException:
+                self._producer.purge()
+                raise
+
+    def _list_topics(self, *arguments: Any, **named: Any) -> Any:
+        return self._producer.list_topics(*arguments, **named)
 
     @property
     def produce(self) -> Callable[..., None]:
@@ -140,11 +140,11 @@ class StreamsProducer:
             self._serve(self._producer.poll, 0)
             self.check()
 
-    def wait_ms(self, limit_ms: int, now_ms: int) -> int:
+    def wait_ms(self, limit_ms: int) -> int:
         """Return how long the thread may wait for other things until poll() is to be called, up to a limit, in ms."""
         if not isinstance(self._producer, KafkaProducer):
             return limit_ms
-        return max(int(min(limit_ms, self._producer.next_at(now_ms) - now_ms)), 0)
+        return int(min(limit_ms, self._producer.wait_ms()))
 
     def produce_later(self, *record: Any) -> None:
         """Produce what raised BufferError, as soon as the local queue has room."""
@@ -191,15 +191,13 @@ class StreamsProducer:
 
     def forget_errors(self) -> None:
         """Start afresh: the tasks whose records were lost have been closed without a commit."""
+        self._topics.forget_counts()  # a topic that was recreated may be the reason
         self.errors.clear()
         self._error = None
 
     def poll(self) -> None:
         """Take in reports of failure without waiting; forget, now and then, how many partitions topics had."""
-        now = self._clock.monotonic_ms()
-        if now >= self._forget_counts_at:
-            self._partition_counts.clear()
-            self._forget_counts_at = now + PARTITION_COUNT_MS
+        self._topics.forget_old_counts()
         self._serve(self._producer.poll, 0)
         self.check()
 
@@ -216,32 +214,8 @@ class StreamsProducer:
             self.check()
 
     def partition_count(self, topic: str) -> int:
-        """Return how many partitions a topic has; raises StreamsError without such a topic, BrokerUnavailableError.
-
-        A partitioner asks for each record, the broker is asked each PARTITION_COUNT_MS; if it does not answer then, the
-        last count goes on to be used, as Kafka's producer does with its metadata.
-        """
-        count = self._partition_counts.get(topic)
-        if count is None:
-            try:
-                count = self._ask_partition_count(topic)
-            except BrokerUnavailableError:
-                count = self._last_counts.get(topic)
-                if count is None:
-                    raise
-            self._partition_counts[topic] = self._last_counts[topic] = count
-        return count
-
-    def _ask_partition_count(self, topic: str) -> int:
-        try:
-            metadata = self._producer.list_topics(topic, TRANSACTION_REQUEST_SECONDS).topics.get(topic)
-        except KafkaException as error:
-            raise BrokerUnavailableError(f"The partitions of topic {topic} could not be read: {error}.") from error
-        if metadata is None or metadata.error is not None or not metadata.partitions:
-            raise StreamsError(
-                f"Could not get partition information for topic {topic}. This can happen if the topic does not exist."
-            )
-        return len(metadata.partitions)
+        """Return how many partitions a topic has; see SinkTopics.partition_count."""
+        return self._topics.partition_count(topic)
 
     # -- the transaction
 
@@ -251,7 +225,9 @@ class StreamsProducer:
             self._attempt("begin a transaction", lambda _timeout: self._producer.begin_transaction())
             self.in_transaction = True
 
-    def commit_transaction(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group_metadata: bytes) -> None:
+    def commit_transaction(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group_metadata: GroupMetadata
+    ) -> None:
         """Commit all records of the transaction and these consumed offsets together.
 
         group_metadata: the member's generation, by which the broker refuses a zombie (KIP-447). Raises
@@ -260,7 +236,8 @@ class StreamsProducer:
         """
         self.begin_transaction()
         committed = [
-            confluent_kafka.TopicPartition(p.topic, p.partition, at.offset, at.metadata) for p, at in offsets.items()
+            confluent_kafka.TopicPartition(p.topic, p.partition, at.offset, at.metadata, at.leader_epoch)
+            for p, at in offsets.items()
         ]
         # The records first: librdkafka may hang when offsets are sent while the broker is away.
         self.flush()
@@ -340,7 +317,9 @@ class StreamsProducer:
                         "The broker refuses transaction.timeout.ms: it is above the broker's transaction.max.timeout.ms"
                         f" ({error.str()}). Lower the one or raise the other."
                     ) from exception
-                if not error.retriable():
+                if error.code() == KafkaError.UNSUPPORTED_VERSION and not self._librdkafka_only:
+                    self._librdkafka_only = True
+                elif not error.retriable():
                     raise StreamsError(f"Failed to initialize transactions: {error}") from exception
                 hint = transaction_log_hint(self._producer, METADATA_SECONDS)
                 if self._clock.monotonic_ms() >= deadline_ms:
@@ -349,6 +328,7 @@ class StreamsProducer:
                         f"{error.str()}. {hint}"
                     ) from exception
                 self._log.warning("Failed to initialize transactions, trying again: %s. %s", error.str(), hint)
+                self._producer.purge()
                 self._producer = self._new_producer()
 
     def _attempt(self, what: str, call: Callable[..., Any], *arguments: Any) -> None:
@@ -409,9 +389,9 @@ class StreamsProducer:
                 return None
             why = "With exactly_once_v2 it cannot be left out: the broker takes back the whole transaction."
             return FailedProcessingError(f"{text}. {why}")
-        if error.code() in TRANSIENT and not self._is_missing(message.topic()):
+        if error.code() in TRANSIENT and not self._topics.is_missing(message.topic()):
             # Tasks that start again would make a changelog anew that is gone, and go on without what was in it.
-            return self._missing_changelog() or TaskMigratedError(
+            return self._topics.missing_changelog(self._writers) or TaskMigratedError(
                 f"{text}. The tasks of this thread start again from the last commit."
             )
         return FailedProcessingError(
@@ -452,7 +432,7 @@ class StreamsProducer:
         writers = {task_id} if task_id is not None else self._writers.get(topic, set())
         tasks = f", written by {listed(sorted(writers))}," if writers else ""
         advice = ""
-        if error.code() in MISSING_TOPIC or (error.code() in TRANSIENT and self._is_missing(topic)):
+        if error.code() in MISSING_TOPIC or (error.code() in TRANSIENT and self._topics.is_missing(topic)):
             advice = ". The topic does not exist: create it, or correct its name in the topology"
             if topic.endswith(CHANGELOG_SUFFIX):
                 advice = f". The changelog was deleted. {CHANGELOG_DELETED.rstrip('.')}"
@@ -460,39 +440,9 @@ class StreamsProducer:
 
     def check_changelogs(self) -> None:
         """Raise StreamsError if a changelog that a task writes to is gone; return if the broker does not answer."""
-        missing = self._missing_changelog()
+        missing = self._topics.missing_changelog(self._writers)
         if missing is not None:
             raise missing
-
-    def _missing_changelog(self) -> StreamsError | None:
-        try:
-            existing = self._producer.list_topics(timeout=METADATA_SECONDS).topics
-        except KafkaException:
-            return None
-        for topic, tasks in sorted(self._writers.items()):
-            if topic.endswith(CHANGELOG_SUFFIX) and topic not in existing:
-                partition = min(tasks).partition
-                return FailedProcessingError(
-                    f"There is no topic {topic} partition {partition} any more, written by {listed(sorted(tasks))}. "
-                    f"The changelog was deleted. {CHANGELOG_DELETED}"
-                )
-        return None
-
-    def _is_missing(self, topic: str) -> bool:
-        """Return whether a topic does not exist, asked once for all records that are given up together."""
-        missing, until_ms = self._missing.get(topic, (False, 0))
-        if self._clock.monotonic_ms() >= until_ms:
-            missing = self._asked_whether_missing(topic)
-            self._missing[topic] = missing, self._clock.monotonic_ms() + int(METADATA_SECONDS * 1000)
-        return missing
-
-    def _asked_whether_missing(self, topic: str) -> bool:
-        """Ask the broker whether a topic does not exist; False if it does not answer."""
-        try:
-            metadata = self._producer.list_topics(topic, METADATA_SECONDS).topics.get(topic)
-        except KafkaException:
-            return False
-        return metadata is None or (metadata.error is not None and metadata.error.code() in MISSING_TOPIC)
 
 
 def _lost_record(topic: str, partition: int, key: bytes | None, value: bytes | None) -> RawRecord:

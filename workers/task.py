@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.state_machine import StateMachine
 from penstock.statestore.state_directory import StateDirectory
 from penstock.statestore.stores import OpenRows
 from penstock.statestore.thread_cache import ThreadCache
@@ -18,11 +20,9 @@ from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.records import Headers, Message, TaskId, TopicPartition
 
 from .custom_metrics import CustomMetrics
-from .log_context import PrefixedLogger
 from .loop_time import LoopTime
 from .metrics import ThreadMetrics
 from .processor_state_manager import ProcessorStateManager, RecycledStores
-from .state_machine import StateMachine
 from .task_metrics import TaskMetrics
 from .task_state import TASK_TRANSITIONS, TaskState
 from .topic_names import TopicNames

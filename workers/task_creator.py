@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from typing import Generic
 
+from penstock.clients.log_context import PrefixedLogger, listed
 from penstock.topology.errors import TopologyError
 from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.records import TaskId, TopicPartition
 
 from .assigned_tasks import T
-from .log_context import PrefixedLogger, listed
 from .standby_task import StandbyTask
 from .stream_task import StreamTask, TaskClients
 from .task import TaskEnvironment

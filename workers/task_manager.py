@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from penstock.clients.log_context import PrefixedLogger, listed
+from penstock.clients.reading.record_source import Records
 from penstock.statestore.state_directory import StateDirectory
 from penstock.topology.errors import BrokerUnavailableError, LockError, StreamsError
 from penstock.topology.records import TaskId, TopicPartition
@@ -16,12 +18,10 @@ from .assigned_standby_tasks import AssignedStandbyTasks
 from .assigned_streams_tasks import AssignedStreamsTasks
 from .assigned_tasks import AssignedTasks, FirstError, T
 from .committer import Commit, Committer
-from .log_context import PrefixedLogger, listed
 from .membership.membership import GroupMembership, RetriableCommitError
 from .offset_reset import OffsetReset
 from .partition_consumer import PartitionConsumer
 from .processor_state_manager import RecycledStores
-from .record_source import Records
 from .standby_task import StandbyTask
 from .store_changelog_reader import StoreChangelogReader
 from .stream_task import StreamTask

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.statestore.checkpoint import CHECKPOINT_FILE_NAME, OffsetCheckpoint
 from penstock.statestore.state_directory import StateDirectory
 from penstock.topology.errors import LockError, ProcessorStateError
 from penstock.topology.records import TaskId
 
 from .assignment.subscription_info import LATEST_OFFSET, UNKNOWN_OFFSET_SUM
-from .log_context import PrefixedLogger
 from .stream_task import StreamTask
 from .task import Task
 from .task_state import TaskState

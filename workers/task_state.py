@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from .state_machine import Transitions
+from penstock.clients.state_machine import Transitions
 
 
 class TaskState(Enum):

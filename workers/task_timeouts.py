@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from penstock.clients.clock import Clock
+from penstock.clients.log_context import PrefixedLogger, listed
 from penstock.topology.errors import StreamsError, TaskTimeoutError
 from penstock.topology.records import TaskId
-
-from .clock import Clock
-from .log_context import PrefixedLogger, listed
 
 
 class TaskTimeouts:

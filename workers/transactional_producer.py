@@ -8,6 +8,10 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
+from penstock.clients.writing.produce_settings import ProduceSettings
+from penstock.clients.writing.transaction_requests import GroupMetadata
+
+from .membership.group_metadata import encode_group_metadata
 from .producer_errors import checked
 
 #: How much longer than it was told to a call may take, in seconds, before it is given up.
@@ -22,17 +26,21 @@ class TransactionalProducer(Producer):
     With librdkafka 2.16 ``send_offsets_to_transaction``, called while the transaction coordinator is away, may wait for
     ever when it comes back, whatever timeout it was given. Such a client cannot be used any more, nor be closed: it is
     left alone, with the thread that waits in it, and fenced by the one that replaces it.
+
+    produce_settings: how a TransactionalKafkaProducer writes in its place, None if librdkafka is to write.
     """
+
+    produce_settings: ProduceSettings | None = None
 
     def init_transactions(self, timeout: float = DEFAULT_SECONDS) -> None:
         """See Producer; raises KafkaException with _TIMED_OUT if the call does not return, as all of these do."""
         _bounded(super().init_transactions, timeout)
 
     def send_offsets_to_transaction(
-        self, positions: list[TopicPartition], group_metadata: Any, timeout: float = DEFAULT_SECONDS
+        self, positions: list[TopicPartition], group_metadata: GroupMetadata, timeout: float = DEFAULT_SECONDS
     ) -> None:
         """See Producer."""
-        _bounded(super().send_offsets_to_transaction, positions, group_metadata, timeout)
+        _bounded(super().send_offsets_to_transaction, positions, encode_group_metadata(group_metadata), timeout)
 
     def commit_transaction(self, timeout: float = DEFAULT_SECONDS) -> None:
         """See Producer."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from penstock.clients.network_settings import network_settings
 from penstock.topology import records
 from penstock.workers.listed_offsets import listed_offset
 from penstock.workers.membership.offsets_reader import GroupOffsetsReader
@@ -45,7 +46,7 @@ class ProgressReader:
             self._admin = clients.enter_context(AdminClient(settings))
             # Not librdkafka's: see GroupOffsetsReader.
             self._offsets = clients.enter_context(
-                GroupOffsetsReader(application_id, {"bootstrap_servers": bootstrap_servers})
+                GroupOffsetsReader(application_id, network_settings({"bootstrap.servers": bootstrap_servers}))
             )
             self._close = clients.pop_all().close  # an open client would complain when the demo stops its broker
         self._group = application_id

@@ -219,8 +219,15 @@ class Cluster:
 
     def group_type(self, group: str) -> str:
         """Return a group's type, such as "classic" or "streams", "" if there is none."""
+        return self._listed(group, "group_type")
+
+    def group_state(self, group: str) -> str:
+        """Return a group's state, such as "stable" or "empty", "" if there is none."""
+        return self._listed(group, "group_state")
+
+    def _listed(self, group: str, field: str) -> str:
         with self.admin() as admin:
-            found = {listed["group_id"]: listed.get("group_type", "") for listed in admin.list_groups()}
+            found = {listed["group_id"]: listed.get(field, "") for listed in admin.list_groups()}
         return str(found.get(group, "")).lower()
 
     def active_controller(self) -> Node:

@@ -18,7 +18,7 @@ from .program import Fault
 from .test_chaos import AT_LEAST_ONCE, chaos
 from .workloads import WORKLOADS, Setting
 from .workloads.dead_letters import LETTERS, PLACE_HEADERS, DeadLetters
-from .workloads.numbers import HotKeys, LargeRecords, Numbers
+from .workloads.numbers import LargeRecords
 from .workloads.recorded import compare, outputs_of, record_of
 from .workloads.recorded_cases import CASES, CLOSER, DISORDER_MS, Case, Comparison, encode
 
@@ -167,15 +167,6 @@ def test_a_padding_that_is_cut_short_is_found(tmp_path: Path) -> None:
     assert len(workload._spoilt) == 1
 
 
-# -- progress
-
-
-def test_every_partition_moves_or_where_few_records_go_there_any_output(tmp_path: Path) -> None:
-    seen = {(program.NUMBERS, 0): 9, (program.COPIES, 0): 3, (program.COPIES, 1): 0}
-    assert Numbers(Setting(1, 2), tmp_path).progress(seen) == {"copies-0": 3, "copies-1": 0}
-    assert HotKeys(Setting(1, 2), tmp_path).progress(seen) == {"any output": 3}
-
-
 # -- real processes
 
 
@@ -187,8 +178,8 @@ def test_each_workload_says_what_it_is() -> None:
     ("workload", "protocol", "guarantee"),
     [
         pytest.param("queries", "streams", EXACTLY_ONCE, marks=REAL),
-        pytest.param("recorded", "classic", EXACTLY_ONCE, marks=REAL),
-        pytest.param("dead-letters", "streams", EXACTLY_ONCE, marks=REAL),
+        pytest.param("recorded", "classic", EXACTLY_ONCE, marks=[*REAL, pytest.mark.long]),
+        pytest.param("dead-letters", "streams", EXACTLY_ONCE, marks=[*REAL, pytest.mark.long]),
         pytest.param("large-records", "classic", AT_LEAST_ONCE, marks=REAL),
     ],
 )

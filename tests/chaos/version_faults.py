@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from tests.waiting import eventually
+
 from .cluster import Cluster
 from .faults import Faults, Stage
 from .hosts import ROOT, Host
@@ -16,6 +18,8 @@ from .versions import processes_of
 #: For the new processes to be members.
 JOIN_SECONDS = 90.0
 PROTOCOLS = ("classic", "streams")
+#: States of a group without members.
+EMPTY = ("", "empty", "dead")
 
 
 class VersionFaults(Faults):
@@ -58,6 +62,8 @@ class VersionFaults(Faults):
         for host in self._hosts:
             self._stage.agenda.drop(host.name)
             stop_cleanly(self._stage, host)
+        # Static members do not leave: they are gone when their sessions end.
+        eventually(lambda: self._cluster.group_state(self._group) in EMPTY, lambda: f"{self._group} still has members")
         for host in self._hosts:
             host.config["group.protocol"] = wanted
             host.start()

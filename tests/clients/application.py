@@ -136,9 +136,17 @@ class Topics:
 
 
 def wait_for_values(
-    application: Application, topics: Topics, sink: str, values: Sequence[str], patience_seconds: float
+    application: Application,
+    topics: Topics,
+    sink: str,
+    values: Sequence[str],
+    patience_seconds: float,
+    repeated: bool = False,
 ) -> None:
-    """Wait until a topic has these values, in any order; an application that ends is not waited for."""
+    """Wait until a topic has these values, in any order; an application that ends is not waited for.
+
+    repeated: some may be there more than once, as with at-least-once when a task has begun again.
+    """
     wanted = sorted(values)
 
     def arrived() -> bool:
@@ -146,7 +154,7 @@ def wait_for_values(
         assert application.exit_code is None, (
             f"exit code {application.exit_code}, {len(found)} of {len(wanted)} values:\n{application.log[-4000:]}"
         )
-        return found == wanted
+        return found == wanted or (repeated and set(found) == set(wanted))
 
     def shown() -> str:
         found = topics.values(sink)

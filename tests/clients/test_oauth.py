@@ -95,7 +95,6 @@ def application(secured: Secured, run: MakeApplication) -> Application:
     return started
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="One Kafka client: OAuth extensions are dropped")
 def test_brokers_get_the_extensions_that_come_with_a_token(application: Application, tokens: Tokens) -> None:
     assert application.exit_code is None
     assert tokens.seen

@@ -14,7 +14,6 @@ from tests.clients.conftest import MakeApplication, MakeTopic
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="One Kafka client: connections.max.idle.ms=0")
 def test_connections_that_may_be_idle_without_a_limit_work(
     topics: Topics, run: MakeApplication, make_topic: MakeTopic
 ) -> None:
@@ -26,11 +25,6 @@ def test_connections_that_may_be_idle_without_a_limit_work(
     wait_for_values(application, topics, sink, ["a"], 20)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="One Kafka client: consumer.fetch.max.bytes above receive.message.max.bytes",
-)
 def test_an_answer_as_large_as_fetch_max_bytes_allows_is_read(tmp_path: Path, run: MakeApplication) -> None:
     """150 MB, where receive.message.max.bytes is 100 MB by default; the broker allows it and has so much to send."""
     size, count = 1_000_000, 120

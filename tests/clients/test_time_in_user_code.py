@@ -14,11 +14,6 @@ from tests.waiting import eventually
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="One Kafka client: deadlines count time in which nobody served the client",
-)
 def test_records_are_not_given_up_while_user_code_works_on_the_next_one(
     topics: Topics, run: MakeApplication, make_topic: MakeTopic
 ) -> None:
@@ -39,11 +34,6 @@ def test_records_are_not_given_up_while_user_code_works_on_the_next_one(
     wait_for_values(application, topics, sink, values, 60)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="One Kafka client: the time in which a topic is unknown runs while nobody asks",
-)
 def test_a_topic_that_is_back_is_not_taken_for_missing(
     topics: Topics, run: MakeApplication, make_topic: MakeTopic, unique_name: Callable[[str], str]
 ) -> None:

@@ -10,9 +10,6 @@ from tests.clients.conftest import MakeApplication, MakeTopic
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="One Kafka client: a sink topic recreated with fewer partitions"
-)
 def test_a_sink_that_is_recreated_with_fewer_partitions_is_written_to(
     topics: Topics, run: MakeApplication, make_topic: MakeTopic
 ) -> None:
@@ -24,12 +21,9 @@ def test_a_sink_that_is_recreated_with_fewer_partitions_is_written_to(
     topics.delete(sink)
     topics.create(sink, partitions=2)
     topics.write(source, after)
-    wait_for_values(application, topics, sink, after, 60)
+    wait_for_values(application, topics, sink, after, 60, repeated=True)
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="One Kafka client: a source topic recreated with a longer log"
-)
 def test_a_source_that_is_recreated_with_a_longer_log_is_read_from_its_beginning(
     topics: Topics, run: MakeApplication, make_topic: MakeTopic
 ) -> None:

@@ -28,24 +28,7 @@ def versions(proxy: WireProxy, api: str) -> set[int]:
     return {version for name, version in proxy.requests if name == api}
 
 
-@pytest.mark.parametrize(
-    "codec",
-    [
-        "none",
-        "lz4",
-        *(
-            pytest.param(
-                codec,
-                marks=pytest.mark.xfail(
-                    strict=True,
-                    raises=AssertionError,
-                    reason="One Kafka client: topics compressed with zstd or snappy leave the fast path",
-                ),
-            )
-            for codec in ("snappy", "zstd")
-        ),
-    ],
-)
+@pytest.mark.parametrize("codec", ["none", "lz4", "gzip", "snappy", "zstd"])
 def test_records_of_every_codec_are_read_by_one_client(
     topics: Topics, run: MakeApplication, make_topic: MakeTopic, proxy: WireProxy, codec: str
 ) -> None:
@@ -58,11 +41,6 @@ def test_records_of_every_codec_are_read_by_one_client(
     assert len(versions(proxy, "Fetch")) == 1
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="One Kafka client: transactions use the old protocol, without an epoch for each of them",
-)
 def test_transactions_use_the_protocol_in_which_each_has_an_epoch(
     topics: Topics, run: MakeApplication, make_topic: MakeTopic, proxy: WireProxy
 ) -> None:
@@ -79,11 +57,6 @@ def test_transactions_use_the_protocol_in_which_each_has_an_epoch(
     assert not versions(proxy, "AddPartitionsToTxn")
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="One Kafka client: a delayed EndTxn ends the next transaction",
-)
 def test_a_commit_that_the_network_delivers_late_does_not_commit_the_next_transaction(
     topics: Topics, run: MakeApplication, make_topic: MakeTopic, proxy: WireProxy
 ) -> None:

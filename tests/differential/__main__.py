@@ -22,7 +22,7 @@ from pathlib import Path
 from penstock import PenstockError, StreamsConfig
 from penstock.dev_broker import DevBroker
 from penstock.pipeline.capabilities import Capability, report_capabilities
-from penstock.spark import spark_session
+from penstock.spark_session import spark_session
 from tests.goldens import interpreter
 from tests.goldens.case import Case, files, read
 from tests.goldens.compare import case_config

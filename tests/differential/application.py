@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -12,17 +11,20 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 #: Starting Java and Spark takes 10 s on a quiet machine.
 DEADLINE_SECONDS = 240.0
 PARTITIONS = 2
 KEYS = [b"a", b"b", b"c", b"d", b"e"]
 RECORDS = 2_000  # between two kills
+#: The commands that start Spark whatever their options.
+ON_SPARK = ("handover", "backfill")
 EXECUTOR = "CoarseGrainedExecutorBackend"
 TOPOLOGY = """
 import penstock
@@ -53,11 +55,12 @@ class Application:
         self._directory = directory
         self._master = master
         self._environment = {**os.environ, **(environment or {})}
-        self._id = f"kills-{uuid.uuid4().hex[:8]}"
-        self._source, self._sink, self._places = (f"{self._id}-{name}" for name in ("in", "out", "places"))
+        self.id = f"kills-{uuid.uuid4().hex[:8]}"
+        self._source, self._sink, self._places = (f"{self.id}-{name}" for name in ("in", "out", "places"))
         self._process: subprocess.Popen[str] | None = None
         self.produced = 0
         self.log = directory / "log"
+        self.checkpoint = directory / "checkpoint"
         (directory / "counting_app.py").write_text(
             TOPOLOGY.format(source=self._source, sink=self._sink, places=self._places)
         )
@@ -75,33 +78,76 @@ class Application:
                 deleted.result()
 
     @contextmanager
-    def running(self) -> Iterator[subprocess.Popen[str]]:
-        """Run it in a process group of its own; whatever is left of it at the end is killed."""
-        command = [sys.executable, "-m", "penstock.cli", "run", "counting_app:topology", "--engine", "spark"]
-        options = ["--master", self._master, "--checkpoint", str(self._directory / "checkpoint")]
-        given = (
-            f"application.id={self._id}",
-            f"bootstrap.servers={self._servers}",
-            "statestore.cache.max.bytes=0",  # each record's count is written, so that the first can be waited for
-        )
-        config = [word for each in given for word in ("-c", each)]
-        with self.log.open("a") as log:
-            process = self._process = subprocess.Popen(
-                [*command, *options, *config],
-                cwd=self._directory,
-                env=self._environment,
-                stdout=log,
-                stderr=log,
-                text=True,
-                start_new_session=True,
-            )
+    def running(self, *options: str, host: str = "host") -> Iterator[subprocess.Popen[str]]:
+        """Run it in a process group of its own; whatever is left of it at the end is killed.
+
+        host: each has a state directory of its own.
+        """
+        with (
+            self.log.open("a") as log,
+            self.command("run", "--engine", "spark", *options, host=host, output=log) as process,
+        ):
+            self._process = process
             try:
                 yield process
             finally:
-                with contextlib.suppress(ProcessLookupError):  # it has ended, with all its children
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
                 self._process = None
+
+    @contextmanager
+    def command(
+        self, name: str, *options: str, host: str = "host", master: str = "", output: Any = subprocess.PIPE
+    ) -> Iterator[subprocess.Popen[str]]:
+        """Run a command with the topology; host as for running."""
+        given = (
+            f"application.id={self.id}",
+            f"bootstrap.servers={self._servers}",
+            f"state.dir={self._directory / host}",
+            "statestore.cache.max.bytes=0",  # each record's count is written, so that the first can be waited for
+        )
+        config = [word for each in given for word in ("-c", each)]
+        spark = (
+            ["--master", master or self._master, "--checkpoint", str(self.checkpoint)]
+            if name in ON_SPARK or "--engine" in options
+            else []
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.cli", name, "counting_app:topology", *options, *spark, *config],
+            cwd=self._directory,
+            env=self._environment,
+            stdout=output,
+            stderr=output if output is not subprocess.PIPE else subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            kill_all(process)
+            if process.stdout is not None:
+                process.stdout.close()
+
+    def run(self, name: str, *options: str, host: str = "host", master: str = "") -> tuple[int, str]:
+        """Run a command to its end; return its exit status and what it has printed."""
+        with self.command(name, *options, host=host, master=master) as process:
+            printed, _ = process.communicate(timeout=DEADLINE_SECONDS)
+            return process.returncode, printed
+
+    def recreate_source(self) -> None:
+        """Delete the source topic and create it again."""
+        admin = AdminClient({"bootstrap.servers": self._servers})
+        admin.delete_topics([self._source])[self._source].result()
+        self._until(lambda: self._source not in admin.list_topics(timeout=DEADLINE_SECONDS).topics)
+        admin.create_topics([NewTopic(self._source, PARTITIONS, 1)])[self._source].result()
+
+    @property
+    def handed_over(self) -> Path:
+        """The file in the state directory that keeps the local engine out."""
+        return self._directory / "host" / self.id / "handed-over.json"
+
+    def add_partition(self) -> None:
+        """Add a partition to the source topic."""
+        admin = AdminClient({"bootstrap.servers": self._servers})
+        admin.create_partitions([NewPartitions(self._source, PARTITIONS + 1)])[self._source].result()
 
     def produce(self, count: int = RECORDS) -> None:
         """Produce records, the keys in turn."""
@@ -182,3 +228,15 @@ class Application:
         if ended or time.monotonic() > deadline:
             what = "the application has ended" if ended else f"not within {DEADLINE_SECONDS:.0f} s"
             raise TimeoutError(f"{what}; its log ends with\n{self.log.read_text()[-5000:]}")
+
+
+def kill_all(process: subprocess.Popen[str]) -> None:
+    """Kill a process that was started here with all its children, those in sessions of their own too."""
+    children: list[psutil.Process] = []
+    with contextlib.suppress(psutil.NoSuchProcess):  # it has ended, and its children with it
+        children = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    for child in children:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+    process.wait()

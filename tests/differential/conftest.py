@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import PenstockError
-from penstock.spark import require_jdk, require_pyspark, spark_session
+from penstock.spark_session import require_jdk, require_pyspark, spark_session
 
 #: How long Spark's Java may take to end.
 END_SECONDS = 60.0
@@ -26,7 +26,7 @@ def missing() -> str | None:
 
 
 WHY = missing()
-collect_ignore = [] if WHY is None else ["test_on_spark.py", "test_handover.py", "test_kill.py"]
+collect_ignore_glob = [] if WHY is None else ["test_*.py"]
 
 
 @pytest.fixture(scope="session")

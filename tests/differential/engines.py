@@ -303,7 +303,7 @@ def compare(case: Case, spark: SparkEngine, batches: int = 1, buckets: int = 1) 
     cut = [inputs[start : start + size] for start in range(0, len(inputs), size)]
     local = run_locally(case, interpreter.build(case), cut)
     topology = interpreter.build(case)
-    report = report_capabilities(topology, StreamsConfig(case_config(case)))
+    report = report_capabilities(topology, StreamsConfig(_without_throttling(case)))
     return first_difference(local, spark.run(case, topology, cut), inputs, report)
 
 

@@ -11,7 +11,6 @@ $KAFKA_BOOTSTRAP_SERVERS names the broker, else a dev broker is started.
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import subprocess
 import sys
@@ -19,10 +18,11 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from .__main__ import broker
-from .application import DEADLINE_SECONDS, Application
+from .application import DEADLINE_SECONDS, Application, kill_all
 
 #: Runs this Python; on executors, for which Spark sets that variable, one that finds its packages but not those that
 #: were installed from a checkout (-S: no .pth files).
@@ -37,7 +37,7 @@ def kill_the_driver(application: Application, kills: int) -> None:
     for number in range(kills):
         with application.running() as process:
             count_more(application)
-            disturb(application, number, lambda: os.killpg(process.pid, signal.SIGKILL))
+            disturb(application, number, partial(kill_all, process))
     with application.running() as process:
         finish(application, process)
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from penstock import Processor, ProcessorContext, Punctuation, Record, Serdes, StreamsBuilder, StreamsError
 from penstock.pipeline.checkpoint import CheckpointError
@@ -133,9 +135,15 @@ def test_punctuations_by_the_wall_clock_fire_though_no_record_comes(
 
 
 def test_foreach_batch_gets_what_is_for_the_users_topics_and_kafka_the_rest(
-    spark: Any, bootstrap_servers: str, tmp_path: Path, application_id: str, make_topic: Callable[..., str]
+    spark: Any,
+    bootstrap_servers: str,
+    tmp_path: Path,
+    application_id: str,
+    make_topic: Callable[..., str],
+    admin: AdminClient,
 ) -> None:
-    source, sink = make_topic("in"), make_topic("out")
+    source, sink = make_topic("in"), f"{application_id}-out"  # its name begins as those of internal topics
+    admin.create_topics([NewTopic(sink, 1, 1)])[sink].result(DEADLINE_SECONDS)
     builder = StreamsBuilder()
     words = builder.stream(source, **STRINGS)
     words.group_by(lambda key, value: value, **STRINGS).count(store="counts").to_stream().to(sink)

@@ -13,10 +13,10 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 
 from penstock import Serdes, StreamsBuilder, kernel
+from penstock.clients.log_context import PrefixedLogger
 from penstock.testing import TopologyTestDriver
 from penstock.topology.records import RawRecord, TopicPartition
 from penstock.workers.librdkafka_source import LibrdkafkaSource
-from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.partition_consumer import PartitionConsumer
 
 pytestmark = pytest.mark.skipif(

@@ -23,6 +23,8 @@ pytestmark = pytest.mark.skipif(
 )
 WAIT_SECONDS = 10.0
 TOPIC = "topic"
+#: Of a topic in librdkafka's mock. Once it knows them, it takes no record for another partition.
+PARTITIONS = 4
 
 
 @pytest.fixture
@@ -157,12 +159,12 @@ def test_a_windowed_sink_does_what_serde_and_partitioner_do(client: Producer, se
     windows = [(0, 10), (-10, 0), (1_700_000_000_000, 1_700_000_000_010), (-(2**63), 2**63 - 1)]
     given = [Windowed(key, *times) for key in keys for times in windows]
     send = windowed_sink(client, pytest.fail, serde, str.encode)
-    assert [send(key, {"a": 1}, 5, None, 7) for key in given] == [None] * len(given)
+    assert [send(key, {"a": 1}, 5, None, PARTITIONS) for key in given] == [None] * len(given)
     partition = WindowedStreamPartitioner(serde)
     client.purge()
     client.flush(WAIT_SECONDS)
     lost = [record[1:3] for _, record in kernel.produce.record_producer_for(client).take_lost()]
-    assert sorted(lost) == sorted((partition(TOPIC, key, 1, 7), serde.serialize(TOPIC, key)) for key in given)
+    assert sorted(lost) == sorted((partition(TOPIC, key, 1, PARTITIONS), serde.serialize(TOPIC, key)) for key in given)
 
 
 def test_a_windowed_sink_leaves_to_python_what_is_not_usual_serialized(client: Producer) -> None:
@@ -203,7 +205,7 @@ def test_the_results_of_a_windowed_table_go_that_way(client: Producer, monkeypat
     sends = writer(client, pytest.fail)
     monkeypatch.setattr(DriverTask, "send", sends.send)
     monkeypatch.setattr(DriverTask, "log_change", lambda *_: None)
-    monkeypatch.setattr(DriverTask, "partition_count", lambda *_: 7)
+    monkeypatch.setattr(DriverTask, "partition_count", lambda *_: PARTITIONS)
     monkeypatch.setattr(WindowedHashes, "find", lambda *_: pytest.fail("hashed in Python"))
     with TopologyTestDriver(builder.build(), {"statestore.cache.max.bytes": 1_000_000}) as driver:
         topic = driver.create_input_topic("in", Serdes.string(), Serdes.string())
@@ -214,7 +216,7 @@ def test_the_results_of_a_windowed_table_go_that_way(client: Producer, monkeypat
     lost = [record[1:] for _, record in kernel.produce.record_producer_for(client).take_lost()]
     counts = Counter((f"key-{number % 13}".encode(), number // 10 * 10) for number in range(40))
     assert set(lost) == {
-        (partition_for_key(key, 7), key + start.to_bytes(8), count.to_bytes(8))
+        (partition_for_key(key, PARTITIONS), key + start.to_bytes(8), count.to_bytes(8))
         for (key, start), count in counts.items()
     }
 

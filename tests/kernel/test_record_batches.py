@@ -6,7 +6,9 @@ import random
 import struct
 from contextlib import suppress
 from typing import Any
+from uuid import UUID
 
+import cramjam
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +21,8 @@ from tests.record_bytes import (
     LZ4,
     NONE,
     SNAPPY,
+    TOPIC_ID,
+    ZSTD,
     Given,
     GivenAnswer,
     GivenBatch,
@@ -28,6 +32,7 @@ from tests.record_bytes import (
     encoded_log,
     encoded_response,
     size_in_offsets,
+    with_records,
 )
 
 batches = kernel.record_batches
@@ -46,7 +51,7 @@ BATCHES = st.lists(
     st.builds(
         GivenBatch,
         records=st.lists(RECORDS, min_size=1, max_size=8),
-        codec=st.sampled_from([NONE, GZIP, LZ4]),
+        codec=st.sampled_from([NONE, GZIP, SNAPPY, LZ4, ZSTD]),
         more_attributes=st.sampled_from([0, APPEND_TIME]),
         epoch=st.integers(0, 1 << 20),
         behind=st.sampled_from([0, 3]),
@@ -161,8 +166,8 @@ def test_a_wrong_checksum_is_told_after_the_records_before_it() -> None:
 
 def test_what_only_librdkafka_reads_is_told() -> None:
     packed = bytearray(encoded(ONE, 0))
-    struct.pack_into(">h", packed, 21, SNAPPY)
-    with pytest.raises(batches.UnknownFormatError, match="codec 2"):
+    struct.pack_into(">h", packed, 21, 5)
+    with pytest.raises(batches.UnknownFormatError, match="codec 5"):
         opened(bytes(packed), checked=False).take([], 1)
     old = bytearray(encoded(ONE, 0))
     old[16] = 1
@@ -174,6 +179,51 @@ def test_what_only_librdkafka_reads_is_told() -> None:
     for last in (bytes(old), small):
         tested = opened(encoded(ONE, 0) + last)
         assert (tested.take([], 10), tested.next_offset) == (2, 2)
+
+
+def framed(*blocks: bytes) -> bytes:
+    """Return what Java makes of some blocks: a header, and each block of snappy behind its length."""
+    packed = [bytes(cramjam.snappy.compress_raw(block)) for block in blocks]
+    return b"\x82SNAPPY\0\0\0\0\1\0\0\0\1" + b"".join(len(block).to_bytes(4, "big") + block for block in packed)
+
+
+def test_frames_of_snappy_are_read_whatever_their_blocks_are() -> None:
+    plain = encoded(ONE, 0)
+    records = plain[61:]
+    for blocks in ([records], [records[:5], records[5:]], [bytes([byte]) for byte in records]):
+        run: list[Any] = []
+        opened(bytes(with_records(plain, SNAPPY, framed(*blocks))), checked=False).take(run, 10)
+        assert [message.key() for message in run] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        b"",
+        framed(),
+        framed(b"abc")[:-1],
+        framed(b"abc") + b"\0\0\0",
+        framed(b"abc") + b"\xff\xff\xff\xff",
+        b"\xff\xff\xff\xff\x0f\0",  # a block that says it has 4 GiB
+    ],
+    ids=["nothing", "no block", "half a block", "half a length", "less than nothing", "too much"],
+)
+def test_what_is_no_snappy_is_refused(packed: bytes) -> None:
+    with pytest.raises(batches.CorruptRecordsError):
+        opened(bytes(with_records(encoded(ONE, 0), SNAPPY, packed)), checked=False).take([], 1)
+
+
+@settings(max_examples=500)
+@given(st.sampled_from([GZIP, SNAPPY, LZ4, ZSTD]), st.binary(max_size=200), st.booleans())
+def test_any_bytes_are_decompressed_or_refused(codec: int, packed: bytes, is_begun: bool) -> None:
+    """is_begun: behind the right first bytes, so that a codec does not refuse them at once."""
+    begins = {GZIP: b"\x1f\x8b\x08", SNAPPY: framed(), LZ4: b"\x04\x22\x4d\x18", ZSTD: b"\x28\xb5\x2f\xfd"}
+    data = bytes(with_records(encoded(ONE, 0), codec, (begins[codec] if is_begun else b"") + packed))
+    run: list[Any] = []
+    with suppress(batches.CorruptRecordsError):
+        opened(data, checked=False).take(run, 10)
+    for message in run:
+        fields(message)
 
 
 def test_fewer_bytes_than_said_are_refused() -> None:
@@ -223,19 +273,32 @@ ANSWERS = st.lists(
 )
 
 
-@given(st.builds(GivenResponse, ANSWERS, st.integers(-1, 120), st.integers(0, 1 << 30)), st.integers(0, 1 << 30))
-def test_an_answer_is_read_as_it_was_meant(response: GivenResponse, correlation_id: int) -> None:
-    data = encoded_response(response, correlation_id)
-    answer = batches.FetchAnswer(data)
-    assert (answer.correlation_id, answer.throttle_ms, answer.error) == (
+@given(
+    st.builds(
+        GivenResponse,
+        ANSWERS,
+        error=st.integers(-1, 120),
+        throttle_ms=st.integers(0, 1 << 30),
+        session_id=st.integers(0, 1 << 30),
+        ids=st.just({"in": TOPIC_ID, "other": UUID(int=1), "a" * 200: UUID(int=2)}),
+    ),
+    st.integers(0, 1 << 30),
+    st.sampled_from(range(12, 18)),
+)
+def test_an_answer_is_read_as_it_was_meant(response: GivenResponse, correlation_id: int, version: int) -> None:
+    data = encoded_response(response, correlation_id, version)
+    answer = batches.FetchAnswer(data, version)
+    assert (answer.correlation_id, answer.throttle_ms, answer.error, answer.session_id) == (
         correlation_id,
         response.throttle_ms,
         response.error,
+        response.session_id,
     )
     meant = sorted(response.partitions, key=lambda p: [q.topic for q in response.partitions].index(p.topic))
     for found, given_answer in zip(answer.partitions, meant, strict=True):
+        topic = given_answer.topic if version == 12 else response.ids[given_answer.topic].bytes
         assert (found.topic, found.partition, found.error) == (
-            given_answer.topic,
+            topic,
             given_answer.partition,
             given_answer.error,
         )
@@ -250,15 +313,16 @@ def test_an_answer_is_read_as_it_was_meant(response: GivenResponse, correlation_
 
 def test_an_answer_that_ends_too_early_is_refused_wherever_it_ends() -> None:
     response = GivenResponse([GivenAnswer(aborted=[(1, 2)], records=b"abc", leader=(1, 2), diverging=(3, 4))])
-    data = encoded_response(response, 1)
-    assert FetchResponse.decode(data[5:], version=12).responses[0].topic == "in"
-    for size in range(len(data) - 1):
-        with pytest.raises(ValueError, match=r"ends too early|does not end|an empty answer"):
-            batches.FetchAnswer(data[:size])
+    for version in (12, 13, 17):
+        data = encoded_response(response, 1, version)
+        assert FetchResponse.decode(data[5:], version=version).responses[0].partitions[0].records == b"abc"
+        for size in range(len(data) - 1):
+            with pytest.raises(ValueError, match=r"ends too early|does not end|an empty answer"):
+                batches.FetchAnswer(data[:size], version)
 
 
 @settings(max_examples=300)
-@given(st.binary(max_size=120))
-def test_any_bytes_are_an_answer_or_refused(data: bytes) -> None:
+@given(st.binary(max_size=120), st.sampled_from(range(12, 18)))
+def test_any_bytes_are_an_answer_or_refused(data: bytes, version: int) -> None:
     with suppress(ValueError):
-        batches.FetchAnswer(data)
+        batches.FetchAnswer(data, version)

@@ -16,6 +16,8 @@ from click.testing import CliRunner
 import penstock.topology.operators as operators
 from penstock import (
     AutoOffsetReset,
+    EmitStrategy,
+    JoinWindows,
     Processor,
     Record,
     Serdes,
@@ -27,6 +29,8 @@ from penstock import (
 )
 from penstock.cli import cli
 from penstock.pipeline.capabilities import OPERATORS, Capability, CapabilityReport, report_capabilities
+from penstock.supervisor.exit_codes import ExitCode
+from penstock.topology.operators import stream_join
 from penstock.topology.operators.operator import Operator
 
 HERE = Path(__file__).parent
@@ -74,6 +78,27 @@ def test_without_a_cache_it_is_identical() -> None:
     found.check()
 
 
+@pytest.mark.parametrize("kind", ["left_join", "outer_join"])
+def test_rows_of_closed_windows_wait_for_the_wall_clock_and_it_is_said(kind: str) -> None:
+    builder = StreamsBuilder()
+    left, right = builder.stream("left", **STRINGS), builder.stream("right", **STRINGS)
+    windows = JoinWindows.of_time_difference_and_grace(timedelta(seconds=5), timedelta(0))
+    getattr(left, kind)(right, lambda one, other: f"{one}{other}", windows).to("out")
+    topology = builder.build()
+    found = report(topology)
+    assert "coarser, results of closed windows are looked for" in str(found)
+    without = StreamsConfig({"application.id": "a", stream_join.EMIT_INTERVAL_KEY: 0})
+    assert report_capabilities(topology, without).capability is Capability.IDENTICAL
+
+
+def test_so_do_final_results_of_windows() -> None:
+    builder = StreamsBuilder()
+    grouped = builder.stream("in", **STRINGS).group_by_key()
+    windows = TimeWindows(timedelta(seconds=5), grace=timedelta(0))
+    grouped.windowed_by(windows).emit_strategy(EmitStrategy.ON_WINDOW_CLOSE).count(store="counts")
+    assert "results of closed windows are looked for" in of(report(builder.build()), "KSTREAM-AGGREGATE")
+
+
 class _Echo(Processor[str, str, str, str]):
     def process(self, record: Record[str, str]) -> None:
         self.context.forward(record)
@@ -113,6 +138,14 @@ def test_describe_prints_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 0, result.output
     assert "Sub-topology 0: stateless, by Arrow batches (mapInArrow)" in result.output
     assert result.output.rstrip().endswith("In all: coarser")
+
+
+def test_describe_of_a_refused_topology_ends_as_its_start_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(HERE))
+    given = ["describe", "spark_app:refused", "--engine", "spark", "-c", "application.id=a"]
+    for options in ([], ["--json"]):
+        result = CliRunner().invoke(cli, [*given, *options])
+        assert (result.exit_code, "global stores names" in result.output) == (ExitCode.TOPOLOGY, True), result.output
 
 
 def test_what_is_refused_fails_before_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:

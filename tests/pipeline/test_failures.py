@@ -11,6 +11,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from penstock import StreamsBuilder, StreamsConfig, StreamsError
+from penstock.pipeline.checkpoint import Topics
+from penstock.pipeline.checkpoint_lease import CheckpointLease
 from penstock.pipeline.connector import ConnectorError, check_version
 from penstock.pipeline.failures import query_failure
 from penstock.pipeline.spark_streams import LATE_STARTS_MAX, SparkStreams
@@ -111,7 +113,8 @@ def processed(*queries: Query) -> int:
     builder.stream("in").to("out")
     config = StreamsConfig({"application.id": "app", "bootstrap.servers": "broker:9092"})
     session: Any = None
-    streams: Any = SparkStreams(builder.build(), config, session, "/checkpoint", lambda built: {})
+    lease = CheckpointLease(session, "/checkpoint")  # no file is read before it is acquired
+    streams: Any = SparkStreams(builder.build(), config, session, lease, lambda built: Topics({}, {}))
     following = iter(queries)
     streams._start = lambda topology, available_now: next(following)
     read: int = streams._run_available(streams._built[0])

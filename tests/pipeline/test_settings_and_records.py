@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import ConfigError, Serdes, StreamsBuilder, StreamsConfig, StreamsError
-from penstock.pipeline.checkpoint import CheckpointError, check, identity
+from penstock.pipeline.checkpoint import CheckpointError, Topics, check, identity, with_known_ids
 from penstock.pipeline.kafka_settings import EARLIEST, LATEST, java_settings, producer_settings, source_options
 from penstock.pipeline.kafka_sink import KafkaSink
 from penstock.pipeline.record_batches import (
@@ -20,7 +20,7 @@ from penstock.pipeline.record_batches import (
     sent_batch,
     unpack,
 )
-from penstock.spark import SparkUnavailableError, package_zip, require_jdk
+from penstock.spark_session import SparkUnavailableError, package_zip, require_jdk
 from penstock.topology.streams_config import StreamsConfig as Config
 
 BASE = {"application.id": "app", "bootstrap.servers": "broker:9092"}
@@ -107,10 +107,10 @@ def counting(value_serde: Any) -> StreamsBuilder:
     return builder
 
 
-def identity_of(builder: StreamsBuilder, partitions: int = 1, **settings: Any) -> dict[str, Any]:
+def identity_of(builder: StreamsBuilder, partitions: int = 1, topic_id: str = "", **settings: Any) -> dict[str, Any]:
     topology, given = builder.build(), config(**{name.replace("_", "."): value for name, value in settings.items()})
     built = topology.internal_builder.build_subtopologies(given, frozenset())
-    return identity(topology, built, given, {"in": partitions})
+    return identity(topology, built, given, Topics({"in": partitions}, {"in": topic_id} if topic_id else {}))
 
 
 def written(found: dict[str, Any]) -> bytes:
@@ -137,11 +137,35 @@ def test_a_checkpoint_of_the_same_topology_is_taken() -> None:
             r"stores of rows: there .* value SessionWindowedSerde\(int64\), here .* value string",
         ),
         (identity_of(counting(Serdes.string()), 3), "partitions of in: there 3, here 1"),
+        (identity_of(counting(Serdes.string()), 0), "Partitions were added: in had 0, and has 1.*--accept-changes"),
     ],
 )
 def test_another_one_is_refused_and_says_what_differs(other: dict[str, Any], difference: str) -> None:
     with pytest.raises(CheckpointError, match=difference):
         check(written(other), identity_of(counting(Serdes.string())), "/ck")
+
+
+def test_added_partitions_are_taken_if_changes_are_accepted_and_nothing_else_is() -> None:
+    wanted = identity_of(counting(Serdes.string()), 2)
+    check(written(identity_of(counting(Serdes.string()))), wanted, "/ck", accept=True)
+    with pytest.raises(CheckpointError, match="stores of rows"):
+        check(written(identity_of(counting(Serdes.int64()))), wanted, "/ck", accept=True)
+
+
+def test_a_topic_that_was_recreated_is_refused_and_checkpoints_without_ids_are_taken() -> None:
+    wanted, earlier = identity_of(counting(Serdes.string()), 1, "new"), identity_of(counting(Serdes.string()))
+    del earlier["topic ids"]
+    check(written(earlier), wanted, "/ck")
+    with pytest.raises(CheckpointError, match="the topic in was deleted and created again"):
+        check(written(identity_of(counting(Serdes.string()), 1, "old")), wanted, "/ck")
+
+
+def test_the_id_of_a_topic_is_kept_while_the_brokers_do_not_describe_it() -> None:
+    earlier, silent = identity_of(counting(Serdes.string()), 1, "old"), identity_of(counting(Serdes.string()))
+    kept = with_known_ids(silent, earlier)
+    assert kept == earlier
+    with pytest.raises(CheckpointError, match="the topic in was deleted and created again"):
+        check(written(kept), identity_of(counting(Serdes.string()), 1, "new"), "/ck")
 
 
 def test_a_damaged_file_is_refused() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 
-from penstock.spark_java import pass_on, without_chatter
+import pytest
+
+from penstock.spark_java import pass_on, reason, without_chatter
 
 WORKER = b"Streaming TransformWithStateInPandas Python worker"
 
@@ -23,6 +25,36 @@ def test_chatter_is_left_out_with_its_empty_lines_and_nothing_else() -> None:
     assert list(without_chatter(told)) == [told[0], b"\n", told[5], b"\n", told[7]]
 
 
+def test_greetings_are_left_out() -> None:
+    told = [
+        b"WARNING: Using incubator modules: jdk.incubator.vector\n",
+        b"Using Spark's default log4j profile: org/apache/spark/log4j2-defaults.properties\n",
+        b"26/11/25 17:49:07 WARN Utils: Your hostname, vm, resolves to a loopback address: 127.0.0.1\n",
+        b"26/11/25 17:49:07 WARN Utils: Set SPARK_LOCAL_IP if you need to bind to another address\n",
+        b"26/11/25 17:49:08 WARN NativeCodeLoader: Unable to load native-hadoop library for your platform\n",
+        b'Setting default log level to "WARN".\n',
+        b"To adjust logging level use sc.setLogLevel(newLevel). For SparkR, use setLogLevel(newLevel).\n",
+        b"26/11/25 17:49:09 WARN Utils: Service 'SparkUI' could not bind on port 4040. Attempting port 4041.\n",
+    ]
+    assert list(without_chatter(told)) == told[-1:]
+
+
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [
+        (
+            [b"Error: Master must either be yarn or start with spark, k8s, or local\n", b"Run with --help\n"],
+            "Master must",
+        ),
+        ([b"org.apache.spark.SparkException: No master\n", b"\tat org.apache.spark.A.b(A.scala:1)\n"], "No master"),
+        ([b"Unrecognized option\n"], "Unrecognized option"),
+        ([], "Spark's Java has ended"),
+    ],
+)
+def test_the_reason_of_a_failed_start_is_what_java_said_last(last: list[bytes], expected: str) -> None:
+    assert reason(last).startswith(expected)
+
+
 def test_a_reader_that_is_gone_does_not_keep_java_waiting() -> None:
     reading, writing = os.pipe()
     os.close(reading)
@@ -31,5 +63,5 @@ def test_a_reader_that_is_gone_does_not_keep_java_waiting() -> None:
         sink.write(b"one\ntwo\n")
         sink.close()
         pass_on(source, writing)
-        assert source.read() == b"", "all of it was read"
+        assert source.closed, "all of it was read"
     os.close(writing)

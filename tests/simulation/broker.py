@@ -14,6 +14,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
+from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.topology.records import RawRecord, TopicPartition
 from penstock.workers.membership.membership import OffsetAndMetadata
 from tests.workers.memory_kafka import list_topics
@@ -199,12 +200,11 @@ class Broker:
         self.append(record, transaction)
 
     def add_offsets(
-        self, transaction: Transaction, offsets: Mapping[TopicPartition, OffsetAndMetadata], metadata: bytes
+        self, transaction: Transaction, offsets: Mapping[TopicPartition, OffsetAndMetadata], member: GroupMetadata
     ) -> None:
         """Take consumed offsets into a transaction; raises the error of a member that the group has given up."""
-        generation, member_id, instance_id = decode_group_metadata(metadata)
-        is_member = generation >= 0 or bool(member_id)  # who names no member is not looked at
-        code = self.group.check(member_id, instance_id, generation) if is_member else 0
+        is_member = member.generation >= 0 or bool(member.member_id)  # who names no member is not looked at
+        code = self.group.check(member.member_id, member.instance_id, member.generation) if is_member else 0
         if code:
             self.world.happened("offsets of a former member are refused in a transaction")
             raise kafka_error(code, "the group has gone on without this member")
@@ -252,11 +252,3 @@ class Broker:
         transaction.markers_due -= 1
         if transaction.markers_due == 0 and writer.ending is transaction:
             writer.ending = None
-
-
-def decode_group_metadata(metadata: bytes) -> tuple[int, str, str | None]:
-    """Return generation, member id and instance id; see penstock.workers.membership.group_metadata."""
-    body = metadata.removeprefix(b"CGMDv2:")
-    generation = int.from_bytes(body[:4], "little", signed=True)
-    _group, member_id, rest = body[4:].split(b"\0", 2)
-    return generation, member_id.decode(), None if rest[:1] == b"\1" else rest[1:-1].decode()

@@ -10,6 +10,8 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin._listoffsets import EarliestSpec
 
+from penstock.clients.network_settings import NetworkSettings
+from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.partitioners import partition_for_key
 from penstock.topology.records import RawRecord, TopicPartition
@@ -237,13 +239,15 @@ class SimulatedProducer:
         assert not self.in_transaction, "there is a transaction already"
         self.in_transaction, self.just_committed = True, False
 
-    def send_offsets_to_transaction(self, offsets: list[RdTopicPartition], metadata: bytes, timeout: float) -> None:
+    def send_offsets_to_transaction(
+        self, offsets: list[RdTopicPartition], member: GroupMetadata, timeout: float
+    ) -> None:
         taken = {TopicPartition(p.topic, p.partition): OffsetAndMetadata(p.offset, f"{p.metadata}\0") for p in offsets}
 
         def send() -> None:
             self._wait_until_free()
             self._check_abortable()
-            self.broker.add_offsets(self._transaction(), taken, metadata)
+            self.broker.add_offsets(self._transaction(), taken, member)
 
         if taken:
             self._exchange("send offsets", send)
@@ -381,7 +385,7 @@ class SimulatedSupplier(KafkaClientSupplier):
         config, _ = self._member_settings(client_id, instance_id)
         world, group = self.broker.world, self.broker.group
 
-        def connect(_: Mapping[str, Any]) -> Any:
+        def connect(_: NetworkSettings) -> Any:
             return SimulatedConnection(world, self.io, self.io.client, group)
 
-        return GroupMember(config, {}, assign, self._clock, connect)
+        return GroupMember(config, NetworkSettings(), assign, self._clock, connect)

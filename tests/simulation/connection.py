@@ -1,6 +1,6 @@
 """A group member's connection to the simulated coordinator: the coroutines of the real membership run over it.
 
-Takes the place of workers/kafka_connections.KafkaConnections. What runs there on an IO thread runs here as
+Takes the place of clients/cluster/cluster.Cluster. What runs there on an IO thread runs here as
 events of the world, so a heartbeat goes out while the stream thread is busy, but not while its process is stopped.
 """
 
@@ -11,7 +11,9 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Protocol, TypeVar
 
-from penstock.workers.kafka_connections import UnreachableError
+from penstock.clients.cluster.cluster import Address
+from penstock.clients.cluster.coordinators import CoordinatorKind
+from penstock.clients.errors import UnreachableError
 
 from .faults import Points
 from .world import World
@@ -74,7 +76,7 @@ class WaitedFuture(Future[T]):
 
 
 class SimulatedConnection:
-    """KafkaConnections over a Coordinator in memory."""
+    """A Cluster over a Coordinator in memory."""
 
     def __init__(self, world: World, io: Io, client: str, coordinator: Coordinator) -> None:
         self._world, self._io, self._client, self._coordinator = world, io, client, coordinator
@@ -108,11 +110,15 @@ class SimulatedConnection:
         self._io.later(int(seconds * 1000), lambda: _resume(wait, lambda: None))
         await wait
 
-    async def find_coordinator(self, group_id: str) -> tuple[str, str]:
-        await self.sleep(LATENCY_MS / 1000)
-        return "membership", "offsets"
+    async def run(self, function: Callable[..., T], *args: Any) -> T:
+        """Run it at once: what it asks brokers takes no time here."""
+        return function(*args)
 
-    async def send(self, connection: str, request: Any, timeout_ms: float | None = None) -> Any:
+    async def find_coordinator(self, kind: CoordinatorKind, key: str) -> Address:
+        await self.sleep(LATENCY_MS / 1000)
+        return Address("coordinator", 1)
+
+    async def send(self, address: Address, request: Any, timeout_ms: float | None = None, purpose: str = "") -> Any:
         """Send a request and return the response. Raises UnreachableError if one of them gets lost."""
         wait = _Wait()
         lost = self._io.loses()

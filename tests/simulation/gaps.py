@@ -21,7 +21,6 @@ GAPS: dict[str, tuple[str, ...]] = {
     "the loop of StreamThread.run is Process._live here": ("stream_thread.StreamThread.run: ",),
     "input topics lose no records": (
         "stream_thread.StreamThread.poll_requests: except InvalidOffsetError",
-        "stream_thread.StreamThread.reset_invalid_offsets: ",
         "global_state.GlobalState._poll: except InvalidOffsetError",
     ),
     "no topic is missing, and all processes have the same version": (
@@ -29,9 +28,6 @@ GAPS: dict[str, tuple[str, ...]] = {
         "streams_group.StreamsGroup._handle: raise event.error",
         "changelog_bounds.ChangelogBounds._on_error: raise missing_changelog",
         "streams_producer.StreamsProducer.check_changelogs: ",
-        "streams_producer.StreamsProducer._missing_changelog: ",
-        "streams_producer.StreamsProducer._asked_whether_missing: ",
-        "streams_producer.StreamsProducer._ask_partition_count: raise StreamsError",
     ),
     "no schedule is longer than task.timeout.ms": (
         "task_timeouts.TaskTimeouts.failed: raise TaskTimeoutError",
@@ -50,8 +46,6 @@ GAPS: dict[str, tuple[str, ...]] = {
         "streams_producer.StreamsProducer._serve: ",
     ),
     "no application has a partitioner of its own": (
-        "streams_producer.StreamsProducer.partition_count: ",
-        "streams_producer.StreamsProducer._ask_partition_count: except KafkaException",
     ),
     "the settings are right": (
         "streams_producer.StreamsProducer._initialize_transactions: raise ConfigError",

@@ -13,8 +13,7 @@ from enum import Enum
 from types import SimpleNamespace
 from typing import Any
 
-import kafka.errors as errors
-
+from penstock.clients.errors import ErrorCode
 from penstock.topology.records import TopicPartition
 from penstock.workers.membership.membership import OffsetAndMetadata
 
@@ -75,30 +74,30 @@ class Group:
         self._ids = 0
         self._promised: set[str] = set()  # member ids of the first of two joins (KIP-394)
         self._handlers: dict[str, Callable[[str, Any, Reply], None]] = {
-            "JoinGroupRequest": self._join,
-            "SyncGroupRequest": self._sync,
-            "HeartbeatRequest": self._heartbeat,
-            "LeaveGroupRequest": self._leave,
-            "OffsetCommitRequest": self._commit,
-            "OffsetFetchRequest": self._fetch,
+            "JoinGroup": self._join,
+            "SyncGroup": self._sync,
+            "Heartbeat": self._heartbeat,
+            "LeaveGroup": self._leave,
+            "OffsetCommit": self._commit,
+            "OffsetFetch": self._fetch,
         }
 
     def handle(self, client: str, request: Any, reply: Reply) -> None:
         """See connection.Coordinator."""
-        self._handlers[type(request).__name__](client, request, reply)
+        self._handlers[request.api.name](client, SimpleNamespace(**request.body), reply)
 
     def check(self, member_id: str, instance_id: str | None, generation: int | None) -> int:
         """Return the error code for a member's identity; generation None: it is not looked at."""
         if instance_id is not None:
             known = self._static(instance_id)
             if known is None:
-                return int(errors.UnknownMemberIdError.errno)
+                return ErrorCode.UNKNOWN_MEMBER_ID
             if known.member_id != member_id:
-                return int(errors.FencedInstanceIdError.errno)
+                return ErrorCode.FENCED_INSTANCE_ID
         if member_id not in self.members:
-            return int(errors.UnknownMemberIdError.errno)
+            return ErrorCode.UNKNOWN_MEMBER_ID
         if generation is not None and generation != self.generation:
-            return int(errors.IllegalGenerationError.errno)
+            return ErrorCode.ILLEGAL_GENERATION
         return OK
 
     def is_current(self, client: str) -> bool:
@@ -122,18 +121,18 @@ class Group:
         if request.member_id == "" and instance_id is None:
             pending = self._new_id(client)
             self._promised.add(pending)
-            reply(_joined(int(errors.MemberIdRequiredError.errno), pending))
+            reply(_joined(ErrorCode.MEMBER_ID_REQUIRED, pending))
             return
         if known is not None and request.member_id == "":
             self._replace(known, client, request, reply)
             return
         if known is not None and request.member_id != known.member_id:
-            reply(_joined(int(errors.FencedInstanceIdError.errno)))
+            reply(_joined(ErrorCode.FENCED_INSTANCE_ID))
             return
         member = self.members.get(request.member_id)
         if member is None:
             if request.member_id and request.member_id not in self._promised:
-                reply(_joined(int(errors.UnknownMemberIdError.errno)))
+                reply(_joined(ErrorCode.UNKNOWN_MEMBER_ID))
                 return
             self._promised.discard(request.member_id)
             member = Member(
@@ -144,7 +143,7 @@ class Group:
                 request.rebalance_timeout_ms,
             )
             self.members[member.member_id] = member
-        member.metadata = request.protocols[0][1]
+        member.metadata = request.protocols[0]["metadata"]
         member.joining = reply
         self._alive(member)
         self._prepare()
@@ -153,12 +152,12 @@ class Group:
         """A static member is back under its instance id; the one that had it before is fenced."""
         for pending in (old.joining, old.syncing):
             if pending is not None:
-                pending(_joined(int(errors.FencedInstanceIdError.errno)))
+                pending(_joined(ErrorCode.FENCED_INSTANCE_ID))
         del self.members[old.member_id]
         new = Member(
             self._new_id(client), client, old.instance_id, request.session_timeout_ms, request.rebalance_timeout_ms
         )
-        new.metadata, new.assignment, new.generation = request.protocols[0][1], old.assignment, old.generation
+        new.metadata, new.assignment, new.generation = request.protocols[0]["metadata"], old.assignment, old.generation
         if old.session is not None:
             self.world.cancel(old.session)
         self.members[new.member_id] = new
@@ -185,7 +184,7 @@ class Group:
             for member in self.members.values():
                 syncing, member.syncing = member.syncing, None
                 if syncing is not None:
-                    syncing(_synced(int(errors.RebalanceInProgressError.errno)))
+                    syncing(_synced(ErrorCode.REBALANCE_IN_PROGRESS))
             longest_ms = max(member.rebalance_ms for member in self.members.values())
             self._set_timer(GROUP_DELAY_MS if first else longest_ms, self._complete_join)
             if first:
@@ -233,7 +232,7 @@ class Group:
     def _sync(self, client: str, request: Any, reply: Reply) -> None:
         code = self.check(request.member_id, request.group_instance_id, request.generation_id)
         if code == OK and self.state is GroupState.PREPARING:
-            code = int(errors.RebalanceInProgressError.errno)
+            code = ErrorCode.REBALANCE_IN_PROGRESS
         if code != OK:
             reply(_synced(code))
             return
@@ -244,7 +243,7 @@ class Group:
             return
         member.syncing = reply
         if request.member_id == self._leader:
-            given = dict(request.assignments)
+            given = {each["member_id"]: each["assignment"] for each in request.assignments}
             self.state = GroupState.STABLE
             for other in self.members.values():
                 other.assignment = given.get(other.member_id, b"")
@@ -259,7 +258,7 @@ class Group:
         if code == OK:
             self._alive(self.members[request.member_id])
             if self.state is GroupState.PREPARING:
-                code = int(errors.RebalanceInProgressError.errno)
+                code = ErrorCode.REBALANCE_IN_PROGRESS
         reply(SimpleNamespace(error_code=code))
 
     def _alive(self, member: Member) -> None:
@@ -280,7 +279,7 @@ class Group:
 
     def _leave(self, client: str, request: Any, reply: Reply) -> None:
         for leaving in request.members:
-            member = self._static(leaving.group_instance_id) or self.members.get(leaving.member_id)
+            member = self._static(leaving["group_instance_id"]) or self.members.get(leaving["member_id"])
             if member is not None:
                 self._remove(member)
         self._after_removal()
@@ -293,7 +292,7 @@ class Group:
             self.world.cancel(member.session)
         for reply, answer in ((member.joining, _joined), (member.syncing, _synced)):
             if reply is not None:
-                reply(answer(int(errors.UnknownMemberIdError.errno)))
+                reply(answer(ErrorCode.UNKNOWN_MEMBER_ID))
 
     def _after_removal(self) -> None:
         if not self.members:
@@ -319,11 +318,13 @@ class Group:
     def _commit(self, client: str, request: Any, reply: Reply) -> None:
         code = self.check(request.member_id, request.group_instance_id, request.generation_id_or_member_epoch)
         if code == OK and self.state is GroupState.COMPLETING:
-            code = int(errors.RebalanceInProgressError.errno)
+            code = ErrorCode.REBALANCE_IN_PROGRESS
         given = {
-            TopicPartition(topic.name, p.partition_index): OffsetAndMetadata(p.committed_offset, p.committed_metadata)
+            TopicPartition(topic["name"], p["partition_index"]): OffsetAndMetadata(
+                p["committed_offset"], p["committed_metadata"], p["committed_leader_epoch"]
+            )
             for topic in request.topics
-            for p in topic.partitions
+            for p in topic["partitions"]
         }
         if code == OK:
             self._alive(self.members[request.member_id])
@@ -333,18 +334,25 @@ class Group:
 
     def _fetch(self, client: str, request: Any, reply: Reply) -> None:
         asked = [
-            TopicPartition(topic.name, number)
-            for topic in request.groups[0].topics
-            for number in topic.partition_indexes
+            TopicPartition(topic["name"], number)
+            for topic in request.groups[0]["topics"]
+            for number in topic["partition_indexes"]
         ]
         unstable = any(partition in self.offsets.pending for partition in asked)
         if unstable:
             self.world.happened("committed offsets are not decided yet")
-        code = int(errors.UnstableOffsetCommitError.errno) if unstable else OK
+        code = ErrorCode.UNSTABLE_OFFSET_COMMIT if unstable else OK
         nothing = OffsetAndMetadata(-1, "")
         found = {partition: self.offsets.committed.get(partition, nothing) for partition in asked}
         topics = [
-            _partition(p, error_code=OK, committed_offset=at.offset, metadata=at.metadata) for p, at in found.items()
+            _partition(
+                p,
+                error_code=OK,
+                committed_offset=at.offset,
+                metadata=at.metadata,
+                committed_leader_epoch=at.leader_epoch,
+            )
+            for p, at in found.items()
         ]
         reply(SimpleNamespace(groups=[SimpleNamespace(error_code=code, topics=topics)]))
 

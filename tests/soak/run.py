@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -18,6 +20,7 @@ from tests.command_stage import PARTITIONS, Stage, running
 from tests.waiting import eventually
 
 from .figures import MIB, Sample, faults, table
+from .http_load import HttpLoad, compared
 
 #: Set where the application runs: "leak" has a function keep memory and files, so that a test sees it found.
 FAULT_VARIABLE = "SOAK_FAULT"
@@ -50,17 +53,20 @@ THREADS = 2
 BUDGET = 2 * 260 * MIB
 #: How long the feeder rests between two portions, in seconds.
 PORTION_SECONDS = 0.05
+#: How much of a run there is no load on the HTTP server, in percent: what it is compared with.
+WITHOUT_LOAD_PERCENT = 20
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """records: that were written; faults: what is wrong, empty if all is well."""
+    """records: that were written; faults: what is wrong, empty if all is well; load: what was done over HTTP."""
 
     records: int
     samples: tuple[Sample, ...]
     faults: tuple[str, ...]
     seconds: float
     shares: dict[str, int]
+    load: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """Return the figures and the verdict."""
@@ -68,7 +74,16 @@ class Outcome:
             f"Within the budget of {BUDGET // MIB} MiB, no growth, all counts right: {self.records} records, "
             f"{len(self.samples)} samples"
         ]
-        return [*table(self.samples, self.seconds), *verdict]
+        return [*table(self.samples, self.seconds), *self.load, *verdict]
+
+
+@dataclass
+class Watched:
+    """What was seen: the processes, their shares of the memory, and records processed by seconds since the begin."""
+
+    samples: list[Sample] = field(default_factory=list)
+    shares: dict[str, int] = field(default_factory=dict)
+    progress: list[tuple[float, int]] = field(default_factory=list)
 
 
 class Feeder(threading.Thread):
@@ -108,12 +123,16 @@ def soak(
     rate: int,
     tell: Callable[[str], None] = lambda _: None,
     records_min: int = 0,
+    http: bool = False,
 ) -> Outcome:
     """Run for so long at so many records per second; tell: takes a line now and then.
 
-    records_min: it goes on until so many were processed, on a machine that has much else to do.
+    records_min: it continues until so many were processed, on a machine that has much else to do. http: with load on
+    the HTTP server after WITHOUT_LOAD_PERCENT of the time.
     """
+    port, after = _free_port(), seconds * WITHOUT_LOAD_PERCENT / 100
     config = {
+        "penstock_http_port": port,
         "penstock_memory_bytes": BUDGET,
         "processing_guarantee": "exactly_once_v2",
         "num_stream_threads": THREADS,
@@ -121,26 +140,36 @@ def soak(
     }
     with running(folder, bootstrap_servers, APP, tasks=2 * PARTITIONS, **config) as stage:
         feeder = Feeder(bootstrap_servers, stage.source, rate)
+        load = HttpLoad(port, after)
         feeder.start()
         try:
-            samples, shares = _watch(stage, seconds, records_min, tell)
+            with load if http else ExitStack():
+                watched = _watch(stage, seconds, records_min, tell)
         finally:
             feeder.finish()
         expected = 2 * feeder.written.total()  # once more behind the repartition topic
         eventually(lambda: stage.json("status")["totals"]["records_processed"] >= expected)
         stage.stop()
-        took = samples[-1].at
-        wrong = [*faults(samples, took, shares), *_wrong_counts(stage, feeder.written)]
-    return Outcome(feeder.written.total(), tuple(samples), tuple(wrong), took, shares)
+        took = watched.samples[-1].at
+        wrong = [*faults(watched.samples, took, watched.shares), *_wrong_counts(stage, feeder.written)]
+        done: list[str] = []
+        if http:
+            lines, worse = compared(watched.progress, watched.samples, after, (stage.folder / "log").stat().st_size)
+            done += [*load.lines(), *lines]
+            wrong += [*load.faults(), *worse]
+    return Outcome(feeder.written.total(), tuple(watched.samples), tuple(wrong), took, watched.shares, tuple(done))
 
 
-def _watch(
-    stage: Stage, seconds: float, records_min: int, tell: Callable[[str], None]
-) -> tuple[list[Sample], dict[str, int]]:
-    """Look at all processes some sixty times, and return what was seen and their shares of the memory."""
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def _watch(stage: Stage, seconds: float, records_min: int, tell: Callable[[str], None]) -> Watched:
+    """Look at all processes some sixty times, and return what was seen."""
     begin, pace = time.monotonic(), threading.Event()
-    samples: list[Sample] = []
-    shares: dict[str, int] = {}
+    watched = Watched()
     processed = 0
     while (at := time.monotonic() - begin) < seconds or processed < records_min:
         status = stage.json("status")
@@ -148,10 +177,12 @@ def _watch(
         for thread in status["threads"]:
             name = f"StreamThread-{thread['number']}"
             seen.append(_sample(name, thread["pid"], at))
-            shares[name] = thread["memory_share_bytes"] or 0
-        samples += seen
+            if thread["memory_share_bytes"]:
+                watched.shares[name] = thread["memory_share_bytes"]
+        watched.samples += seen
         totals = status["totals"]
         processed = totals["records_processed"]
+        watched.progress.append((at, processed))
         tell(
             f"{at:5.0f} s: {processed} records, {totals['lag']} behind; "
             + ", ".join(
@@ -159,7 +190,7 @@ def _watch(
             )
         )
         pace.wait(seconds / 60)
-    return samples, {name: share for name, share in shares.items() if share}
+    return watched
 
 
 def _sample(process: str, pid: int, at: float) -> Sample:

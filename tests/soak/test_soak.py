@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from .figures import MIB, SAMPLES_MIN, Sample, faults, trend
+from .http_load import HttpLoad, compared
 from .run import FAULT_VARIABLE, soak
 
 SECONDS = 600.0
+#: Connections without a request are closed after ten; the first fifth is without load.
+HTTP_SECONDS = 45.0
 
 
 def run(rss: float = 0.0, handles: float = 0.0, threads: float = 0.0, process: str = "one") -> list[Sample]:
@@ -60,6 +67,60 @@ def test_a_process_over_its_share_or_replaced_is_told() -> None:
 def test_too_few_samples_are_no_trend() -> None:
     with pytest.raises(ValueError, match="are needed for a trend"):
         trend(run()[: SAMPLES_MIN - 1], "rss")
+
+
+def load_of(**seen: Any) -> HttpLoad:
+    """Return a load with all kinds of clients and late probes now and then, but for what was seen."""
+    load = HttpLoad(port=1, after=0)
+    load.counts.update(silent=1, slow=1, malformed=1)
+    load.waits = [0.01, 3.0, 3.0] * 9
+    for name, value in seen.items():
+        setattr(load, name, value)
+    return load
+
+
+@pytest.mark.parametrize(
+    ("seen", "told"),
+    [
+        ({"counts": Counter(silent=1, malformed=1)}, "HTTP: there was no slow client"),
+        ({"longest": 40.0}, "HTTP: a connection without a request was open for 40 s"),
+        (
+            {"waits": [0.01, 3.0, math.inf, 3.0, 0.01]},
+            "HTTP: 3 probes in a row were late or not answered",
+        ),
+        ({"wrong": ["/health/live was answered b''"]}, "/health/live was answered b''"),
+    ],
+)
+def test_a_server_that_http_load_upsets_is_told(seen: dict[str, Any], told: str) -> None:
+    assert list(load_of().faults()) == []
+    assert list(load_of(**seen).faults()) == [told]
+
+
+@pytest.mark.parametrize(
+    ("after_load", "more", "log_bytes", "told"),
+    [
+        (300, 0, 0, None),
+        (280, 0, 0, "Processed without load 300 records/s, with load 280"),
+        (300, 300, 0, "supervisor: handles 40"),
+        (300, 0, 10 << 20, "the log has 10240 KiB"),
+    ],
+)
+def test_an_application_that_http_load_slows_or_fills_is_told(
+    after_load: int, more: int, log_bytes: int, told: str | None
+) -> None:
+    after = 120.0
+    progress = [(at, int(300 * min(at, after) + after_load * max(0.0, at - after))) for at in range(0, 601, 10)]
+    quiet = run(process="supervisor")
+    loaded = [replace(one, handles=one.handles + more * (one.at >= after)) for one in quiet]
+    _, wrong = compared(progress, loaded, after, log_bytes)
+    assert [line.startswith(told or "") for line in wrong] == [True] * (told is not None), wrong
+
+
+@pytest.mark.broker
+def test_a_short_soak_under_http_load_is_processed_as_without(tmp_path: Path, bootstrap_servers: str) -> None:
+    outcome = soak(tmp_path, bootstrap_servers, seconds=HTTP_SECONDS, rate=300, http=True)
+    # Stream threads are still filling their memtables.
+    assert [fault for fault in outcome.faults if not fault.startswith("StreamThread-")] == [], outcome.lines()
 
 
 @pytest.mark.broker

@@ -195,9 +195,7 @@ def test_authorizations(tmp_path: Path, conductor: Conductor) -> None:
         for host in (b"[", b"a b", b""):  # with a token the server may be called as you like
             data = answer(port, GET + b"Host: " + host + b"\r\nAuthorization: bearer geheim\r\n\r\n")
             assert status_of(data) == 200, host
-            data = answer(
-                port, b"GET /nothing HTTP/1.1\r\nHost: " + host + b"\r\nAuthorization: bearer geheim\r\n\r\n"
-            )
+            data = answer(port, b"GET /nothing HTTP/1.1\r\nHost: " + host + b"\r\nAuthorization: bearer geheim\r\n\r\n")
             assert (status_of(data), code_of(data)) == NOTHING, host
         for path in (b"/health/live", b"http://any.example/health/live"):
             data = answer(port, b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")

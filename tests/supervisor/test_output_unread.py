@@ -142,3 +142,24 @@ def test_lines_that_did_not_fit_are_counted(tmp_path: Path, unread: tuple[int, i
             assert any("lines that stream threads printed were dropped" in line for line in process.stderr)
         finally:
             process.kill()
+
+
+LATE = """
+import sys
+from penstock.supervisor.output_stream import OutputStream
+
+
+class Late:
+    stream = OutputStream(lambda: sys.stderr)
+
+    def __del__(self):
+        self.stream.write("late")
+
+
+late = Late()
+"""
+
+
+def test_what_is_written_while_the_interpreter_is_finalized_does_not_hold_it_up() -> None:
+    ended = subprocess.run([sys.executable, "-c", LATE], timeout=60, check=False, capture_output=True)
+    assert (ended.returncode, ended.stderr) == (0, b"")

@@ -47,7 +47,7 @@ def fails(app: App, *command: str, **environment: str) -> str:
     return last_line(ended.stderr)
 
 
-@pytest.mark.parametrize("name", ["kafka", "penstock", "logging", "queue", "random", "rocksdict"])
+@pytest.mark.parametrize("name", ["orjson", "penstock", "logging", "queue", "random", "rocksdict"])
 def test_the_command_names_it(shadowed: App, name: str) -> None:
     (shadowed.folder / f"{name}.py").write_text("x = 1\n")
     settings = [part for key, value in shadowed.config.items() for part in ("-c", f"{key}={value}")]
@@ -55,7 +55,7 @@ def test_the_command_names_it(shadowed: App, name: str) -> None:
     assert str(shadowed.folder / f"{name}.py") in fails(shadowed, command, "run", "user_app:topology", *settings)
 
 
-@pytest.mark.parametrize("name", ["kafka", "penstock", "logging", "queue", "random", "rocksdict"])
+@pytest.mark.parametrize("name", ["orjson", "penstock", "logging", "queue", "random", "rocksdict"])
 def test_a_script_names_it(shadowed: App, name: str) -> None:
     (shadowed.folder / f"{name}.py").write_text("x = 1\n")
     (shadowed.folder / "script.py").write_text(SCRIPT.format(config=shadowed.config))
@@ -64,10 +64,10 @@ def test_a_script_names_it(shadowed: App, name: str) -> None:
 
 
 def test_a_folder_that_is_a_package_is_one_too(shadowed: App) -> None:
-    (shadowed.folder / "kafka").mkdir()
-    (shadowed.folder / "kafka" / "__init__.py").touch()
+    (shadowed.folder / "rocksdict").mkdir()
+    (shadowed.folder / "rocksdict" / "__init__.py").touch()
     _, log = shadowed.fails()
-    assert f"{shadowed.folder}/kafka/__init__.py hides the module kafka that Penstock needs" in last_line(log)
+    assert f"{shadowed.folder}/rocksdict/__init__.py hides the module rocksdict that Penstock needs" in last_line(log)
 
 
 def test_a_command_that_is_loaded_later_names_it(shadowed: App) -> None:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.supervisor.application_state import (
     APPLICATION_TRANSITIONS,
     ApplicationState,
@@ -29,7 +30,6 @@ from penstock.supervisor.systemd import SystemdNotifier
 from penstock.supervisor.worker_output import LineReader
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import ValueAndTimestamp
-from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.stream_thread_state import StreamThreadState as Thread
 
 OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "operations.md"

@@ -16,7 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 from penstock.dev_broker import DevBroker
 from penstock.testing.wire import Plan, WireProxy
 from tests.chaos import program
-from tests.chaos.checker import EXACTLY_ONCE, TopicReader, Verdict
+from tests.chaos.checker import EXACTLY_ONCE, Verdict
 from tests.chaos.hosts import Host
 from tests.chaos.workloads import Setting
 from tests.chaos.workloads.numbers import Numbers
@@ -60,15 +60,19 @@ class Result:
 
 
 class WirePlans:
-    """One run. directory: for logs, state and the broker; out: where a line for each plan is written."""
+    """One run. directory: for logs, state and the broker; out: where a line for each plan is written.
 
-    def __init__(self, directory: Path, guarantee: str, protocol: str, out: TextIO) -> None:
+    fault: see program.FAULT_VARIABLE.
+    """
+
+    def __init__(self, directory: Path, guarantee: str, protocol: str, out: TextIO, fault: str = "") -> None:
         self.result = Result()
         self._directory = directory
         self._guarantee = guarantee
         self._protocol = protocol
+        self._fault = fault
         self._out = out
-        self._workload = Numbers(Setting(1, 1, guarantee, guarantee), directory)
+        self._workload = Numbers(Setting(1, 1, guarantee, guarantee, fault), directory)
         self._ledger = self._workload.ledger
 
     def run(self, seeds: Iterable[int]) -> Result:
@@ -91,8 +95,9 @@ class WirePlans:
         admin, workload = AdminClient({"bootstrap.servers": self._address}), self._workload
         for future in admin.create_topics([NewTopic(topic, workload.partitions) for topic in workload.topics]).values():
             future.result(30.0)
-        self._host = Host("host", self._directory, self._config(), {}, workload.topology)
-        self._reader = TopicReader(self._address, workload.followed)
+        environment = {program.FAULT_VARIABLE: self._fault}
+        self._host = Host("host", self._directory, self._config(), environment, workload.topology)
+        self._reader = workload.reader(self._address)
         self._host.start()
         workload.start(self._address)
         self.result.findings += self._recover(START_SECONDS)

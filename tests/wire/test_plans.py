@@ -1,13 +1,16 @@
-"""A few random plans for each guarantee."""
+"""A few random plans for each guarantee; and that a run can fail."""
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
+from penstock.testing.wire import Drop, Plan, Rule, WireProxy
 from tests.chaos.checker import EXACTLY_ONCE
+from tests.chaos.program import Fault
 
 from . import run
 
@@ -21,3 +24,22 @@ def test_nothing_is_lost_doubled_or_stuck_after_random_plans(tmp_path: Path, gua
     assert result.plans == len(seeds)
     assert result.done > 0
     assert result.records > 500
+
+
+def test_an_application_that_drops_a_record_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("START_SECONDS", "STUCK_SECONDS"):
+        monkeypatch.setattr(run, name, 15.0)  # a lost record is waited for
+    result = run.WirePlans(tmp_path, EXACTLY_ONCE, "classic", sys.stdout, Fault.DROP).run([])
+    assert not result.good
+    assert str(result.verdict).startswith("1 lost, 0 doubled")
+
+
+def test_an_application_that_is_stuck_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing can be read any more, and the plan is not healed."""
+    plan = Plan(0, (Rule(Drop(acted=False), api="Fetch"),))
+    monkeypatch.setattr(Plan, "random", lambda _: plan)
+    monkeypatch.setattr(WireProxy, "heal", lambda _: None)
+    monkeypatch.setattr(run, "STUCK_SECONDS", 8.0)
+    result = run.WirePlans(tmp_path, EXACTLY_ONCE, "classic", sys.stdout).run([0])
+    assert not result.good
+    assert re.match(r"seed 0: stuck: \d+ records have not come out", result.findings[0])

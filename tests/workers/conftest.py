@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,14 +38,3 @@ def application(stage: Stage) -> Callable[..., Application]:
         return Application(stage, topology, config)
 
     return make
-
-
-@pytest.fixture(scope="session")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with cert.pem for localhost, its key.pem, and locked.pem, the same key under the password ``secret``."""
-    folder = tmp_path_factory.mktemp("tls")
-    make = "openssl req -x509 -newkey rsa:2048 -keyout key.pem -out cert.pem -days 2 -nodes -subj /CN=localhost -addext"
-    lock = "openssl rsa -in key.pem -aes256 -passout pass:secret -out locked.pem"
-    for command in ([*make.split(), "subjectAltName=DNS:localhost"], lock.split()):
-        subprocess.run(command, cwd=folder, check=True, capture_output=True)
-    return folder

@@ -4,33 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
+from uuid import UUID
 
 from kafka.protocol.consumer import FetchRequest
 from memory_kafka import ManualClock
 from played_brokers import PlayedBrokers
 
+from penstock.clients.cluster.brokers import Leader
+from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.reading.fetch_settings import FetchSettings
+from penstock.clients.reading.fetcher import Fetcher
+from penstock.clients.served_clock import STEP_MS
 from penstock.topology.records import TopicPartition
-from penstock.workers.fetching.fetch_settings import FetchSettings
-from penstock.workers.fetching.fetcher import Fetcher
-from penstock.workers.log_context import PrefixedLogger
-from penstock.workers.network.brokers import Leader
-from tests.record_bytes import Given, GivenAnswer, GivenBatch, GivenResponse, encoded_log, encoded_response
+from tests.record_bytes import TOPIC_ID, Given, GivenAnswer, GivenBatch, GivenResponse, encoded_log, encoded_response
 
 IN_0, IN_1 = TopicPartition("in", 0), TopicPartition("in", 1)
 LOG = PrefixedLogger("penstock.test", "")
 
 
 class Request:
-    """A request that was received. asked: by partition, with fetch_offset, current_leader_epoch, last_fetched_epoch."""
+    """A request that was received. asked: by partition, with fetch_offset, current_leader_epoch, last_fetched_epoch.
 
-    def __init__(self, data: bytes) -> None:
-        self.fields = FetchRequest.decode(data, version=12, header=True)
+    Topics' names are those of names where the request has ids.
+    """
+
+    def __init__(self, data: bytes, names: Mapping[UUID, str]) -> None:
+        self.size = len(data)
+        self.version = int.from_bytes(data[2:4], "big")
+        self.fields = FetchRequest.decode(data, version=self.version, header=True)
         self.correlation_id: int = self.fields.header.correlation_id
+        by_id = self.version >= 13
         self.asked: dict[TopicPartition, Any] = {
-            TopicPartition(topic.topic, partition.partition): partition
+            TopicPartition(names[topic.topic_id] if by_id else topic.topic, partition.partition): partition
             for topic in self.fields.topics
             for partition in topic.partitions
         }
+        self.forgotten = {
+            TopicPartition(names[topic.topic_id] if by_id else topic.topic, number)
+            for topic in self.fields.forgotten_topics_data
+            for number in topic.partitions
+        }
+
+    @property
+    def session(self) -> tuple[int, int]:
+        """Return the session's id, and which request of it this is."""
+        return self.fields.session_id, self.fields.session_epoch
 
     @property
     def offsets(self) -> dict[TopicPartition, int]:
@@ -39,15 +57,20 @@ class Request:
 
 
 class FetchedBrokers(PlayedBrokers):
-    """Brokers that are asked for records."""
+    """Brokers that are asked for records. names: of all topics that there ever were."""
+
+    def __init__(self, leaders: Mapping[TopicPartition, Leader]) -> None:
+        super().__init__(leaders)
+        self.names = {TOPIC_ID: "in"}
 
     def request(self, node: int = 1) -> Request:
         """Return the request that a broker has received."""
-        return Request(self.received(node))
+        return Request(self.received(node), self.names)
 
-    def reply(self, request: Request, *answers: GivenAnswer, node: int = 1, **response: int) -> None:
+    def reply(self, request: Request, *answers: GivenAnswer, node: int = 1, **response: Any) -> None:
         """Answer a request."""
-        self.say(encoded_response(GivenResponse(list(answers), **response), request.correlation_id), node)
+        given = GivenResponse(list(answers), **response)
+        self.say(encoded_response(given, request.correlation_id, request.version), node)
 
 
 class FetchStage:
@@ -66,10 +89,10 @@ class FetchStage:
         return offsets, [(e.topic(), e.partition(), e.offset(), e.error().code()) for e in events]
 
     def run(self, ms: int = 0) -> Any:
-        """Let time pass, then have the fetcher do what it can: a connection takes it three steps."""
-        self.clock.advance(ms)
+        """Let time pass, and have the fetcher do what it can: a connection takes it three steps."""
         found: Any = ({}, [])
-        for _ in range(3):
+        for step in (*[STEP_MS] * (ms // STEP_MS), ms % STEP_MS, 0, 0):
+            self.clock.advance(step)
             records, events = self.fetch()
             found = ({**found[0], **records}, [*found[1], *events])
         return found

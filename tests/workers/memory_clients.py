@@ -8,6 +8,7 @@ from typing import Any
 
 from memory_kafka import Cluster, ManualClock, MemoryAdmin, MemoryConsumer, MemoryProducer
 
+from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.topology.errors import StreamsError, TaskMigratedError
 from penstock.topology.records import TopicPartition
 from penstock.workers.membership.membership import (
@@ -102,10 +103,10 @@ class MemoryMember:
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
         return {partition: self.cluster.committed.get(partition) for partition in partitions}
 
-    def group_metadata(self) -> bytes:
+    def group_metadata(self) -> GroupMetadata:
         if self.generation < 0:
             raise TaskMigratedError("Not a member")
-        return b"generation %d" % self.generation
+        return GroupMetadata("app", self.generation, self.name)
 
     def close(self, leave: bool = False) -> None:
         self.left = leave

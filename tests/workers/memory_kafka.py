@@ -15,6 +15,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import OffsetSpec
 
+from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.topology.records import RawRecord, TopicPartition
 from penstock.workers.membership.membership import Assigned, MemberSubscription, OffsetAndMetadata, Rebalance
 
@@ -262,8 +263,10 @@ class MemoryProducer:
         assert not self.in_transaction
         self.in_transaction = True
 
-    def send_offsets_to_transaction(self, offsets: list[RdTopicPartition], metadata: bytes, timeout: float) -> None:
-        if metadata != self.cluster.group.metadata():
+    def send_offsets_to_transaction(
+        self, offsets: list[RdTopicPartition], member: GroupMetadata, timeout: float
+    ) -> None:
+        if member.generation != self.cluster.group.generation:
             raise KafkaException(KafkaError(KafkaError.ILLEGAL_GENERATION))
         self._offsets = {
             TopicPartition(p.topic, p.partition): OffsetAndMetadata(p.offset, f"{p.metadata}\0") for p in offsets
@@ -297,9 +300,6 @@ class Group:
         self.cluster = cluster
         self.members: dict[str, Any] = {}  # memory_clients.MemoryMember
         self.generation = 0
-
-    def metadata(self) -> bytes:
-        return b"generation %d" % self.generation
 
     def rebalance(self, cause: Any) -> None:
         for member in self.members.values():

@@ -7,23 +7,33 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+from penstock.clients.cluster.brokers import Leader, Leaders, ProducerId
+from penstock.clients.cluster.coordinators import CoordinatorKind
+from penstock.clients.connection.opening import Opened
 from penstock.topology.records import TopicPartition
-from penstock.workers.network.brokers import Leader, Leaders, ProducerId
 
 RECEIVE_SECONDS = 5.0
 _LENGTH_BYTES = 4
 
 
 class PlayedBrokers:
-    """The Brokers of a client under test. refused: why a node cannot be connected to. ids: the next producer ids."""
+    """The Brokers of a client under test. refused: why a node cannot be connected to. ids: the next producer ids.
+
+    versions: of requests that all brokers know, by API key. session_ms: how long connections are authenticated.
+    renewals: what authenticating again brings, None for another such session.
+    """
 
     def __init__(self, leaders: Mapping[TopicPartition, Leader]) -> None:
         self.answer: Leaders | Exception = Leaders(leaders)
         self.asked: list[set[str]] = []
         self.refused: dict[int, Exception] = {}
         self.opened: list[int] = []
+        self.versions = {0: (0, 9), 1: (4, 12)}
         self.ids: list[ProducerId | Exception] = [ProducerId(7, 0)]
         self.ends: dict[int, socket.socket] = {}
+        self.session_ms: int | None = None
+        self.renewed: list[Opened] = []
+        self.renewals: list[Exception | None] = []
         self.closed = False
         self.failure: BaseException | None = None
 
@@ -32,11 +42,16 @@ class PlayedBrokers:
         on_done()
         return _done(self.answer)
 
+    def ask_coordinator(
+        self, kind: CoordinatorKind, key: str, request: Any, on_done: Callable[[], None]
+    ) -> Future[Any]:
+        raise AssertionError("no transactions are played here")
+
     def producer_id(self, on_done: Callable[[], None]) -> Future[ProducerId]:
         on_done()
         return _done(self.ids.pop(0))
 
-    def open(self, node: int, api_key: int, version: int, on_done: Callable[[], None]) -> Future[socket.socket]:
+    def open(self, node: int, on_done: Callable[[], None]) -> Future[Opened]:
         self.opened.append(node)
         on_done()
         if node in self.refused:
@@ -46,7 +61,12 @@ class PlayedBrokers:
         if node in self.ends:
             self.ends[node].close()
         self.ends[node] = theirs
-        return _done(ours)
+        return _done(Opened(ours, self.versions, session_ms=self.session_ms))
+
+    def authenticate(self, opened: Opened, on_done: Callable[[], None]) -> Future[Opened]:
+        self.renewed.append(opened)
+        on_done()
+        return _done((self.renewals.pop(0) if self.renewals else None) or opened)
 
     def close(self) -> None:
         self.closed = True
@@ -60,7 +80,9 @@ class PlayedBrokers:
     def _read(self, node: int, size: int) -> bytes:
         found = b""
         while len(found) < size:
-            found += self.ends[node].recv(size - len(found))
+            some = self.ends[node].recv(size - len(found))
+            assert some, f"the connection to broker {node} was closed"
+            found += some
         return found
 
     def has_request(self, node: int = 1) -> bool:

@@ -13,12 +13,13 @@ from kafka.record.default_records import DefaultRecordBatch
 from memory_kafka import ManualClock
 from played_brokers import PlayedBrokers
 
+from penstock.clients.cluster.brokers import Leader
+from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.protocol.produce_messages import API_VERSION
+from penstock.clients.served_clock import STEP_MS
+from penstock.clients.writing.kafka_producer import KafkaProducer
+from penstock.clients.writing.produce_settings import ProduceSettings
 from penstock.topology.records import TopicPartition
-from penstock.workers.log_context import PrefixedLogger
-from penstock.workers.network.brokers import Leader
-from penstock.workers.producing.kafka_producer import KafkaProducer
-from penstock.workers.producing.produce_messages import API_VERSION
-from penstock.workers.producing.produce_settings import ProduceSettings
 
 OUT_0, OUT_1 = TopicPartition("out", 0), TopicPartition("out", 1)
 #: Of a ProduceStage unless told.
@@ -34,13 +35,15 @@ class Sent:
     epoch: int
     sequence: int
     keys: tuple[bytes, ...]
+    in_transaction: bool = False
 
 
 class Request:
     """A request that was received. batches: by partition."""
 
     def __init__(self, data: bytes) -> None:
-        self.fields = ProduceRequest.decode(data, version=API_VERSION, header=True)
+        self.version = int.from_bytes(data[2:4], "big")
+        self.fields = ProduceRequest.decode(data, version=self.version, header=True)
         self.correlation_id: int = self.fields.header.correlation_id
         self.batches = {
             TopicPartition(topic.name, partition.index): _sent(partition.records)
@@ -53,7 +56,7 @@ def _sent(data: bytes) -> Sent:
     batch = DefaultRecordBatch(bytes(data))
     assert batch.validate_crc()
     keys = tuple(record.key for record in batch)
-    return Sent(batch.producer_id, batch.producer_epoch, batch.base_sequence, keys)
+    return Sent(batch.producer_id, batch.producer_epoch, batch.base_sequence, keys, batch.is_transactional)
 
 
 @dataclass(frozen=True)
@@ -135,10 +138,17 @@ class ProduceStage:
 
     def __init__(self, leaders: Mapping[TopicPartition, Leader], **settings: Any) -> None:
         self.clock = ManualClock()
-        self.brokers = WrittenBrokers(leaders)
+        self.brokers = self.new_brokers(leaders)
         self.settings = ProduceSettings(**{"linger_ms": LINGER_MS, "compression_type": "lz4", **settings})
-        self.producer = KafkaProducer(None, self.brokers, self.settings, self.clock, LOG, seed=0)
-        self._purge = self.producer._sender.close
+        self.producer = self.new_producer()
+
+    def new_brokers(self, leaders: Mapping[TopicPartition, Leader]) -> WrittenBrokers:
+        """Return the brokers that are played."""
+        return WrittenBrokers(leaders)
+
+    def new_producer(self) -> KafkaProducer:
+        """Return a producer for these brokers."""
+        return KafkaProducer(None, self.brokers, self.settings, self.clock, LOG, seed=0)
 
     def send(self, *keys: bytes, to: TopicPartition = OUT_0) -> None:
         """Produce records with these keys; the topic becomes known with the first."""
@@ -146,9 +156,9 @@ class ProduceStage:
             self.producer.produce(to.topic, b"value", key, to.partition, None, None, 5)
 
     def run(self, ms: int = 0) -> None:
-        """Let time pass, then have the producer do what it can: a connection takes it some steps."""
-        self.clock.advance(ms)
-        for _ in range(4):
+        """Let time pass, and have the producer do what it can: a connection takes it some steps."""
+        for step in (*[STEP_MS] * (ms // STEP_MS), ms % STEP_MS, 0, 0, 0):
+            self.clock.advance(step)
             self.producer.poll()
 
     def lost(self) -> list[tuple[int, str, int, bytes | None]]:
@@ -156,7 +166,7 @@ class ProduceStage:
         return [(e.code(), r.topic(), r.partition(), r.key()) for e, r in self.producer.take_lost()]
 
     def close(self) -> None:
-        self._purge()
+        self.producer._sender.close()
 
 
 def sent(stage: ProduceStage, *keys: bytes, to: TopicPartition = OUT_0) -> Request:

@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 from uuid import UUID, uuid4
 
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
+from penstock.clients.clock import SystemClock
+from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.network_settings import network_settings
 from penstock.dev_broker import DevBroker
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.topology.store_interfaces import StoreBuilder, StoreKind
@@ -19,8 +21,6 @@ from penstock.workers.assignment.changelog_offsets import ChangelogOffsets
 from penstock.workers.assignment.streams_partition_assignor import Assignment, StreamsPartitionAssignor
 from penstock.workers.assignment.subscription_info import AssignorError
 from penstock.workers.assignment.topics_info import TopicsInfo
-from penstock.workers.clock import SystemClock
-from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.membership.membership import Assigned, Event, Fatal, Lost, Rebalance
 from penstock.workers.membership.requests import GroupMemberConfig
 from penstock.workers.membership.streams_group_member import StreamsGroupMember
@@ -179,7 +179,7 @@ class Group:
         join: bool = True,
     ) -> ThreadDouble:
         """Start a thread of a process of its own."""
-        connection: dict[str, Any] = {"bootstrap_servers": self.bootstrap_servers}
+        connection = network_settings({"bootstrap.servers": self.bootstrap_servers})
         member = StreamsGroupMember(config or self.config, connection, topology or self.topology, SystemClock())
         thread = ThreadDouble(member, uuid4(), endpoint, tags or {})
         self.threads.append(thread)

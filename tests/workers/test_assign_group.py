@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import StreamsError, TaskAssignmentError
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.topology.store_interfaces import StoreBuilder, StoreKind
@@ -21,7 +22,6 @@ from penstock.workers.assignment.client_state import AssignmentConfigs, Clients
 from penstock.workers.assignment.streams_partition_assignor import Assignment, StreamsPartitionAssignor
 from penstock.workers.assignment.subscription_info import LATEST_OFFSET, AssignmentInfo, AssignorError, SubscriptionInfo
 from penstock.workers.assignment.topics_info import TopicsInfo
-from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.membership.membership import MemberAssignment, MemberSubscription
 
 LOG = PrefixedLogger("test", "")

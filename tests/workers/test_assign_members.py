@@ -9,6 +9,8 @@ from uuid import UUID
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from penstock.clients.clock import SystemClock
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import TaskAssignmentError
 from penstock.topology.records import TaskId
 from penstock.topology.streams_builder import StreamsBuilder
@@ -18,9 +20,7 @@ from penstock.workers.assignment.streams_partition_assignor import StreamsPartit
 from penstock.workers.assignment.subscription_info import LATEST_OFFSET, LATEST_SUPPORTED_VERSION, AssignmentInfo
 from penstock.workers.assignment.topics_info import topics_infos
 from penstock.workers.client_supplier import KafkaClientSupplier, static_instance_id
-from penstock.workers.clock import SystemClock
 from penstock.workers.internal_topic_manager import InternalTopicManager
-from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.membership.membership import Assigned, Fatal, Lost, Rebalance
 
 pytestmark = pytest.mark.broker

@@ -18,6 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_assign_group import COUNTS, TASKS, TOPICS, FixedClock, FixedOffsets, rebalance, topics_info
 
+from penstock.clients.clock import SystemClock
+from penstock.clients.log_context import PrefixedLogger
 from penstock.dev_broker import DevBroker
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.topology.streams_config import StreamsConfig
@@ -27,9 +29,7 @@ from penstock.workers.assignment.standby_task_assignors import ClientTagAwareSta
 from penstock.workers.assignment.streams_partition_assignor import StreamsPartitionAssignor
 from penstock.workers.assignment.subscription_info import AssignmentInfo
 from penstock.workers.client_supplier import KafkaClientSupplier
-from penstock.workers.clock import SystemClock
 from penstock.workers.internal_topic_manager import InternalTopicManager
-from penstock.workers.log_context import PrefixedLogger
 
 LOG = PrefixedLogger("test", "")
 RACKS = ("red", "green", "blue")

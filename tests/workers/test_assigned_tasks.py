@@ -10,13 +10,13 @@ from counting import CHANGELOG, IN, OUT, counting
 from memory_kafka import Cluster, ManualClock
 from thread_stage import Stage
 
+from penstock.clients.log_context import TRACE, PrefixedLogger
 from penstock.statestore.rocksdb_store import RocksDBStore
 from penstock.topology.errors import TaskMigratedError
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.topology.serdes import Serdes
 from penstock.topology.streams_builder import StreamsBuilder
 from penstock.workers.assigned_streams_tasks import AssignedStreamsTasks
-from penstock.workers.log_context import TRACE, PrefixedLogger
 from penstock.workers.stream_task import StreamTask
 from penstock.workers.task_state import TaskState
 from penstock.workers.task_timeouts import TaskTimeouts

@@ -15,13 +15,13 @@ from counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
 from memory_kafka import Cluster, ManualClock, MemoryAdmin, failed
 from thread_stage import Application
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import HandedOverError, MissingSourceTopicError, StreamsError
 from penstock.topology.processor_api import Processor, ProcessorContext, Punctuation, Record
 from penstock.topology.records import TopicPartition
 from penstock.topology.serdes import Serdes
 from penstock.topology.streams_builder import StreamsBuilder
 from penstock.workers.cleanup_policies import CleanupPolicies
-from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.membership.membership import OffsetAndMetadata
 from penstock.workers.topic_partition_metadata import SPARK_MARK, TopicPartitionMetadata
 from tests.waiting import wait_for_partitions

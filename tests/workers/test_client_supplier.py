@@ -15,13 +15,14 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as RdTopicPartition
 
+from penstock.clients.connection.security import PLAINTEXT, Security, check_security_keys, security, ssl_context
+from penstock.clients.network_settings import NetworkSettings
 from penstock.topology.errors import ConfigError
 from penstock.topology.partitioners import murmur2
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers import client_supplier
 from penstock.workers.client_supplier import KafkaClientSupplier, process_id_file, static_instance_id
 from penstock.workers.membership.requests import GroupMemberConfig
-from penstock.workers.security_config import check_security_keys, kafka_python_security, ssl_context
 
 MakeTopic = Callable[..., str]
 SECONDS = 20.0
@@ -214,16 +215,21 @@ def test_the_member_gets_streams_configs_settings_and_the_connections_of_the_con
         committed_wait_ms=500,
         process_id_file=str(process_id_file(supplier._config)),
     )
-    assert connection == {
-        "bootstrap_servers": "localhost:1",
-        "client_id": "the-client",
-        "request_timeout_ms": 4_000,
-        "reconnect_backoff_ms": 3,
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": "SCRAM-SHA-256",
-        "sasl_plain_username": "me",
-        "sasl_plain_password": "hush",
-    }
+    assert connection == NetworkSettings(
+        bootstrap_servers=(("localhost", 1),),
+        client_id="the-client",
+        request_timeout_ms=4_000,
+        reconnect_backoff_ms=3,
+        retry_backoff_ms=100,
+    )
+    assert said_by(connection.security) == ["SCRAM-SHA-256", "n,,n=me"]
+
+
+def said_by(found: Security) -> list[str]:
+    """Return a SASL mechanism's name, and what is known of the first that it says."""
+    assert found.mechanism is not None
+    first = next(found.mechanism("localhost")).decode()
+    return [found.mechanism_name, first.partition(",r=")[0]]
 
 
 def test_static_members_are_told_apart_by_slot_and_host() -> None:
@@ -239,7 +245,11 @@ def test_static_members_are_told_apart_by_slot_and_host() -> None:
         ({"ssl.keystore.location": "x"}, "use PEM files"),
         ({"ssl.engine.id": "x"}, "OpenSSL engines are not supported"),
         ({"ssl.provider": "x"}, "it is not a key of librdkafka"),
-        ({"sasl.oauthbearer.token.endpoint.url": "x"}, "oauth_cb"),
+        ({"sasl.oauthbearer.assertion.file": "x"}, "oauth_cb"),
+        (
+            {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.method": "oidc"},
+            "needs sasl.oauthbearer.token.endpoint.url and sasl.oauthbearer.client.id and",
+        ),
         ({"security.protocol": "TLS"}, "security.protocol=TLS is not valid"),
         ({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "DIGEST"}, "sasl.mechanism=DIGEST is not valid"),
         ({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}, "needs sasl.username and sasl.password"),
@@ -256,37 +266,25 @@ def test_static_members_are_told_apart_by_slot_and_host() -> None:
 )
 def test_security_settings_that_cannot_be_translated_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        kafka_python_security(settings)
+        security(settings)
 
 
 def test_settings_of_other_kinds_are_not_looked_at() -> None:
     check_security_keys({"bootstrap.servers": "x", "fetch.min.bytes": 1})
-    assert kafka_python_security({}) == {"security_protocol": "PLAINTEXT"}
+    assert security({}) == PLAINTEXT
 
 
-def test_kerberos_takes_the_ticket_that_librdkafka_keeps_fresh() -> None:
-    settings = {
-        "security.protocol": "sasl_plaintext",
-        "sasl.mechanisms": "GSSAPI",
-        "sasl.kerberos.service.name": "broker",
-        "sasl.kerberos.keytab": "/etc/keytab",
-    }
-    assert kafka_python_security(settings) == {
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": "GSSAPI",
-        "sasl_kerberos_service_name": "broker",
-    }
-
-
-def test_oauth_asks_librdkafkas_callback() -> None:
+def test_oauth_asks_librdkafkas_callback_and_passes_its_extensions_on() -> None:
     settings = {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "OAUTHBEARER",
         "sasl.oauthbearer.config": "scope=kafka",
         "oauth_cb": lambda text: (f"token for {text}", 1e12),
     }
-    provider = kafka_python_security(settings)["sasl_oauth_token_provider"]
-    assert provider.token() == "token for scope=kafka"
+    assert said_by(security(settings)) == ["OAUTHBEARER", "n,,\1auth=Bearer token for scope=kafka\1\1"]
+    settings["oauth_cb"] = lambda text: ("t", 1e12, "me", {"logicalCluster": "lkc-1", "identityPoolId": "pool-2"})
+    said = "n,,\1auth=Bearer t\1logicalCluster=lkc-1\1identityPoolId=pool-2\1\1"
+    assert said_by(security(settings)) == ["OAUTHBEARER", said]
 
 
 def handshake(

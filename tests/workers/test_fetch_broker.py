@@ -7,19 +7,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as Place
 
 from penstock import kernel
+from penstock.clients.clock import SystemClock
+from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.reading.fetcher import Fetcher, fetcher_for
 from penstock.topology.records import TopicPartition
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.client_supplier import KafkaClientSupplier
-from penstock.workers.clock import SystemClock
-from penstock.workers.fetching.fetch_request import API_KEY, API_VERSION
-from penstock.workers.fetching.fetcher import Fetcher, fetcher_for
-from penstock.workers.kafka_connections import KafkaConnections, UnreachableError
-from penstock.workers.log_context import PrefixedLogger
-from penstock.workers.network.brokers import TooOldError
 from penstock.workers.partition_consumer import PartitionConsumer
+from tests import waiting
 
 pytestmark = [
     pytest.mark.broker,
@@ -35,11 +34,20 @@ def config(bootstrap_servers: str, unique_name: Callable[[str], str]) -> dict[st
     return {"application.id": unique_name("app"), "bootstrap.servers": bootstrap_servers}
 
 
-@pytest.fixture(params=["none", "gzip", "lz4", "snappy", "zstd"])
+CODECS = ["none", "gzip", "lz4", "snappy", "zstd"]
+
+
+@pytest.fixture(params=[*((codec, "producer") for codec in CODECS), *((codec, codec) for codec in CODECS[1:])])
 def topic(request: pytest.FixtureRequest, bootstrap_servers: str, make_topic: Callable[..., str]) -> str:
-    """Records of all kinds, outside of transactions and in those that were committed and aborted."""
-    name = make_topic("in", PARTITIONS)
-    settings: dict[str, Any] = {"bootstrap.servers": bootstrap_servers, "compression.type": request.param}
+    """Records of all kinds, outside of transactions and in those that were committed and aborted.
+
+    Compressed by librdkafka, or by the broker, which is Java.
+    """
+    codec, by_broker = request.param
+    name = make_topic("in", PARTITIONS, {"compression.type": by_broker})
+    settings: dict[str, Any] = {"bootstrap.servers": bootstrap_servers}
+    if by_broker == "producer":
+        settings["compression.type"] = codec
     plain = Producer({**settings, "linger.ms": 20})
     transactional = Producer({**settings, "transactional.id": name, "linger.ms": 0})
     transactional.init_transactions(DEADLINE_SECONDS)
@@ -52,7 +60,22 @@ def topic(request: pytest.FixtureRequest, bootstrap_servers: str, make_topic: Ca
             transactional.abort_transaction(DEADLINE_SECONDS)
         else:
             transactional.commit_transaction(DEADLINE_SECONDS)
+    waiting.eventually(lambda: stable_end(bootstrap_servers, name) == end(bootstrap_servers, name), "markers are there")
     return name
+
+
+def stable_end(bootstrap_servers: str, topic: str) -> list[int]:
+    """Return up to where all transactions have ended; commit_transaction returns before the markers are written."""
+    return end(bootstrap_servers, topic, "read_committed")
+
+
+def end(bootstrap_servers: str, topic: str, isolation: str = "read_uncommitted") -> list[int]:
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "ends", "isolation.level": isolation})
+    try:
+        places = [Place(topic, number) for number in range(PARTITIONS)]
+        return [consumer.get_watermark_offsets(place, DEADLINE_SECONDS)[1] for place in places]
+    finally:
+        consumer.close()
 
 
 def write(producer: Producer, topic: str, turn: int, count: int) -> None:
@@ -89,32 +112,13 @@ def read(config: dict[str, Any], topic: str, fetcher: str) -> tuple[list[Any], d
             for run in consumer.poll(37, 0.1).values():
                 found += map(fields, run)
         ends = {p: (consumer.position(p), consumer.end(p)) for p in partitions}
+        assert isinstance(consumer._source, Fetcher) == (fetcher == "auto"), "it has left its own path"
     finally:
         consumer.close()
     for partition in partitions:
         offsets = [offset for _, number, offset, *_ in found if number == partition.partition]
         assert offsets == sorted(offsets)
     return sorted(found, key=lambda record: record[:3]), ends
-
-
-def test_a_socket_that_is_taken_has_no_answers_to_others_questions(bootstrap_servers: str, topic: str) -> None:
-    connections = KafkaConnections({"bootstrap_servers": bootstrap_servers})
-    try:
-        connections.submit(connections.metadata, [topic]).result(DEADLINE_SECONDS)
-        for _ in range(20):
-            asked = [connections.submit(connections.metadata, [topic]) for _ in range(3)]
-            taken = connections.submit(connections.take_socket, 1, API_KEY, API_VERSION).result(DEADLINE_SECONDS)
-            assert [question.result(DEADLINE_SECONDS).topics[0].name for question in asked] == [topic] * 3
-            taken.setblocking(False)
-            with pytest.raises(BlockingIOError):
-                taken.recv(1)
-            taken.close()
-        with pytest.raises(UnreachableError, match="broker 77 is not known"):
-            connections.submit(connections.take_socket, 77, API_KEY, API_VERSION).result(DEADLINE_SECONDS)
-        with pytest.raises(TooOldError, match="the broker knows versions"):
-            connections.submit(connections.take_socket, 1, API_KEY, 1_000).result(DEADLINE_SECONDS)
-    finally:
-        connections.close()
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
@@ -124,6 +128,24 @@ def test_both_read_the_same(config: dict[str, Any], topic: str, isolation: str) 
     assert ours == theirs
     assert our_ends == their_ends
     assert len(ours) == 6 * 200 + (3 if isolation == "read_committed" else 6) * 20
+
+
+def test_the_epoch_before_a_position_is_the_leaders(
+    config: dict[str, Any], bootstrap_servers: str, make_topic: Callable[..., str]
+) -> None:
+    first = TopicPartition(make_topic("in", PARTITIONS), 0)
+    write(Producer({"bootstrap.servers": bootstrap_servers}), first.topic, 0, 30)
+    consumer = opened(config, "auto")
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    try:
+        consumer.assign({first: 0})
+        assert consumer.epoch_before(first, 0) == -1
+        while consumer.lag(first) != 0:
+            assert time.monotonic() < deadline
+            consumer.poll(100, 0.1)
+        assert consumer.epoch_before(first, consumer.position(first)) == 0  # its first and only leader's
+    finally:
+        consumer.close()
 
 
 def test_answers_may_be_smaller_than_a_record(

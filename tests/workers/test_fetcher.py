@@ -8,19 +8,19 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
-import kafka.errors as kafka_errors
 import pytest
 from confluent_kafka import KafkaError
 from fetch_stage import IN_0, IN_1, LOG, FetchedBrokers, FetchStage, log_of, two_partitions
 
 from penstock import kernel
+from penstock.clients.clock import SystemClock
+from penstock.clients.cluster.brokers import Leader, Leaders
+from penstock.clients.errors import UnreachableError
+from penstock.clients.reading.fetch_settings import FetchSettings
+from penstock.clients.reading.fetcher import Fetcher
+from penstock.clients.reading.record_source import NotFetchableError
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
-from penstock.workers.clock import SystemClock
-from penstock.workers.fetching.fetch_settings import FetchSettings
-from penstock.workers.fetching.fetcher import Fetcher
-from penstock.workers.network.brokers import Leader, Leaders
-from penstock.workers.record_source import NotFetchableError
 from tests.record_bytes import Given, GivenAnswer, GivenBatch, control_batch, encoded_log
 
 pytestmark = pytest.mark.skipif(kernel.record_batches is None, reason="the compiled kernel is not built here")
@@ -70,7 +70,7 @@ def test_what_is_asked_is_what_the_settings_say() -> None:
     fields = assigned(stage, {IN_0: 1 << 40}).fields
     stage.fetcher.close()
     assert (fields.min_bytes, fields.max_bytes, fields.isolation_level, fields.rack_id) == (7, 8, 1, "r1")
-    assert (fields.replica_id, fields.session_id, fields.session_epoch, fields.header.client_id) == (-1, 0, -1, "me")
+    assert (fields.replica_id, fields.session_id, fields.session_epoch, fields.header.client_id) == (-1, 0, 0, "me")
     assert [(p.partition_max_bytes, p.fetch_offset) for p in fields.topics[0].partitions] == [(9, 1 << 40)]
 
 
@@ -250,7 +250,7 @@ def test_a_lost_connection_is_told_once_and_made_again(stage: FetchStage) -> Non
     stage.brokers.ends[1].sendall(b"\0\0\0\x20half of")
     assert stage.run() == ({}, [])
     stage.brokers.ends[1].close()
-    stage.brokers.refused[1] = kafka_errors.KafkaConnectionError("nobody there")
+    stage.brokers.refused[1] = UnreachableError("nobody there")
     lost = (None, None, -1, KafkaError._TRANSPORT)
     assert stage.run() == ({}, [lost])
     assert stage.run(100) == ({}, [lost])  # another reason
@@ -338,7 +338,7 @@ def test_a_nearer_replica_is_read_until_it_cannot_be(stage: FetchStage) -> None:
 
 
 def test_a_nearer_replica_that_is_gone_is_left(stage: FetchStage) -> None:
-    stage.brokers.refused[2] = kafka_errors.KafkaConnectionError("nobody there")
+    stage.brokers.refused[2] = UnreachableError("nobody there")
     stage.brokers.reply(assigned(stage, {IN_0: 3}), GivenAnswer(0, high_watermark=9, preferred_replica=2))
     assert stage.run() == ({}, [(None, None, -1, KafkaError._TRANSPORT)])
     stage.run(10)
@@ -368,7 +368,7 @@ def test_a_partition_without_a_leader_is_asked_for_again(stage: FetchStage) -> N
     stage.brokers.answer = Leaders({IN_0: Leader(-1, 4)})
     stage.fetcher.assign({IN_0: 0})
     assert stage.run() == ({}, [])
-    stage.brokers.answer = kafka_errors.KafkaConnectionError("nobody there")
+    stage.brokers.answer = UnreachableError("nobody there")
     assert stage.run(100) == ({}, [(None, None, -1, KafkaError._TRANSPORT)])
     assert stage.run(100) == ({}, [])
     stage.brokers.answer = Leaders({IN_0: Leader(1, 5)})
@@ -386,12 +386,14 @@ def test_a_topic_that_is_assigned_later_is_asked_for_at_once(stage: FetchStage) 
     assert stage.brokers.asked == [{"in"}, {"in", "other"}]
 
 
-def test_leaders_are_asked_for_again_when_they_are_old(stage: FetchStage) -> None:
+def test_leaders_are_asked_for_again_when_they_are_old() -> None:
+    stage = FetchStage({IN_0: Leader(1, 5)}, metadata_max_age_ms=1_000)
     assigned(stage, {IN_0: 0})
     stage.run(stage.settings.metadata_max_age_ms - 1)
     assert len(stage.brokers.asked) == 1
     stage.run(1)
     assert len(stage.brokers.asked) == 2
+    stage.fetcher.close()
 
 
 def test_only_committed_records_up_to_the_last_stable_offset_are_read() -> None:
@@ -438,7 +440,7 @@ def test_an_io_thread_that_has_died_ends_it_all(stage: FetchStage) -> None:
 
 
 def test_a_fetcher_says_why_it_cannot_go_on(stage: FetchStage) -> None:
-    stage.brokers.refused[1] = kafka_errors.UnsupportedVersionError("Fetch up to 11")
+    stage.brokers.versions = {1: (4, 11)}
     stage.fetcher.assign({IN_0: 1})
     with pytest.raises(NotFetchableError, match="broker 1 is older than Kafka"):
         stage.run()

@@ -9,11 +9,11 @@ from confluent_kafka import KafkaError
 from fetch_stage import IN_0, IN_1, LOG, FetchedBrokers, FetchStage, log_of, two_partitions
 
 from penstock import kernel
+from penstock.clients.clock import SystemClock
+from penstock.clients.cluster.brokers import Leader, Leaders
+from penstock.clients.reading.fetch_settings import FetchSettings, fetch_settings
+from penstock.clients.reading.fetcher import Fetcher
 from penstock.topology.records import TopicPartition
-from penstock.workers.clock import SystemClock
-from penstock.workers.fetching.fetch_settings import FetchSettings, fetch_settings
-from penstock.workers.fetching.fetcher import Fetcher
-from penstock.workers.network.brokers import Leader, Leaders
 from tests.record_bytes import GivenAnswer, GivenResponse, encoded_response
 
 pytestmark = pytest.mark.skipif(kernel.record_batches is None, reason="the compiled kernel is not built here")
@@ -118,12 +118,12 @@ def test_an_answer_that_arrives_in_pieces_is_waited_for(stage: FetchStage) -> No
     response = GivenResponse([GivenAnswer(0, high_watermark=3, records=log_of(3))])
     answer = encoded_response(response, request.correlation_id)
     data = len(answer).to_bytes(4, "big") + answer
-    late = stage.settings.request_timeout_ms + stage.settings.max_wait_ms
+    pause = stage.settings.request_timeout_ms - 100  # all of them are longer than a request may take
     for begin in range(0, 60, 20):
         stage.brokers.ends[1].sendall(data[begin : begin + 20])
-        assert stage.run(late) == ({}, [])
+        assert stage.run(pause) == ({}, [])
     stage.brokers.ends[1].sendall(data[60:])
-    assert stage.run(late)[0] == {IN_0: [0, 1, 2]}
+    assert stage.run(pause)[0] == {IN_0: [0, 1, 2]}
     assert stage.brokers.opened == [1]
 
 
@@ -165,3 +165,29 @@ def test_without_partitions_a_fetch_sleeps(monkeypatch: pytest.MonkeyPatch) -> N
 )
 def test_checksums_are_compared_as_librdkafka_would(value: object, checked: bool) -> None:
     assert fetch_settings({"check.crcs": value}).check_crcs is checked
+
+
+def test_a_truncation_is_noticed_that_came_behind_the_commit(stage: FetchStage) -> None:
+    """The epoch that was committed goes out with the first request: its leader knows where the epoch ends (KIP-320)."""
+    stage.fetcher.assign({IN_0: 10})
+    stage.fetcher.set_epochs({IN_0: 4})
+    assert stage.fetcher.epoch_before(IN_0, 10) == 4
+    stage.run()
+    request = stage.brokers.request()
+    assert (request.offsets, request.asked[IN_0].last_fetched_epoch) == ({IN_0: 10}, 4)
+    stage.brokers.reply(request, GivenAnswer(0, diverging=(4, 2)))
+    _, events = stage.fetcher.fetch(10, 0)
+    assert "the log was truncated to 2, records up to 10 had been read" in events[0].error().str()
+
+
+def test_an_offset_is_committed_with_the_epoch_of_the_record_before_it(stage: FetchStage) -> None:
+    stage.fetcher.assign({IN_0: 0})
+    assert stage.fetcher.epoch_before(IN_0, 0) == -1
+    stage.run()
+    log = log_of(2, 0, epoch=5) + log_of(2, 2, epoch=5) + log_of(2, 4, epoch=7)
+    stage.brokers.reply(stage.brokers.request(), GivenAnswer(0, high_watermark=9, records=log))
+    stage.fetch()
+    stage.brokers.reply(stage.brokers.request(), GivenAnswer(0, high_watermark=9, records=log_of(1, 6, epoch=7)))
+    stage.fetch()
+    epochs = [stage.fetcher.epoch_before(IN_0, offset) for offset in range(8)]
+    assert epochs == [-1, 5, 5, 5, 5, 7, 7, 7]

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import kafka.errors as kafka_errors
 import pytest
 from confluent_kafka import KafkaError
 from fetch_stage import IN_0, IN_1, LOG, FetchStage, log_of, two_partitions
 from memory_kafka import Cluster, ManualClock, MemoryConsumer
 
 from penstock import kernel
+from penstock.clients.cluster.brokers import Leaders
 from penstock.topology.errors import MissingSourceTopicError, StreamsError
 from penstock.topology.records import TopicPartition
-from penstock.workers.network.brokers import Leaders
 from penstock.workers.partition_consumer import InvalidOffsetError, PartitionConsumer
-from tests.record_bytes import SNAPPY, Given, GivenAnswer, GivenBatch, encoded_log
+from tests.record_bytes import Given, GivenAnswer, GivenBatch, encoded_log
 
 pytestmark = pytest.mark.skipif(kernel.record_batches is None, reason="the compiled kernel is not built here")
+UNKNOWN_CODEC = 5
 
 
 @pytest.fixture
@@ -93,12 +93,12 @@ def test_librdkafka_goes_on_where_the_fetcher_cannot(
 ) -> None:
     caplog.set_level("INFO")
     if reason == "an old broker":
-        stage.brokers.refused[1] = kafka_errors.UnsupportedVersionError("Fetch up to 11")
+        stage.brokers.versions = {1: (4, 11)}
     consumer.assign({IN_0: 1, IN_1: 0})
     consumer.pause([IN_1])
     polled(consumer)
     if reason != "an old broker":
-        last = bytearray(encoded_log([GivenBatch([Given()], more_attributes=SNAPPY)], 2))
+        last = bytearray(encoded_log([GivenBatch([Given()], more_attributes=UNKNOWN_CODEC)], 2))
         if reason == "an old format":
             last[16] = 1
         answer = GivenAnswer(0, high_watermark=9, records=log_of(1, 1) + bytes(last))

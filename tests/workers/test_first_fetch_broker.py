@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Producer
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.records import TopicPartition
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.client_supplier import KafkaClientSupplier
-from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.partition_consumer import PartitionConsumer
 
 pytestmark = pytest.mark.broker

@@ -13,6 +13,8 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewPartitions
 
+from penstock.clients.clock import SystemClock
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError, TopologyError
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.topology.store_interfaces import StoreBuilder, StoreKind
@@ -23,13 +25,11 @@ from penstock.workers.assignment.changelog_offsets import AdminChangelogOffsets
 from penstock.workers.assignment.repartition_topics import repartition_topic_counts
 from penstock.workers.assignment.topics_info import TopicsInfo, partition_groups, topics_infos
 from penstock.workers.client_supplier import KafkaClientSupplier
-from penstock.workers.clock import SystemClock
 from penstock.workers.internal_topic_manager import (
     InternalTopicManager,
     changelog_topic_config,
     repartition_topic_config,
 )
-from penstock.workers.log_context import PrefixedLogger
 from tests.waiting import wait_for_partitions
 
 MakeTopic = Callable[..., str]

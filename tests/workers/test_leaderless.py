@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.kernel.librdkafka import loaded
 from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.records import TopicPartition
-from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.partition_consumer import PartitionConsumer
 from tests.waiting import eventually
 

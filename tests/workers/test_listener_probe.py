@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.workers.network import listener_probe
-from penstock.workers.network.listener_probe import security_mismatch
+from penstock.clients.connection import listener_probe
+from penstock.clients.connection.listener_probe import security_mismatch
 
 
 @pytest.fixture

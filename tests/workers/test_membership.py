@@ -11,10 +11,12 @@ from itertools import count
 import pytest
 from confluent_kafka import Consumer
 
+from penstock.clients.clock import SystemClock
+from penstock.clients.cluster.cluster import Cluster
+from penstock.clients.cluster.coordinators import CoordinatorKind
+from penstock.clients.network_settings import network_settings
 from penstock.topology.errors import StreamsError, TaskAssignmentError
 from penstock.topology.records import TopicPartition
-from penstock.workers.clock import SystemClock
-from penstock.workers.kafka_connections import KafkaConnections
 from penstock.workers.membership import requests
 from penstock.workers.membership.classic_protocol import ClassicProtocol
 from penstock.workers.membership.group_member import GroupMember
@@ -55,7 +57,9 @@ class Driver:
     """One member and what a stream thread does with its events: it joins again whenever it has to."""
 
     def __init__(self, config: GroupMemberConfig, bootstrap_servers: str, assign: Assign, topic: str) -> None:
-        self.member = GroupMember(config, {"bootstrap_servers": bootstrap_servers}, assign, SystemClock())
+        self.member = GroupMember(
+            config, network_settings({"bootstrap.servers": bootstrap_servers}), assign, SystemClock()
+        )
         self.topic = topic
         self.events: list[Event] = []
         self.rejoins = True
@@ -150,10 +154,10 @@ def group(unique_name: Callable[[str], str], make_topic: Callable[..., str], boo
 
 def evict(group: Group, member_id: str) -> None:
     """Throw a member out behind its back, as an operator's tool can."""
-    connection = KafkaConnections({"bootstrap_servers": group.bootstrap_servers})
+    connection = Cluster(network_settings({"bootstrap.servers": group.bootstrap_servers}))
 
     async def leave() -> list[int]:
-        _, offsets = await connection.find_coordinator(group.config.group_id)
+        offsets = await connection.find_coordinator(CoordinatorKind.GROUP, group.config.group_id)
         return requests.leave_group_errors(
             await connection.send(offsets, requests.leave_group(group.config, member_id, ""))
         )

@@ -13,12 +13,15 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as RdTopicPartition
 
+from penstock.clients.clock import SystemClock
+from penstock.clients.cluster.cluster import Cluster
+from penstock.clients.cluster.coordinators import CoordinatorKind
+from penstock.clients.network_settings import network_settings
 from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskMigratedError
 from penstock.topology.records import TopicPartition
-from penstock.workers.clock import SystemClock
-from penstock.workers.kafka_connections import KafkaConnections
 from penstock.workers.membership import requests
 from penstock.workers.membership.group_member import GroupMember
+from penstock.workers.membership.group_metadata import encode_group_metadata
 from penstock.workers.membership.membership import (
     Assigned,
     Event,
@@ -53,7 +56,8 @@ class Members:
             group_id, session_timeout_ms=6_000, heartbeat_interval_ms=100, api_timeout_ms=5_000
         )
         self.topic = topic
-        self.servers = {"bootstrap_servers": bootstrap_servers}
+        self.bootstrap_servers = bootstrap_servers
+        self.servers = network_settings({"bootstrap.servers": bootstrap_servers})
         self.made: list[GroupMember] = []
 
     def stranger(self) -> GroupMember:
@@ -80,10 +84,10 @@ class Members:
         return member
 
     def evict(self, member: GroupMember) -> None:
-        connection = KafkaConnections(self.servers)
+        connection = Cluster(self.servers)
 
         async def leave() -> list[int]:
-            _, offsets = await connection.find_coordinator(self.config.group_id)
+            offsets = await connection.find_coordinator(CoordinatorKind.GROUP, self.config.group_id)
             request = requests.leave_group(self.config, member.member_id, "")
             return requests.leave_group_errors(await connection.send(offsets, request))
 
@@ -119,9 +123,7 @@ def first(members: Members) -> TopicPartition:
 
 
 def transactional_producer(members: Members) -> Producer:
-    producer = Producer(
-        {"bootstrap.servers": members.servers["bootstrap_servers"], "transactional.id": members.config.group_id}
-    )
+    producer = Producer({"bootstrap.servers": members.bootstrap_servers, "transactional.id": members.config.group_id})
     producer.init_transactions(10)
     producer.begin_transaction()
     return producer
@@ -159,10 +161,14 @@ def test_an_answer_that_comes_after_the_next_assignment_does_not_count(
 def test_what_was_committed_is_read_back_by_us_and_by_librdkafka(members: Members, first: TopicPartition) -> None:
     member = members.joined()
     second, third = (TopicPartition(members.topic, number) for number in (1, 2))
-    member.commit({first: OffsetAndMetadata(5, "one"), second: OffsetAndMetadata(0)})
-    assert member.committed([first, second, third]) == {first: (5, "one"), second: (0, ""), third: None}
+    member.commit({first: OffsetAndMetadata(5, "one", leader_epoch=0), second: OffsetAndMetadata(0)})
+    assert member.committed([first, second, third]) == {
+        first: OffsetAndMetadata(5, "one", 0),
+        second: OffsetAndMetadata(0),
+        third: None,
+    }
     group_id = members.config.group_id
-    consumer = Consumer({"bootstrap.servers": members.servers["bootstrap_servers"], "group.id": group_id})
+    consumer = Consumer({"bootstrap.servers": members.bootstrap_servers, "group.id": group_id})
     try:
         (read,) = consumer.committed([RdTopicPartition(*first)], timeout=10)
     finally:
@@ -174,13 +180,13 @@ def test_an_asynchronous_commit_ends_in_its_future(members: Members, first: Topi
     member = members.joined()
     future = member.commit_async({first: OffsetAndMetadata(7)})
     future.result(DEADLINE_SECONDS)
-    assert member.committed([first]) == {first: (7, "")}
+    assert member.committed([first]) == {first: OffsetAndMetadata(7, "")}
 
 
 def test_reading_offsets_needs_no_membership(members: Members, first: TopicPartition) -> None:
     members.joined().commit({first: OffsetAndMetadata(3)})
     stranger = members.stranger()
-    assert stranger.committed([first]) == {first: (3, "")}
+    assert stranger.committed([first]) == {first: OffsetAndMetadata(3, "")}
 
 
 def test_offsets_are_read_from_outside_the_group(
@@ -189,11 +195,13 @@ def test_offsets_are_read_from_outside_the_group(
     text = "a text that is long enough to end behind its bytes if its length is not known: " + "x" * 200
     members.joined().commit({first: OffsetAndMetadata(5, text)})
     second = TopicPartition(members.topic, 1)
-    with GroupOffsetsReader(members.config.group_id, {"bootstrap_servers": bootstrap_servers}) as reader:
-        assert reader.committed([first, second]) == {first: (5, text), second: None}
+    with GroupOffsetsReader(
+        members.config.group_id, network_settings({"bootstrap.servers": bootstrap_servers})
+    ) as reader:
+        assert reader.committed([first, second]) == {first: OffsetAndMetadata(5, text), second: None}
         assert reader.committed([]) == {}
         reader.close()
-        assert reader.committed([first]) == {first: (5, text)}  # opens another connection
+        assert reader.committed([first]) == {first: OffsetAndMetadata(5, text)}  # opens another connection
 
 
 def test_committing_without_membership_is_refused_before_it_is_sent(members: Members, first: TopicPartition) -> None:
@@ -212,7 +220,7 @@ def test_a_member_that_was_thrown_out_cannot_commit_and_hears_of_it(members: Mem
     with pytest.raises(TaskMigratedError):
         member.commit({first: OffsetAndMetadata(3)})
     lost = wait_for(member, Lost)
-    assert lost == Lost("the coordinator answered UnknownMemberIdError")
+    assert lost == Lost("the coordinator answered UNKNOWN_MEMBER_ID")
     assert member.committed([first]) == {first: None}
 
 
@@ -232,7 +240,7 @@ def test_while_the_group_rebalances_a_member_may_commit_until_it_joins(members: 
     newcomer.join([members.topic], b"too")
     wait_for(member, Assigned)
     member.commit({first: OffsetAndMetadata(5)})
-    assert member.committed([first]) == {first: (5, "")}
+    assert member.committed([first]) == {first: OffsetAndMetadata(5, "")}
 
 
 def test_a_fenced_member_cannot_commit(members: Members, first: TopicPartition) -> None:
@@ -245,7 +253,7 @@ def test_a_fenced_member_cannot_commit(members: Members, first: TopicPartition) 
 
 def test_metadata_that_is_too_large_is_refused_for_good(members: Members, first: TopicPartition) -> None:
     member = members.joined()
-    with pytest.raises(StreamsError, match="OffsetMetadataTooLarge"):
+    with pytest.raises(StreamsError, match="OFFSET_METADATA_TOO_LARGE"):
         member.commit({first: OffsetAndMetadata(3, "x" * 10_000)})
     with pytest.raises(StreamsError, match="100000 bytes"):  # longer than a string of the protocol may be
         member.commit({first: OffsetAndMetadata(3, "x" * 100_000)})
@@ -254,7 +262,7 @@ def test_metadata_that_is_too_large_is_refused_for_good(members: Members, first:
 
 def test_a_commit_that_cannot_succeed_says_what_the_broker_answered(members: Members) -> None:
     member = members.joined()
-    with pytest.raises(RetriableCommitError, match=r"not accepted within 5000 ms .*UnknownTopicOrPartition"):
+    with pytest.raises(RetriableCommitError, match=r"not accepted within 5000 ms .*UNKNOWN_TOPIC_OR_PARTITION"):
         member.commit({TopicPartition("no-such-topic", 0): OffsetAndMetadata(3)})
 
 
@@ -264,9 +272,10 @@ def test_a_transaction_commits_offsets_in_the_members_name(
 ) -> None:
     member = members.joined(instance_id)
     producer = transactional_producer(members)
-    producer.send_offsets_to_transaction([RdTopicPartition(*first, 9, "eos")], member.group_metadata(), 10)
+    metadata = encode_group_metadata(member.group_metadata())
+    producer.send_offsets_to_transaction([RdTopicPartition(*first, 9, "eos")], metadata, 10)
     producer.commit_transaction(10)
-    assert member.committed([first]) == {first: (9, "eos")}  # without the NUL that librdkafka stores
+    assert member.committed([first]) == {first: OffsetAndMetadata(9, "eos")}  # without the NUL that librdkafka stores
 
 
 def test_a_transaction_of_an_old_generation_is_fenced(members: Members, first: TopicPartition) -> None:
@@ -276,7 +285,7 @@ def test_a_transaction_of_an_old_generation_is_fenced(members: Members, first: T
     wait_for(member, Assigned)
     producer = transactional_producer(members)
     with pytest.raises(KafkaException, match="ILLEGAL_GENERATION"):
-        producer.send_offsets_to_transaction([RdTopicPartition(*first, 9)], stale, 10)
+        producer.send_offsets_to_transaction([RdTopicPartition(*first, 9)], encode_group_metadata(stale), 10)
     producer.abort_transaction(10)
     assert member.committed([first]) == {first: None}
 
@@ -284,10 +293,12 @@ def test_a_transaction_of_an_old_generation_is_fenced(members: Members, first: T
 def test_offsets_of_an_open_transaction_are_waited_for(members: Members, first: TopicPartition) -> None:
     member = members.joined()
     producer = transactional_producer(members)
-    producer.send_offsets_to_transaction([RdTopicPartition(*first, 9)], member.group_metadata(), 10)
+    producer.send_offsets_to_transaction(
+        [RdTopicPartition(*first, 9)], encode_group_metadata(member.group_metadata()), 10
+    )
     reader = members.stranger()
     future = reader._connection.submit(reader._protocol.committed, [first])
     with pytest.raises(TimeoutError):
         future.result(0.5)
     producer.commit_transaction(10)
-    assert future.result(DEADLINE_SECONDS) == {first: (9, "")}
+    assert future.result(DEADLINE_SECONDS) == {first: OffsetAndMetadata(9, "")}

@@ -14,9 +14,9 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock import AutoOffsetReset, ConfigError, StreamsBuilder, StreamsConfig, StreamsError, TopologyError
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.records import TopicPartition
-from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.offset_reset import OffsetReset
 from penstock.workers.partition_consumer import OFFSET_BEGINNING, OFFSET_END, PartitionConsumer
 from penstock.workers.topic_names import TopicNames

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import kafka.errors as kafka_errors
 import pytest
 
+from penstock.clients.errors import ErrorCode, RetriableBrokerError, UnreachableError
 from penstock.topology.records import TopicPartition
-from penstock.workers.kafka_connections import UnreachableError
 from penstock.workers.membership.offsets import GroupOffsets
 from penstock.workers.membership.requests import GroupMemberConfig
 from tests.workers.memory_kafka import ManualClock
@@ -32,7 +31,7 @@ class PlayedCoordinator:
         self.timeouts.append(timeout_ms)
         self._clock.advance(min(ANSWER_MS, int(timeout_ms)))
         if timeout_ms < ANSWER_MS:
-            raise UnreachableError("KafkaTimeoutError")
+            raise UnreachableError("no answer within 200 ms")
         raise self._refusals.pop(0)
 
     async def pause(self) -> None:
@@ -45,9 +44,9 @@ def read(clock: ManualClock, coordinator: PlayedCoordinator) -> None:
 
 def test_a_last_try_without_time_for_an_answer_does_not_hide_what_the_broker_answered() -> None:
     clock = ManualClock()
-    refusals = [kafka_errors.UnknownTopicOrPartitionError() for _ in range(2)]
+    refusals = [RetriableBrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for _ in range(2)]
     coordinator = PlayedCoordinator(clock, *refusals)
-    with pytest.raises(kafka_errors.UnknownTopicOrPartitionError) as raised:
+    with pytest.raises(RetriableBrokerError) as raised:
         read(clock, coordinator)
     assert raised.value is refusals[-1]
     assert isinstance(raised.value.__cause__, UnreachableError)
@@ -57,6 +56,6 @@ def test_a_last_try_without_time_for_an_answer_does_not_hide_what_the_broker_ans
 def test_a_broker_that_goes_silent_is_told_though_it_answered_before() -> None:
     clock = ManualClock()
     silent = UnreachableError("no answer")
-    coordinator = PlayedCoordinator(clock, kafka_errors.UnknownTopicOrPartitionError(), silent)
+    coordinator = PlayedCoordinator(clock, RetriableBrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), silent)
     with pytest.raises(UnreachableError, match="no answer"):
         read(clock, coordinator)

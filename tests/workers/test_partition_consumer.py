@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka import Producer
 from memory_kafka import Cluster, ManualClock, MemoryConsumer
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.records import TopicPartition
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.client_supplier import KafkaClientSupplier
-from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.partition_consumer import PartitionConsumer
 
 IN_0 = TopicPartition("in", 0)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.records import Message, RawRecord, TopicPartition
-from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.partition_group import MAX_TASK_IDLE_MS_DISABLED, PartitionGroup
 
 LOG = PrefixedLogger("penstock.test", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,18 +14,20 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from penstock import kernel
+from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.writing import sender
+from penstock.clients.writing.kafka_producer import KafkaProducer
+from penstock.clients.writing.produce_settings import COMPRESSION_TYPES
 from penstock.dev_broker import DevBroker
 from penstock.topology.errors import StreamsError, TaskMigratedError
 from penstock.topology.exception_handlers import FailedProcessingError, ProducerRecord, Response
 from penstock.topology.records import TaskId
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.client_supplier import KafkaClientSupplier
-from penstock.workers.log_context import PrefixedLogger
-from penstock.workers.producing import sender
-from penstock.workers.producing.kafka_producer import KafkaProducer
 from penstock.workers.production_errors import production_error_handler
 from penstock.workers.record_collector import make_log_change, make_send
 from penstock.workers.streams_producer import StreamsProducer
+from tests import waiting
 
 pytestmark = [
     pytest.mark.broker,
@@ -92,12 +95,12 @@ def write(producer: StreamsProducer, topic: str) -> None:
     producer.flush()
 
 
-@pytest.mark.parametrize("codec", ["none", "gzip", "lz4"])
+@pytest.mark.parametrize("codec", COMPRESSION_TYPES)
 def test_both_write_the_same(opened: Open, make_topic: Any, bootstrap_servers: str, codec: str) -> None:
     config = {"producer.compression.type": codec, "producer.batch.size": 20_000}
     written = {}
     for who in ("auto", "librdkafka"):
-        topic = make_topic(f"out-{who}", PARTITIONS)
+        topic = make_topic(f"out-{who}", PARTITIONS, {"compression.type": "uncompressed"})  # so that Java reads it too
         producer = opened({**config, "penstock.sender": who})
         assert isinstance(producer._producer, KafkaProducer) == (who == "auto")
         write(producer, topic)
@@ -229,12 +232,12 @@ def test_partitions_that_are_added_are_written_to(
 def test_librdkafka_writes_where_a_broker_is_too_old(
     opened: Open, make_topic: Any, bootstrap_servers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sender, "PRODUCE", replace(sender.PRODUCE, version=99))
+    monkeypatch.setattr(sender, "PRODUCE", replace(sender.PRODUCE, versions=(99, 99)))
     topic = make_topic("out", 1)
     producer = opened()
     send = make_send(producer)
     send(topic, b"k", b"v", 1, None)
-    with pytest.raises(TaskMigratedError, match=r"older than Kafka 2\.4: .* knows versions .* librdkafka writes"):
+    with pytest.raises(TaskMigratedError, match=r"older than Kafka 2\.4: .* only by versions .* librdkafka writes"):
         producer.flush()
     producer.abort_transaction()  # as the task manager does when tasks are given up
     assert not isinstance(producer._producer, KafkaProducer)
@@ -278,3 +281,45 @@ def test_errors_end_when_they_are_forgotten(opened: Open, make_topic: Any) -> No
     producer.forget_errors()
     make_send(producer)(topic, b"k", b"v", 1, None)
     producer.flush()
+
+
+def test_records_that_take_longer_than_the_delivery_timeout_are_written(
+    opened: Open, make_topic: Any, bootstrap_servers: str
+) -> None:
+    """Nothing is sent while an input record is processed: that time is not the brokers'."""
+    topic = make_topic("out", 1)
+    producer = opened({"delivery.timeout.ms": 300, "producer.linger.ms": 0})
+    send = make_send(producer)
+    for number in range(3):
+        send(topic, b"%d" % number, b"v", 1, None, 0)
+        time.sleep(0.4)  # as a user's function may take
+        producer.send_due()
+    producer.flush()
+    assert [fields[2] for fields in read(bootstrap_servers, topic, 1)] == [b"0", b"1", b"2"]
+
+
+def test_a_topic_recreated_with_fewer_partitions_has_the_work_done_again(
+    opened: Open, make_topic: Any, bootstrap_servers: str, admin: AdminClient
+) -> None:
+    topic = make_topic("out", 4)
+    producer = opened({"producer.linger.ms": 0, "producer.topic.metadata.propagation.max.ms": 1_000})
+    keys = [b"%d" % number for number in range(40)]
+
+    def write_all() -> None:
+        for key in keys:
+            make_send(producer)(topic, key, b"v", 1, None)
+        producer.flush()
+
+    write_all()
+    admin.delete_topics([topic])[topic].result(DEADLINE_SECONDS)
+    waiting.eventually(lambda: topic not in admin.list_topics(timeout=10).topics, f"{topic} is gone")
+    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(DEADLINE_SECONDS)
+    waiting.wait_for_partitions(admin, topic, 2)
+    with pytest.raises(TaskMigratedError, match=r"has 2 partition\(s\) now, and no partition"):
+        write_all()
+    producer.abort_transaction()
+    write_all()
+    assert {fields[2] for fields in read(bootstrap_servers, topic, 2)} == set(keys)
+    with pytest.raises(FailedProcessingError, match="and no partition 3"):
+        make_send(producer)(topic, b"k", b"v", 1, None, 3)
+    producer.forget_errors()

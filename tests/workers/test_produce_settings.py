@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.workers.producing.produce_settings import produce_settings, unknown_settings
+from penstock.clients.writing.produce_settings import produce_settings, unknown_settings
 
 BASE = {"acks": "all", "enable.idempotence": True, "partitioner": "murmur2_random", "linger.ms": 5}
 
@@ -17,10 +17,9 @@ BASE = {"acks": "all", "enable.idempotence": True, "partitioner": "murmur2_rando
         ("acks", 1),
         ("acks", "0"),
         ("enable.idempotence", False),
-        ("compression.type", "zstd"),
-        ("compression.codec", "snappy"),
+        ("compression.type", "brotli"),
+        ("compression.codec", "inherit"),
         ("compression.level", 3),
-        ("transactional.id", "t"),
         ("sticky.partitioning.linger.ms", 0),
         ("plugin.library.paths", "users;ours"),
     ],
@@ -50,4 +49,11 @@ def test_settings_are_librdkafkas() -> None:
     assert (found.client_id, found.linger_ms, found.compression_type) == ("c", 5.0, "lz4")
     assert (found.batch_bytes, found.max_request_bytes, found.buffer_bytes) == (300, 400, 2_048)
     assert (found.delivery_timeout_ms, found.request_timeout_ms) == (1_000, 2_000)
-    assert found.connection["connections_max_idle_ms"] == 3_000
+    assert (found.max_idle_ms, found.bootstrap_servers) == (3_000, (("b", 1),))
+
+
+def test_no_record_is_waited_for_when_the_broker_has_ended_its_transaction() -> None:
+    given = {**BASE, "transactional.id": "t", "transaction.timeout.ms": 10_000, "delivery.timeout.ms": 60_000}
+    assert unknown_settings(given) == []
+    found = produce_settings(given)
+    assert (found.transactional_id, found.transaction_timeout_ms, found.delivery_timeout_ms) == ("t", 10_000, 10_000)

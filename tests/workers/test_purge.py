@@ -18,11 +18,11 @@ from memory_kafka import Cluster, ManualClock, done, failed
 from test_stream_thread_broker import PATIENCE_SECONDS, Runner
 from thread_stage import Application, Spec
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.records import TopicPartition
 from penstock.topology.serdes import Serdes
 from penstock.topology.streams_builder import StreamsBuilder
 from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.record_purge import RecordPurge
 
 P0, P1 = TopicPartition("app-r-repartition", 0), TopicPartition("app-r-repartition", 1)

@@ -10,15 +10,16 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from memory_kafka import ManualClock
 
 from penstock import kernel
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology import records
 from penstock.topology.errors import StreamsError, TaskMigratedError
 from penstock.topology.exception_handlers import ProducerRecord, Response
 from penstock.workers import streams_producer
-from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.measurement import dead_letters
 from penstock.workers.production_errors import production_error_handler
 from penstock.workers.record_collector import make_log_change, make_send
-from penstock.workers.streams_producer import METADATA_SECONDS, PARTITION_COUNT_MS, StreamsProducer
+from penstock.workers.sink_topics import METADATA_SECONDS, PARTITION_COUNT_MS
+from penstock.workers.streams_producer import StreamsProducer
 
 TOPIC = "topic"
 TASK = records.TaskId(0, 1)

@@ -13,11 +13,11 @@ from counting import IN, OUT, counting, counts, feed
 from memory_kafka import Cluster, ManualClock
 from thread_stage import Application, Thread
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.changelog_bounds import RETRY_BACKOFF_MS, Bounds, ChangelogBounds
 from penstock.workers.control import Status, TaskStatus
-from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.restore_progress import RATE_WINDOW_MS, Rate
 from penstock.workers.state_restore_listener import StateRestoreListener
 from penstock.workers.stream_thread import RestoreBudget

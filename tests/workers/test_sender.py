@@ -6,18 +6,18 @@ import random
 import threading
 from collections.abc import Iterator
 
-import kafka.errors as kafka_errors
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from produce_stage import LINGER_MS, OUT_0, OUT_1, ProduceStage, Request, Said, Sent, sent, two_partitions
 
 from penstock import kernel
+from penstock.clients.cluster.brokers import Leader, Leaders
+from penstock.clients.errors import UnreachableError
+from penstock.clients.writing.kafka_producer import NotProducibleError
+from penstock.clients.writing.produce_settings import produce_settings
+from penstock.clients.writing.sender import REQUESTS_IN_FLIGHT
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
-from penstock.workers.network.brokers import Leader, Leaders
-from penstock.workers.producing.kafka_producer import NotProducibleError
-from penstock.workers.producing.produce_settings import produce_settings
-from penstock.workers.producing.sender import REQUESTS_IN_FLIGHT
 
 pytestmark = pytest.mark.skipif(kernel.record_accumulator is None, reason="the compiled kernel is not built here")
 stage = pytest.fixture(two_partitions)
@@ -28,7 +28,7 @@ def test_records_wait_for_others_until_linger_ms(stage: ProduceStage) -> None:
     stage.send(b"c", to=OUT_1)
     stage.run(LINGER_MS - 1)
     assert 1 not in stage.brokers.ends
-    assert stage.producer.next_at(stage.clock.now_ms) == stage.clock.now_ms + LINGER_MS
+    assert stage.producer.wait_ms() == LINGER_MS
     stage.run(LINGER_MS)
     request = stage.brokers.request()
     assert request.batches == {OUT_0: Sent(7, 0, 0, (b"a", b"b")), OUT_1: Sent(7, 0, 0, (b"c",))}
@@ -38,7 +38,7 @@ def test_records_wait_for_others_until_linger_ms(stage: ProduceStage) -> None:
     stage.run(LINGER_MS)
     assert not stage.brokers.has_request()
     assert stage.lost() == []
-    assert stage.producer.next_at(stage.clock.now_ms) == float("inf")
+    assert stage.producer.wait_ms() == float("inf")
 
 
 def test_one_batch_of_a_partition_is_on_its_way(stage: ProduceStage) -> None:
@@ -53,7 +53,7 @@ def test_one_batch_of_a_partition_is_on_its_way(stage: ProduceStage) -> None:
     other = stage.brokers.request()  # another partition need not wait
     assert other.batches == {OUT_1: Sent(7, 0, 0, (b"x",))}
     assert not stage.brokers.has_request()
-    assert stage.producer.next_at(stage.clock.now_ms) == stage.clock.now_ms + 1
+    assert stage.producer.wait_ms() == 1
     stage.brokers.reply(first)
     stage.run()
     second = stage.brokers.request()
@@ -196,7 +196,7 @@ def test_a_topic_that_was_not_there_is_asked_for_again_when_there_is_a_record_fo
 
 
 def test_brokers_that_cannot_be_asked_for_a_topic_are_waited_for(stage: ProduceStage) -> None:
-    stage.brokers.answer = kafka_errors.KafkaConnectionError("nobody there")
+    stage.brokers.answer = UnreachableError("nobody there")
     stage.producer._sender.wait = lambda now, until: stage.clock.advance(1_000)  # type: ignore[method-assign]
     stage.send(b"a")
     assert stage.lost() == [(KafkaError._MSG_TIMED_OUT, "out", 0, b"a")]
@@ -220,7 +220,7 @@ def test_partitions_that_are_added_are_known_when_the_leaders_are(stage: Produce
 
 
 def test_an_old_broker_is_librdkafkas(stage: ProduceStage) -> None:
-    stage.brokers.refused[1] = kafka_errors.UnsupportedVersionError("the broker knows versions 0 to 8")
+    stage.brokers.versions = {0: (0, 8)}
     stage.send(b"a")
     stage.run()
     with pytest.raises(NotProducibleError, match=r"broker 1 is older than Kafka 2\.4"):
@@ -267,12 +267,12 @@ def test_a_full_buffer_is_waited_for() -> None:
 
 
 def test_failures_are_told_once(stage: ProduceStage, caplog: pytest.LogCaptureFixture) -> None:
-    stage.brokers.refused[1] = kafka_errors.KafkaConnectionError("nobody there")
+    stage.brokers.refused[1] = UnreachableError("nobody there")
     stage.send(b"a")
     for _ in range(10):
         stage.run(stage.settings.retry_backoff_ms)
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        "Broker 1 cannot be written to: KafkaConnectionError: nobody there; trying again"
+        "Broker 1 cannot be written to: nobody there; trying again"
     ]
 
 
@@ -406,7 +406,7 @@ def test_what_is_not_on_its_way_can_be_dropped(stage: ProduceStage) -> None:
     stage.brokers.reply(request)
     stage.run(LINGER_MS)
     assert not stage.brokers.has_request()
-    assert (stage.producer.next_at(stage.clock.now_ms), stage.producer._sender.buffered_bytes) == (float("inf"), 0)
+    assert (stage.producer.wait_ms(), stage.producer._sender.buffered_bytes) == (float("inf"), 0)
     assert sent(stage, b"d").batches == {OUT_0: Sent(7, 0, 1, (b"d",))}
     assert stage.lost() == []
 
@@ -424,3 +424,66 @@ def test_each_broker_has_what_it_leads(apart: ProduceStage) -> None:
     apart.run()
     apart.run(LINGER_MS)
     assert apart.brokers.request(2).batches == {OUT_1: Sent(7, 0, 1, (b"c",))}, "one broker does not wait for another"
+
+
+def test_time_in_which_nobody_serves_the_producer_is_no_deadlines(stage: ProduceStage) -> None:
+    """A record may take minutes; what is written before it is not to be given up untried."""
+    stage.send(b"a")
+    for _ in range(20):  # connecting takes some turns
+        stage.clock.advance(stage.settings.delivery_timeout_ms)
+        stage.producer.poll()
+    request = stage.brokers.request()
+    stage.clock.advance(10 * stage.settings.request_timeout_ms)
+    stage.brokers.reply(request)
+    stage.run()
+    assert stage.brokers.opened == [1]
+    assert (stage.lost(), stage.producer.wait_ms()) == ([], float("inf"))
+
+
+def test_time_in_which_nobody_asks_for_a_topic_does_not_make_it_unknown(stage: ProduceStage) -> None:
+    stage.brokers.reply(sent(stage, b"a"), KafkaError.UNKNOWN_TOPIC_OR_PART)
+    stage.brokers.answer = Leaders({}, {"out": KafkaError.UNKNOWN_TOPIC_OR_PART})
+    stage.run(stage.settings.retry_backoff_ms)
+    stage.clock.advance(2 * stage.settings.unknown_topic_ms)
+    stage.run()
+    stage.brokers.answer = Leaders({OUT_0: Leader(1, 5), OUT_1: Leader(1, 6)})
+    stage.run(2 * stage.settings.retry_backoff_ms)
+    stage.brokers.reply(stage.brokers.request())
+    stage.run()
+    assert stage.lost() == []
+
+
+def test_a_connection_that_nobody_served_for_long_is_made_anew(stage: ProduceStage) -> None:
+    stage.brokers.reply(sent(stage, b"a"))
+    stage.run()
+    stage.clock.advance(stage.settings.max_idle_ms)
+    assert sent(stage, b"b").batches == {OUT_0: Sent(7, 0, 1, (b"b",))}
+    assert stage.brokers.opened == [1, 1]
+
+
+def test_a_topic_that_comes_back_with_fewer_partitions() -> None:
+    partitions = [TopicPartition("out", number) for number in range(4)]
+    stage = ProduceStage(dict.fromkeys(partitions, Leader(1, 5)))
+    request = sent(stage, b"gone", to=partitions[3])
+    stage.brokers.answer = Leaders(dict.fromkeys(partitions[:2], Leader(1, 0)))
+    stage.brokers.reply(request, KafkaError.UNKNOWN_TOPIC_OR_PART)
+    stage.run(2 * stage.settings.retry_backoff_ms)
+    for number in range(20):
+        stage.producer.produce("out", b"value", b"%d" % number, -1, None, None, 5)
+    stage.run()
+    stage.run(LINGER_MS)
+    request = stage.brokers.request()
+    assert set(request.batches) == set(partitions[:2])
+    stage.brokers.reply(request)
+    stage.run(stage.settings.unknown_topic_ms)
+    ((error, record),) = stage.producer.take_lost()
+    assert (error.code(), record.key()) == (KafkaError._UNKNOWN_PARTITION, b"gone")
+    assert error.str() == "topic out has 2 partition(s) now, and no partition 3"
+    with pytest.raises(KafkaException, match="has 2 partition"):
+        stage.send(b"b", to=partitions[3])
+    stage.brokers.answer = Leaders(dict.fromkeys(partitions, Leader(1, 1)))
+    stage.clock.advance(stage.settings.retry_backoff_ms)
+    with pytest.raises(KafkaException, match="has 2 partition"):
+        stage.send(b"b", to=partitions[3])  # and the leaders are asked for
+    assert set(sent(stage, b"c", to=partitions[3]).batches) == {partitions[3]}
+    stage.close()

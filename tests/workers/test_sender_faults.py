@@ -9,8 +9,8 @@ from confluent_kafka import KafkaError
 from produce_stage import PartitionLog, ProduceStage, Request, Said, Sent
 
 from penstock import kernel
+from penstock.clients.cluster.brokers import Leader, Leaders, ProducerId
 from penstock.topology.records import TopicPartition
-from penstock.workers.network.brokers import Leader, Leaders, ProducerId
 
 pytestmark = pytest.mark.skipif(kernel.record_accumulator is None, reason="the compiled kernel is not built here")
 PARTITIONS = [TopicPartition("out", index) for index in range(4)]
@@ -26,12 +26,16 @@ class FaultyBrokers:
         self.pick = pick
         self.leaders = {partition: Leader(pick.choice(NODES), 1) for partition in PARTITIONS}
         self.logs = {partition: PartitionLog() for partition in PARTITIONS}
-        self.stage = ProduceStage(
-            self.leaders, batch_bytes=400, max_request_bytes=900, compression_type=pick.choice(["none", "lz4"])
-        )
-        self.stage.brokers.ids = [ProducerId(7, 32_766), ProducerId(8, 0), ProducerId(9, 0)]
+        self.stage = self.new_stage()
         self.faults = FAULTS
         self.met: set[str] = set()
+
+    def new_stage(self) -> ProduceStage:
+        """Return a producer for these brokers."""
+        compression = self.pick.choice(["none", "lz4"])
+        stage = ProduceStage(self.leaders, batch_bytes=400, max_request_bytes=900, compression_type=compression)
+        stage.brokers.ids = [ProducerId(7, 32_766), ProducerId(8, 0), ProducerId(9, 0)]
+        return stage
 
     def serve(self) -> None:
         """Let each broker answer one request, or not."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import kafka.errors as kafka_errors
 import pytest
 from confluent_kafka import KafkaError
 from produce_stage import LINGER_MS, OUT_0, OUT_1, ProduceStage, Said, Sent, sent, two_partitions
 
 from penstock import kernel
-from penstock.workers.network.brokers import Leader, ProducerId
+from penstock.clients.cluster.brokers import Leader, ProducerId
+from penstock.clients.errors import ErrorCode, UnreachableError, broker_error
 
 pytestmark = pytest.mark.skipif(kernel.record_accumulator is None, reason="the compiled kernel is not built here")
 stage = pytest.fixture(two_partitions)
@@ -86,7 +86,7 @@ def give_up(stage: ProduceStage) -> None:
 
 def test_what_is_too_late_is_given_up_and_what_follows_is_not_taken_for_it(stage: ProduceStage) -> None:
     sent(stage, b"a")
-    stage.brokers.refused[1] = kafka_errors.KafkaConnectionError("nobody there")
+    stage.brokers.refused[1] = UnreachableError("nobody there")
     stage.brokers.ends[1].close()
     give_up(stage)
     assert sent(stage, b"b").batches == {OUT_0: Sent(7, 1, 0, (b"b",))}
@@ -146,7 +146,7 @@ def test_what_is_dropped_after_it_may_have_been_written_begins_a_new_epoch(stage
 
 
 def test_what_was_never_sent_is_given_up_without_a_new_epoch(stage: ProduceStage) -> None:
-    stage.brokers.refused[1] = kafka_errors.KafkaConnectionError("nobody there")
+    stage.brokers.refused[1] = UnreachableError("nobody there")
     stage.send(b"a")
     give_up(stage)
     assert sent(stage, b"b").batches == {OUT_0: Sent(7, 0, 0, (b"b",))}
@@ -154,7 +154,7 @@ def test_what_was_never_sent_is_given_up_without_a_new_epoch(stage: ProduceStage
 
 def test_a_producer_id_that_is_not_there_yet_is_asked_for_again() -> None:
     stage = ProduceStage({OUT_0: Leader(1, 5)})
-    stage.brokers.ids = [kafka_errors.CoordinatorLoadInProgressError(), ProducerId(9, 3)]
+    stage.brokers.ids = [broker_error(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), ProducerId(9, 3)]
     stage.send(b"a")
     stage.run()
     stage.run(LINGER_MS)
@@ -165,7 +165,7 @@ def test_a_producer_id_that_is_not_there_yet_is_asked_for_again() -> None:
 
 
 def test_a_producer_id_that_is_refused_is_an_error_of_all_records(stage: ProduceStage) -> None:
-    stage.brokers.ids = [kafka_errors.ClusterAuthorizationFailedError()]
+    stage.brokers.ids = [broker_error(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)]
     stage.send(b"a")
     stage.run()
     stage.run(LINGER_MS)

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from memory_kafka import Cluster, ManualClock, MemoryConsumer, done, failed
 from thread_stage import Application, Thread
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.topology.serdes import Serdes
 from penstock.topology.streams_builder import StreamsBuilder
 from penstock.workers.control import PartitionStalled
-from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.stall_watchdog import LOOKS_PER_TIMEOUT, Stall, StallAction, StallWatchdog
 from penstock.workers.stream_thread_state import StreamThreadState
 

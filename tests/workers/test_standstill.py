@@ -9,8 +9,9 @@ from counting import IN, OUT, counting, counts, feed
 from memory_kafka import Cluster, ManualClock, MemoryProducer
 from thread_stage import Application
 
-from penstock.workers.clock import SystemClock
-from penstock.workers.log_context import PrefixedLogger
+from penstock.clients.clock import SystemClock
+from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.network_settings import network_settings
 from penstock.workers.membership.group_member import GroupMember
 from penstock.workers.membership.membership import Assigned, Event, Lost, MemberAssignment
 from penstock.workers.membership.requests import GroupMemberConfig
@@ -143,7 +144,7 @@ def test_the_doubt_ends_when_the_coordinator_still_knows_the_member(
     config = GroupMemberConfig(unique_name("group"), session_timeout_ms=SESSION_MS, heartbeat_interval_ms=100)
     member = GroupMember(
         config,
-        {"bootstrap_servers": bootstrap_servers},
+        network_settings({"bootstrap.servers": bootstrap_servers}),
         lambda members: dict.fromkeys(members, MemberAssignment((), b"part")),
         clock,
     )

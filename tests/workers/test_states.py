@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.writing.transactions import TRANSACTION_TRANSITIONS, TransactionState
 from penstock.topology.errors import StreamsError
 from penstock.workers.changelog import CHANGELOG_TRANSITIONS, ChangelogState
-from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.stream_thread_state import STREAM_THREAD_TRANSITIONS, StreamThreadState, stream_thread_states
 from penstock.workers.task_state import TASK_TRANSITIONS, TaskState
 
@@ -20,6 +21,7 @@ MACHINES: list[tuple[type[Enum], Any]] = [
     (StreamThreadState, STREAM_THREAD_TRANSITIONS),
     (TaskState, TASK_TRANSITIONS),
     (ChangelogState, CHANGELOG_TRANSITIONS),
+    (TransactionState, TRANSACTION_TRANSITIONS),
 ]
 S = StreamThreadState
 LOG = PrefixedLogger("penstock.test", "100% [t] ")

@@ -205,8 +205,8 @@ def test_two_threads_share_the_tasks_and_lose_nothing(case: Case) -> None:
     second.stop()
     first.until(lambda: len(first.running_tasks) == PARTITIONS)
     case.feed(60)
-    first.until(lambda: first.processed + second.processed >= 660).stop()
-    assert case.changelog() == case.expected
+    # What second did between its last report and its end is counted by nobody: the changelog tells.
+    first.until(lambda: case.changelog() == case.expected).stop()
 
 
 def shares_all_tasks(runner: Runner) -> bool:

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-import kafka.errors as kafka_errors
 import pytest
 from confluent_kafka.admin import ConfigResource, ResourceType
 from streams_group_stage import (
@@ -19,14 +18,13 @@ from streams_group_stage import (
     quick_groups,
 )
 
+from penstock.clients.errors import BrokerError, ErrorCode, UnreachableError
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.topology.store_interfaces import StoreBuilder, StoreKind
 from penstock.workers.assignment.subscription_info import LATEST_OFFSET, UNKNOWN_OFFSET_SUM, AssignorError
 from penstock.workers.assignment.topics_info import TopicsInfo
-from penstock.workers.kafka_connections import UnreachableError
 from penstock.workers.membership import streams_messages, streams_protocol
 from penstock.workers.membership.membership import Assigned, Fatal, FencedInstanceIdError, Lost, Rebalance
-from penstock.workers.membership.streams_refusals import Refusal
 from penstock.workers.membership.streams_task_offsets import NO_LAG
 from penstock.workers.membership.streams_topology import InternalTopic, StreamsSubtopology, StreamsTopology
 
@@ -266,8 +264,8 @@ def test_a_fenced_one_that_only_hears_of_its_epoch_does_not_take_the_place_back(
         try:
             return await ask(request)
         except streams_protocol._RefusedError as error:
-            if isinstance(error.refusal.error, kafka_errors.FencedInstanceIdError):
-                raise streams_protocol._RefusedError(Refusal(kafka_errors.FencedMemberEpochError())) from error
+            if error.refusal.code is ErrorCode.FENCED_INSTANCE_ID:
+                raise streams_protocol._RefusedError(BrokerError(ErrorCode.FENCED_MEMBER_EPOCH)) from error
             raise
 
     monkeypatch.setattr(protocol, "_ask", ask_earlier)

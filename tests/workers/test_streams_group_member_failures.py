@@ -21,13 +21,16 @@ from streams_group_stage import (
     quick_groups,
 )
 
+from penstock.clients.clock import SystemClock
+from penstock.clients.network_settings import network_settings
+from penstock.clients.protocol.streams_messages import STREAMS_GROUP_HEARTBEAT
 from penstock.dev_broker import DevBroker
 from penstock.topology.errors import MissingSourceTopicError, StreamsError, TaskMigratedError
 from penstock.topology.records import TopicPartition
 from penstock.workers.assignment.topics_info import TopicsInfo
-from penstock.workers.clock import SystemClock
-from penstock.workers.membership import streams_messages
+from penstock.workers.membership import streams_messages, streams_protocol
 from penstock.workers.membership.group_member import GroupMember
+from penstock.workers.membership.group_metadata import encode_group_metadata
 from penstock.workers.membership.membership import (
     Assigned,
     Fatal,
@@ -39,7 +42,6 @@ from penstock.workers.membership.membership import (
     RetriableCommitError,
 )
 from penstock.workers.membership.requests import Identity
-from penstock.workers.membership.streams_messages import StreamsGroupHeartbeatRequest
 from penstock.workers.membership.streams_topology import StreamsSubtopology, StreamsTopology
 
 pytestmark = pytest.mark.broker
@@ -168,7 +170,7 @@ def classic_member(group: Group) -> GroupMember:
     def assign(members: Mapping[str, MemberSubscription]) -> dict[str, MemberAssignment]:
         return {member: MemberAssignment((), b"") for member in members}
 
-    connection = {"bootstrap_servers": group.bootstrap_servers}
+    connection = network_settings({"bootstrap.servers": group.bootstrap_servers})
     member = GroupMember(replace(group.config, session_timeout_ms=6_000), connection, assign, SystemClock())
     member.join([group.topic], b"")
     return member
@@ -190,7 +192,8 @@ def test_a_classic_group_takes_no_streams_member_until_it_is_empty(group: Group,
 
 
 def test_a_broker_that_is_too_old_is_named_as_such(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(StreamsGroupHeartbeatRequest.json, "apiKey", 32_000)  # no broker knows it
+    unknown = replace(STREAMS_GROUP_HEARTBEAT, key=32_000)  # no broker knows it
+    monkeypatch.setattr(streams_protocol, "STREAMS_GROUP_HEARTBEAT", unknown)
     error = fatal_error(group, group.add())
     assert "group.protocol=streams needs brokers of Kafka 4.2" in str(error)
 
@@ -309,12 +312,14 @@ def test_a_transaction_is_fenced_by_the_member_epoch(
     producer = Producer({"bootstrap.servers": group.bootstrap_servers, "transactional.id": unique_name("tx")})
     producer.init_transactions(10)
     producer.begin_transaction()
-    producer.send_offsets_to_transaction([RdTopicPartition(*first, 8)], member.group_metadata(), 10)
+    producer.send_offsets_to_transaction(
+        [RdTopicPartition(*first, 8)], encode_group_metadata(member.group_metadata()), 10
+    )
     producer.commit_transaction(10)
     assert member.committed([first]) == {first: OffsetAndMetadata(8)}
     evicted = member.group_metadata()
     evict(thread)
     producer.begin_transaction()
     with pytest.raises(KafkaException, match="UNKNOWN_MEMBER_ID"):
-        producer.send_offsets_to_transaction([RdTopicPartition(*first, 9)], evicted, 10)
+        producer.send_offsets_to_transaction([RdTopicPartition(*first, 9)], encode_group_metadata(evicted), 10)
     producer.abort_transaction(10)

@@ -1,32 +1,25 @@
-"""What a streams group's messages hold: the same fields as Kafka's own, and the topology as it was declared."""
+"""What a streams group's messages hold, and the topology as it was declared."""
 
 from __future__ import annotations
 
-import configparser
-import json
 import re
-import zipfile
+from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-import penstock.jar_lock
 from penstock import StreamsBuilder, TimeWindows
+from penstock.clients.protocol.compact import CompactReader
+from penstock.clients.protocol.schema import Structure
+from penstock.clients.protocol.streams_messages import STREAMS_GROUP_HEARTBEAT
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.assignment.subscription_info import SubscriptionInfo
 from penstock.workers.membership import streams_messages
 from penstock.workers.membership.requests import GroupMemberConfig
-from penstock.workers.membership.streams_messages import (
-    StreamsGroupDescribeRequest,
-    StreamsGroupDescribeResponse,
-    StreamsGroupHeartbeatRequest,
-    StreamsGroupHeartbeatResponse,
-)
 from penstock.workers.membership.streams_topology import (
     InternalTopic,
     StreamsSubtopology,
@@ -35,57 +28,8 @@ from penstock.workers.membership.streams_topology import (
 )
 from penstock.workers.membership.streams_values import Answer, Heartbeat, HostPartitions, Tasks
 
-ROOT = Path(__file__).resolve().parents[2]
 CONFIG = GroupMemberConfig("g", "slot-0", max_poll_interval_ms=1_234)
 NO_TOPOLOGY = StreamsTopology((), {})
-MESSAGES = [
-    StreamsGroupHeartbeatRequest,
-    StreamsGroupHeartbeatResponse,
-    StreamsGroupDescribeRequest,
-    StreamsGroupDescribeResponse,
-]
-
-
-# The definitions
-
-
-def fields(definition: dict[str, Any], version_max: int) -> list[Any]:
-    """Return what a message definition says of its fields up to a version, structures resolved."""
-    structures = {found["name"]: found["fields"] for found in definition.get("commonStructs", [])}
-
-    def tree(listed: list[dict[str, Any]]) -> list[Any]:
-        return [
-            (
-                *(str(found.get(key)) for key in ("name", "type", "versions", "nullableVersions", "default", "tag")),
-                tree(found.get("fields") or structures.get(found["type"].removeprefix("[]"), [])),
-            )
-            for found in listed
-            if int(re.split(r"[-+]", found["versions"])[0]) <= version_max
-        ]
-
-    return tree(definition["fields"])
-
-
-@pytest.mark.broker  # its jars
-@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)
-def test_our_message_definitions_say_what_kafkas_say(message: Any) -> None:
-    name = message.__name__
-    lock = penstock.jar_lock.read_lock(ROOT / "penstock" / "broker.lock")
-    (jar,) = penstock.jar_lock.fetch_jars([found for found in lock if found.name == "kafka-clients"])
-    text = zipfile.ZipFile(jar).read(f"common/message/{name}.json").decode()
-    theirs = json.loads(re.sub(r"(?m)^\s*//.*$", "", text))
-    ours = json.loads(re.sub(r"(?m)^\s*//.*$", "", (ROOT / "workers" / "membership" / f"{name}.json").read_text()))
-    version_max = int(ours["validVersions"].rpartition("-")[2])
-    assert int(theirs["validVersions"].rpartition("-")[2]) >= version_max
-    for key in ("apiKey", "type", "name", "flexibleVersions"):
-        assert ours[key] == theirs[key]
-    assert fields(ours, version_max) == fields(theirs, version_max)
-
-
-def test_a_wheel_takes_the_definitions_along() -> None:
-    parser = configparser.ConfigParser()
-    parser.read(ROOT / "setup.cfg")
-    assert parser["options.package_data"]["penstock.workers.membership"] == "*.json"
 
 
 # Heartbeats
@@ -94,7 +38,13 @@ def test_a_wheel_takes_the_definitions_along() -> None:
 def sent(heartbeat: Heartbeat, topology: StreamsTopology = NO_TOPOLOGY, version: int = 1) -> Any:
     """Return a heartbeat as it comes out at the other end."""
     request = streams_messages.heartbeat(CONFIG, "rack-1", topology, "me", heartbeat, version)
-    return StreamsGroupHeartbeatRequest.decode(request.encode(version=version), version=version)
+    assert request.version_max == version
+    return read(STREAMS_GROUP_HEARTBEAT.request, request.body, version)
+
+
+def read(definition: Structure, values: Mapping[str, Any], version: int) -> Any:
+    """Return a structure as it comes out at the other end."""
+    return definition.decode(CompactReader(definition.encode(values, version, True)), version, True)
 
 
 def test_a_heartbeat_without_news_holds_who_it_is_and_nothing_else() -> None:
@@ -148,7 +98,7 @@ def test_older_brokers_are_not_told_what_they_refuse() -> None:
     assert (request.instance_id, request.task_offsets, request.task_end_offsets) == (None, None, None)
     assert request.rebalance_timeout_ms == 1_234
     leaving = streams_messages.leave(CONFIG, "me", comes_back=False, version=0)
-    assert leaving.instance_id is None
+    assert leaving.body["instance_id"] is None
 
 
 @pytest.mark.parametrize("endpoint", ["host", "host:", ":1", "host:x", "host:65536"])
@@ -161,27 +111,29 @@ def test_an_endpoint_of_another_form_is_an_error(endpoint: str) -> None:
 @pytest.mark.parametrize(("comes_back", "epoch"), [(False, -1), (True, -2)])
 def test_leaving_is_a_heartbeat_with_an_epoch_of_its_own(comes_back: bool, epoch: int) -> None:
     request = streams_messages.leave(CONFIG, "me", comes_back, version=1)
-    read = StreamsGroupHeartbeatRequest.decode(request.encode(version=1), version=1)
-    assert (read.member_id, read.instance_id, read.member_epoch, read.topology) == ("me", "slot-0", epoch, None)
+    found = read(STREAMS_GROUP_HEARTBEAT.request, request.body, 1)
+    assert (found.member_id, found.instance_id, found.member_epoch, found.topology) == ("me", "slot-0", epoch, None)
 
 
 # Answers
 
 
 def received(version: int = 1, **values: Any) -> Answer:
-    response = StreamsGroupHeartbeatResponse(
-        throttle_time_ms=0,
-        error_code=0,
-        member_id="me",
-        member_epoch=3,
-        heartbeat_interval_ms=5_000,
-        task_offset_interval_ms=60_000,
-        endpoint_information_epoch=2,
-        **{"status": [], "acceptable_recovery_lag": 10, "acceptable_recovery_lag_legacy": 11, **values},
-    )
-    return streams_messages.answer(
-        StreamsGroupHeartbeatResponse.decode(response.encode(version=version), version=version)
-    )
+    response = {
+        "member_id": "me",
+        "member_epoch": 3,
+        "heartbeat_interval_ms": 5_000,
+        "task_offset_interval_ms": 60_000,
+        "endpoint_information_epoch": 2,
+        "acceptable_recovery_lag": 10,
+        "acceptable_recovery_lag_legacy": 11,
+        **values,
+    }
+    return streams_messages.answer(read(STREAMS_GROUP_HEARTBEAT.response, response, version))
+
+
+def task_ids(subtopology: str, *partitions: int) -> dict[str, Any]:
+    return {"subtopology_id": subtopology, "partitions": partitions}
 
 
 @pytest.mark.parametrize(("version", "lag"), [(0, 11), (1, 10)])
@@ -190,16 +142,16 @@ def test_an_answer_without_news(version: int, lag: int) -> None:
 
 
 def test_an_answer_with_tasks_statuses_and_hosts() -> None:
-    endpoint = StreamsGroupHeartbeatResponse.EndpointToPartitions.Endpoint
+    def host(active: int, **more: Any) -> dict[str, Any]:
+        topics = [{"topic": "t", "partitions": [active]}]
+        return {"user_endpoint": {"host": "h", "port": 65_535}, "active_partitions": topics, **more}
+
     answer = received(
-        status=[(5, "later"), (77, "new")],
-        active_tasks=[("0", [1, 2])],
-        standby_tasks=[("1", [0])],
+        status=[{"status_code": 5, "status_detail": "later"}, {"status_code": 77, "status_detail": "new"}],
+        active_tasks=[task_ids("0", 1, 2)],
+        standby_tasks=[task_ids("1", 0)],
         warmup_tasks=[],
-        partitions_by_user_endpoint=[
-            (endpoint(host="h", port=65_535), [("t", [0])], []),
-            (endpoint(host="h", port=65_535), [("t", [1])], [("u", [2])]),
-        ],
+        partitions_by_user_endpoint=[host(0), host(1, standby_partitions=[{"topic": "u", "partitions": [2]}])],
     )
     assert answer.statuses == {5: "later", 77: "new"}
     assert answer.tasks == Tasks(frozenset({TaskId(0, 1), TaskId(0, 2)}), frozenset({TaskId(1, 0)}))
@@ -209,7 +161,7 @@ def test_an_answer_with_tasks_statuses_and_hosts() -> None:
 
 def test_sub_topologies_that_are_not_numbers_are_an_error() -> None:
     with pytest.raises(StreamsError, match="program that is not Penstock"):
-        received(active_tasks=[("orders", [0])], standby_tasks=[], warmup_tasks=[])
+        received(active_tasks=[task_ids("orders", 0)], standby_tasks=[], warmup_tasks=[])
 
 
 # Topologies

@@ -9,9 +9,10 @@ from itertools import count
 from typing import Any
 from uuid import UUID
 
-import kafka.errors as kafka_errors
 import pytest
 
+from penstock.clients.errors import BrokerError, ErrorCode
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import MissingSourceTopicError, StreamsError
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.assignment.subscription_info import (
@@ -20,7 +21,6 @@ from penstock.workers.assignment.subscription_info import (
     AssignorError,
     SubscriptionInfo,
 )
-from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.membership.member_state import MemberState
 from penstock.workers.membership.membership import Fatal, FencedInstanceIdError, Lost, Rebalance
 from penstock.workers.membership.requests import GroupMemberConfig, Identity
@@ -29,7 +29,6 @@ from penstock.workers.membership.streams_membership import (
     StreamsEvent,
     StreamsMembership,
 )
-from penstock.workers.membership.streams_refusals import STREAMS_TOPOLOGY_FENCED, Refusal
 from penstock.workers.membership.streams_statuses import MISSING_TOPICS_GRACE_MS, GroupStatuses
 from penstock.workers.membership.streams_task_offsets import NO_LAG
 from penstock.workers.membership.streams_values import (
@@ -91,9 +90,8 @@ class Member:
     def beat(self, given: Tasks | None = None, statuses: Mapping[int, str] | None = None) -> list[StreamsEvent]:
         return self.receive(self.send(), given, statuses)
 
-    def refuse(self, error: type[Exception] | Exception, message: str = "") -> list[StreamsEvent]:
-        raised = error() if isinstance(error, type) else error
-        return self.membership.on_refusal(self.send(), Refusal(raised, message), self.now_ms)
+    def refuse(self, code: int, message: str = "") -> list[StreamsEvent]:
+        return self.membership.on_refusal(self.send(), BrokerError(code, message), self.now_ms)
 
     def due(self) -> int | None:
         return self.membership.ms_until_heartbeat(self.now_ms)
@@ -285,7 +283,7 @@ def test_an_answer_to_a_membership_that_is_over_is_ignored(joined: Member) -> No
     joined.membership.lose("test")
     joined.join()
     assert joined.receive(old, tasks(B)) == []
-    assert joined.membership.on_refusal(old, Refusal(kafka_errors.UnknownMemberIdError()), joined.now_ms) == []
+    assert joined.membership.on_refusal(old, BrokerError(ErrorCode.UNKNOWN_MEMBER_ID), joined.now_ms) == []
     heartbeat = joined.send()
     joined.membership.on_no_answer(old)
     assert (heartbeat.epoch, heartbeat.owned) == (0, Tasks())
@@ -306,8 +304,8 @@ def test_a_member_that_never_joined_has_nobody_to_leave(member: Member) -> None:
 # Refusals
 
 
-@pytest.mark.parametrize("error", [kafka_errors.UnknownMemberIdError, kafka_errors.FencedMemberEpochError])
-def test_a_fenced_member_starts_from_nothing(joined: Member, error: type[Exception]) -> None:
+@pytest.mark.parametrize("error", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH])
+def test_a_fenced_member_starts_from_nothing(joined: Member, error: ErrorCode) -> None:
     (lost,) = joined.refuse(error, "because")
     assert isinstance(lost, Lost)
     assert "because" in lost.reason
@@ -323,24 +321,24 @@ def test_a_fenced_member_starts_from_nothing(joined: Member, error: type[Excepti
 
 def test_a_deleted_group_is_joined_again_but_a_group_of_another_kind_is_an_error(member: Member) -> None:
     member.join()
-    (fatal,) = member.refuse(kafka_errors.GroupIdNotFoundError, "Group g is not a streams group.")
+    (fatal,) = member.refuse(ErrorCode.GROUP_ID_NOT_FOUND, "Group g is not a streams group.")
     assert isinstance(fatal, Fatal)
     assert "group of another protocol" in str(fatal.error)
     other = make_member()
     other.join()
     other.beat(tasks(A))
-    assert isinstance(other.refuse(kafka_errors.GroupIdNotFoundError)[0], Lost)
+    assert isinstance(other.refuse(ErrorCode.GROUP_ID_NOT_FOUND)[0], Lost)
 
 
 @pytest.mark.parametrize(
     ("error", "patience_ms", "kind", "says"),
     [
-        (kafka_errors.UnreleasedInstanceIdError, 90_000, FencedInstanceIdError, "group.instance.id=slot-0"),
-        (kafka_errors.UnknownError, 5_000, StreamsError, "Do all source topics exist?"),
+        (ErrorCode.UNRELEASED_INSTANCE_ID, 90_000, FencedInstanceIdError, "group.instance.id=slot-0"),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, 5_000, StreamsError, "Do all source topics exist?"),
     ],
 )
 def test_what_may_pass_is_tried_again_for_a_while(
-    error: type[Exception], patience_ms: int, kind: type[Exception], says: str
+    error: ErrorCode, patience_ms: int, kind: type[Exception], says: str
 ) -> None:
     member = make_member("slot-0")
     member.join()
@@ -358,13 +356,13 @@ def test_what_may_pass_is_tried_again_for_a_while(
 @pytest.mark.parametrize(
     ("error", "message", "kind", "says"),
     [
-        (kafka_errors.FencedInstanceIdError, "", FencedInstanceIdError, "group.instance.id=slot-0"),
-        (kafka_errors.UnsupportedVersionError, "", StreamsError, "Kafka 4.2 or later"),
-        (kafka_errors.InvalidRequestError, "Topology updates are not supported yet.", StreamsError, "delete the group"),
-        (kafka_errors.InvalidRequestError, "RackId can't be empty.", StreamsError, "RackId can't be empty."),
-        (kafka_errors.for_code(STREAMS_TOPOLOGY_FENCED), "old", StreamsError, "STREAMS_TOPOLOGY_FENCED: old"),
-        (kafka_errors.for_code(999), "", StreamsError, "999"),
-        (kafka_errors.GroupAuthorizationFailedError, "", StreamsError, "READ on the group"),
+        (ErrorCode.FENCED_INSTANCE_ID, "", FencedInstanceIdError, "group.instance.id=slot-0"),
+        (ErrorCode.UNSUPPORTED_VERSION, "", StreamsError, "Kafka 4.2 or later"),
+        (ErrorCode.INVALID_REQUEST, "Topology updates are not supported yet.", StreamsError, "delete the group"),
+        (ErrorCode.INVALID_REQUEST, "RackId can't be empty.", StreamsError, "RackId can't be empty."),
+        (ErrorCode.STREAMS_TOPOLOGY_FENCED, "old", StreamsError, "STREAMS_TOPOLOGY_FENCED: old"),
+        (999, "", StreamsError, "999"),
+        (ErrorCode.GROUP_AUTHORIZATION_FAILED, "", StreamsError, "READ on the group"),
     ],
 )
 def test_what_trying_again_does_not_change_says_what_to_do(

@@ -9,18 +9,17 @@ import random
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-import kafka.errors as kafka_errors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.clients.errors import BrokerError, ErrorCode
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.records import TaskId
 from penstock.workers.assignment.subscription_info import SubscriptionInfo
-from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.membership.member_state import MemberState
 from penstock.workers.membership.membership import Lost
 from penstock.workers.membership.requests import GroupMemberConfig
 from penstock.workers.membership.streams_membership import StreamsEvent, StreamsMembership
-from penstock.workers.membership.streams_refusals import Refusal
 from penstock.workers.membership.streams_values import Answer, Heartbeat, Tasks, TasksAssigned
 
 TASKS = tuple(TaskId(0, number) for number in range(4))
@@ -59,11 +58,11 @@ class Coordinator:
         member = self.members.setdefault(name, KnownMember())
         owned = None if heartbeat.owned is None else heartbeat.owned.active
         if heartbeat.epoch > member.epoch:
-            raise kafka_errors.FencedMemberEpochError
+            raise BrokerError(ErrorCode.FENCED_MEMBER_EPOCH)
         if 0 < heartbeat.epoch < member.epoch and (
             heartbeat.epoch != member.previous_epoch or owned is None or not owned <= member.assigned
         ):
-            raise kafka_errors.FencedMemberEpochError
+            raise BrokerError(ErrorCode.FENCED_MEMBER_EPOCH)
         before = member.assigned
         self._reconcile(name, member, owned)
         changed = heartbeat.epoch == 0 or member.assigned != before
@@ -138,9 +137,9 @@ class Thread:
         arrives, comes_back = self.chance.random() >= loss, self.chance.random() >= loss
         try:
             answer = coordinator.heartbeat(self.name, heartbeat) if arrives else None
-        except kafka_errors.KafkaError as error:
+        except BrokerError as error:
             if comes_back:
-                self.events += self.membership.on_refusal(heartbeat, Refusal(error), now_ms)
+                self.events += self.membership.on_refusal(heartbeat, error, now_ms)
                 return
             answer = None
         if answer is None or not comes_back:

@@ -12,9 +12,9 @@ from counting import CHANGELOG, IN, OUT, counting, feed
 from memory_kafka import Cluster
 from thread_stage import Application
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.membership.streams_settings import tell_broker_settings
 from penstock.workers.membership.streams_task_offsets import NO_LAG
 from penstock.workers.task_offset_reporter import INTERVAL_MS, TaskOffsetReporter

@@ -12,14 +12,14 @@ from counting import IN, OUT, committed, counting, counts, feed
 from memory_kafka import Cluster, ManualClock
 from thread_stage import Application, Thread
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskTimeoutError
 from penstock.topology.processor_api import Processor, ProcessorContext, Record
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.topology.serdes import Serdes
 from penstock.topology.streams_builder import StreamsBuilder
-from penstock.workers.log_context import PrefixedLogger
 from penstock.workers.membership.membership import CommitTimeoutError
-from penstock.workers.streams_producer import PARTITION_COUNT_MS
+from penstock.workers.sink_topics import PARTITION_COUNT_MS
 from penstock.workers.task_timeouts import TaskTimeouts
 
 TIMEOUT_MS = 300_000

@@ -146,7 +146,6 @@ class _Context:
         task.timestamp = timestamp
         task.headers = headers
 
-
     def _checked_timestamp(self, given: Any) -> int:
         reason = f"its timestamp is {given!r}, and may not be negative"
         try:

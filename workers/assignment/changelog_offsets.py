@@ -49,7 +49,7 @@ Offsets = dict[TopicPartition, int]
 
 
 class ChangelogOffsets(Protocol):
-    """Asks the brokers. Runs on the group member's IO thread, so it must not call the member."""
+    """Asks the brokers. Runs while the member joins, so it must not call the member."""
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the end offset of each partition; raises StreamsError."""

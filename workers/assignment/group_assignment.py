@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.records import TaskId
 
-from ..log_context import PrefixedLogger
 from ..membership.membership import MemberAssignment, MemberSubscription
 from .client_state import Clients, ClientState, sorted_clients
 from .subscription_info import LATEST_OFFSET, AssignmentInfo, AssignorError, Partitions, SubscriptionInfo

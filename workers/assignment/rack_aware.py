@@ -14,9 +14,9 @@ from math import ceil
 from typing import Any
 from uuid import UUID
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.records import TaskId, TopicPartition
 
-from ..log_context import PrefixedLogger
 from .client_state import Clients, ClientState
 from .min_cost_flow import MinCostFlow
 

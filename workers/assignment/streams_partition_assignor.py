@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from penstock.clients.clock import Clock
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import MissingSourceTopicError, StreamsError, TaskAssignmentError
 from penstock.topology.records import TaskId, TopicPartition
 
-from ..clock import Clock
-from ..log_context import PrefixedLogger
 from ..membership.membership import MemberAssignment, MemberSubscription
 from .changelog_offsets import ChangelogOffsets
 from .client_state import AssignmentConfigs, Clients
@@ -67,7 +67,7 @@ def create_task_assignor(config: Mapping[str, Any]) -> TaskAssignor:
 
 
 class StreamsPartitionAssignor:
-    """The assignor of one member. assign() runs on the IO thread and only in the leader, all else in the stream thread.
+    """The assignor of one member. assign() runs in the leader only, on its own thread; all else in the stream thread.
 
     process_id: of the application instance, kept in its state directory. config: a StreamsConfig. latest_version: the
     highest encoding this member understands. rack: client.rack. facts: what SubscriptionInfo.facts is to be.
@@ -111,7 +111,7 @@ class StreamsPartitionAssignor:
 
         partition_racks: the racks of each partition's replicas, for a rack.aware.assignment.strategy.
         """
-        # Replaced as a whole, since the IO thread reads it.
+        # Replaced as a whole, since assign() reads it.
         self._topics = (topics, partition_counts, partition_racks or {})
 
     @property

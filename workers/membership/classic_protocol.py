@@ -9,36 +9,34 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import kafka.errors as kafka_errors
-
+from penstock.clients.errors import BrokerError, ErrorCode, RetriableError
 from penstock.topology.errors import StreamsError
 
 from . import requests
-from .group_coordinator import RETRIABLE
 from .group_protocol import LEAVE_TIMEOUT_MS, GroupProtocol, ProtocolParts
 from .member_state import MEMBER_STATES, MemberState, member_states
 from .membership import Assign, Event, Fatal, FencedInstanceIdError, Lost, Rebalance
 from .requests import Identity
 
 #: The group has gone on without this member.
-_THROWN_OUT = (kafka_errors.UnknownMemberIdError, kafka_errors.IllegalGenerationError)
+_THROWN_OUT = frozenset((ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION))
 
 #: So many heartbeats after a join come at the eager interval: 10 s with the default one.
 EAGER_BEATS = 33
 
 #: What a reader can do about errors that end a membership.
-_ADVICE: Mapping[type[Exception], str] = {
-    kafka_errors.InconsistentGroupProtocolError: (
+_ADVICE: Mapping[ErrorCode, str] = {
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: (
         "The group has members of another kind: another program uses this application.id as its group.id, or the group "
         "is a consumer or streams group (KIP-848, KIP-1071). Stop those members or choose another application.id."
     ),
-    kafka_errors.InvalidSessionTimeoutError: (
+    ErrorCode.INVALID_SESSION_TIMEOUT: (
         "session.timeout.ms lies outside the broker's group.min.session.timeout.ms and group.max.session.timeout.ms."
     ),
-    kafka_errors.GroupAuthorizationFailedError: "The principal needs READ on the group.",
-    kafka_errors.TopicAuthorizationFailedError: "The principal needs READ on the topics it commits offsets of.",
-    kafka_errors.SaslAuthenticationFailedError: "Check sasl.mechanism, sasl.username and sasl.password.",
-    kafka_errors.GroupMaxSizeReachedError: "The broker's group.max.size is reached: run fewer threads or raise it.",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "The principal needs READ on the group.",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "The principal needs READ on the topics it commits offsets of.",
+    ErrorCode.SASL_AUTHENTICATION_FAILED: "Check sasl.mechanism, sasl.username and sasl.password.",
+    ErrorCode.GROUP_MAX_SIZE_REACHED: "The broker's group.max.size is reached: run fewer threads or raise it.",
 }
 
 
@@ -46,7 +44,7 @@ class ClassicProtocol(GroupProtocol):
     """One member. All coroutines run on the IO thread. assign: the leader's decision."""
 
     offset_commit_version = 8  # a later one does not tell a stale generation from a group that is gone
-    refused_commits = (kafka_errors.RebalanceInProgressError, *_THROWN_OUT)
+    refused_commits = _THROWN_OUT | {ErrorCode.REBALANCE_IN_PROGRESS}
 
     def __init__(self, parts: ProtocolParts, assign: Assign) -> None:
         super().__init__(parts)
@@ -88,13 +86,19 @@ class ClassicProtocol(GroupProtocol):
         """Return True if the join has ended, with an event; False to try again."""
         try:
             joined = await self._join_group(envelope, reason)
-            assignments = self._lead(joined) if joined.leader == joined.member_id and not joined.skip_assignment else {}
+            leads = joined.leader == joined.member_id and not joined.skip_assignment
+            assignments = await self._lead(joined) if leads else {}
             assigned = await self._sync_group(assignments)
-        except (kafka_errors.RebalanceInProgressError, *RETRIABLE) as error:
+        except RetriableError as error:
             self._log.debug("Joining again: %s", error)
             return False
-        except _THROWN_OUT as error:
-            return self._thrown_out(error)
+        except BrokerError as error:
+            if error.code in _THROWN_OUT:
+                return self._thrown_out(error)
+            if error.code is not ErrorCode.REBALANCE_IN_PROGRESS:
+                raise
+            self._log.debug("Joining again: %s", error)
+            return False
         self._machine.transition_to(MemberState.STABLE)
         self._eager_beats = EAGER_BEATS
         self._emit(assigned)
@@ -104,7 +108,7 @@ class ClassicProtocol(GroupProtocol):
         timeout_ms = self._config.rebalance_request_timeout_ms
         request = requests.join_group(self._config, self.identity.member_id, envelope, reason)
         response = await self._coordinator.membership(request, timeout_ms)
-        if response.error_code == kafka_errors.MemberIdRequiredError.errno:  # the first of two steps, KIP-394
+        if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:  # the first of two steps, KIP-394
             self._identity = self.identity._replace(member_id=response.member_id)
             request = requests.join_group(self._config, response.member_id, envelope, reason)
             response = await self._coordinator.membership(request, timeout_ms)
@@ -112,10 +116,10 @@ class ClassicProtocol(GroupProtocol):
         self._identity = Identity(response.generation_id, response.member_id)
         return response
 
-    def _lead(self, joined: Any) -> dict[str, bytes]:
+    async def _lead(self, joined: Any) -> dict[str, bytes]:
         members = requests.decode_subscriptions(joined.members)
         self._log.info("Leading generation %d of %d members", joined.generation_id, len(members))
-        assignments = self._assign(members)
+        assignments = await self._connection.run(self._assign, members)  # it asks the brokers itself
         if assignments.keys() != members.keys():
             raise StreamsError(f"The assignor served {sorted(assignments)}, the members are {sorted(members)}.")
         return {member: requests.encode_assignment(assignment) for member, assignment in assignments.items()}
@@ -125,9 +129,9 @@ class ClassicProtocol(GroupProtocol):
         response = await self._coordinator.membership(request, self._config.rebalance_request_timeout_ms)
         self._coordinator.check(response.error_code)
         self._standstill.answered(sent_ms)
-        return requests.decode_assignment(self.identity.generation, bytes(response.assignment))
+        return requests.decode_assignment(self.identity.generation, response.assignment)
 
-    def _thrown_out(self, error: Exception) -> bool:
+    def _thrown_out(self, error: BrokerError) -> bool:
         if self.identity.generation >= 0:  # it may hold tasks
             self._lose(error)
             return True
@@ -169,14 +173,16 @@ class ClassicProtocol(GroupProtocol):
             response = await self._coordinator.membership(requests.heartbeat(self._config, identity), timeout_ms)
             self._coordinator.check(response.error_code)
             self._standstill.answered(sent_ms)
-        except kafka_errors.RebalanceInProgressError:
-            self._standstill.answered(sent_ms)
-            self._rebalance()
-        except _THROWN_OUT as error:
-            if identity == self.identity and self.state in MEMBER_STATES:
-                self._lose(error)
-        except RETRIABLE:
+        except RetriableError:
             return False
+        except BrokerError as error:
+            if error.code is ErrorCode.REBALANCE_IN_PROGRESS:
+                self._standstill.answered(sent_ms)
+                self._rebalance()
+            elif error.code not in _THROWN_OUT:
+                raise
+            elif identity == self.identity and self.state in MEMBER_STATES:
+                self._lose(error)
         return True
 
     async def _give_up_slow_thread(self, reason: str) -> None:
@@ -194,12 +200,14 @@ class ClassicProtocol(GroupProtocol):
 
     # Leaving
 
-    def _lose(self, why: Exception | str) -> None:
-        keep = isinstance(why, kafka_errors.IllegalGenerationError)  # the broker still knows the member id
+    def _lose(self, why: BrokerError | str) -> None:
+        keep = (
+            isinstance(why, BrokerError) and why.code is ErrorCode.ILLEGAL_GENERATION
+        )  # the broker still knows the member id
         self._identity = Identity(member_id=self.identity.member_id if keep else "")
         self._losses += 1
         self._machine.transition_to(MemberState.LOST)
-        self._emit(Lost(why if isinstance(why, str) else f"the coordinator answered {type(why).__name__}"))
+        self._emit(Lost(why if isinstance(why, str) else f"the coordinator answered {why}"))
 
     def fail(self, error: Exception) -> None:
         """End the membership for good and say so."""
@@ -214,13 +222,14 @@ class ClassicProtocol(GroupProtocol):
             return error
         group, instance = self._config.group_id, self._config.instance_id
         translated: StreamsError
-        if isinstance(error, kafka_errors.FencedInstanceIdError):
+        code = error.code if isinstance(error, BrokerError) else None
+        if code is ErrorCode.FENCED_INSTANCE_ID:
             translated = FencedInstanceIdError(
                 f"Another process has joined group {group} with group.instance.id={instance}. "
                 f"{self._config.fenced_advice}"
             )
         else:
-            advice = next((text for kind, text in _ADVICE.items() if isinstance(error, kind)), "")
+            advice = "" if code is None else _ADVICE.get(code, "")
             translated = StreamsError(f"Membership in group {group} failed: {error!r}. {advice}".strip())
         translated.__cause__ = error
         return translated
@@ -235,7 +244,7 @@ class ClassicProtocol(GroupProtocol):
             for code in requests.leave_group_errors(response):
                 self._coordinator.check(code)
             self._log.info("Left the group: %s", reason)
-        except (StreamsError, kafka_errors.KafkaError, *RETRIABLE) as error:
+        except (StreamsError, BrokerError, RetriableError) as error:
             self._log.warning("Leaving the group failed (%r); others wait for the session timeout", error)
 
     async def end(self, leave: bool) -> None:
@@ -245,9 +254,9 @@ class ClassicProtocol(GroupProtocol):
 
     # Offsets
 
-    def on_refused_commit(self, identity: Identity, error: Exception) -> None:
+    def on_refused_commit(self, identity: Identity, error: BrokerError) -> None:
         """Take note of a commit that the group's rebalance has overtaken."""
-        if isinstance(error, kafka_errors.RebalanceInProgressError):
+        if error.code is ErrorCode.REBALANCE_IN_PROGRESS:
             self._rebalance()
         elif identity == self.identity and self.state in MEMBER_STATES:
             self._lose(error)

@@ -5,32 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-import kafka.errors as kafka_errors
-
+from penstock.clients.clock import Clock
+from penstock.clients.cluster.cluster import Address, Cluster
+from penstock.clients.cluster.coordinators import CoordinatorKind
+from penstock.clients.errors import (
+    BrokerError,
+    ErrorCode,
+    RetriableBrokerError,
+    UnreachableError,
+    raise_for_code,
+)
+from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.protocol.schema import Api, Request
 from penstock.topology.errors import BrokerUnavailableError
 
-from ..clock import Clock
-from ..kafka_connections import KafkaConnections, UnreachableError, raise_for_code
-from ..log_context import PrefixedLogger
 from .requests import GroupMemberConfig
 
 #: Between two warnings about a coordinator that cannot be reached.
 WARNING_INTERVAL_MS = 5_000
 
 #: The coordinator has moved or is about to: ask again where it is.
-MOVED = (
-    kafka_errors.CoordinatorNotAvailableError,
-    kafka_errors.NotCoordinatorError,
-    kafka_errors.RequestTimedOutError,
-)
-#: The same request may succeed after a pause.
-RETRIABLE = (
-    *MOVED,
-    UnreachableError,
-    kafka_errors.CoordinatorLoadInProgressError,
-    kafka_errors.UnknownTopicOrPartitionError,
-    kafka_errors.UnstableOffsetCommitError,
-)
+_MOVED = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR, ErrorCode.REQUEST_TIMED_OUT)
+#: The purposes of the two connections.
+_MEMBERSHIP, _OFFSETS = "membership", "offsets"
 
 T = TypeVar("T")
 
@@ -42,14 +39,12 @@ class GroupCoordinator:
     (``membership``), and a commit or a LeaveGroup, which must not wait until a rebalance ends, takes ``offsets``.
     """
 
-    def __init__(
-        self, config: GroupMemberConfig, connection: KafkaConnections, clock: Clock, log: PrefixedLogger
-    ) -> None:
+    def __init__(self, config: GroupMemberConfig, connection: Cluster, clock: Clock, log: PrefixedLogger) -> None:
         self._config = config
         self._connection = connection
         self._clock = clock
         self._log = log
-        self._connections: tuple[str, str] | None = None
+        self._address: Address | None = None
         self._unreachable_since: int | None = None
         self._warned_at = 0
         #: Whether the connection broke, or the coordinator moved, since its last answer without an error.
@@ -57,42 +52,41 @@ class GroupCoordinator:
         #: Until when it may still have to find its way back, as a broker does that was killed.
         self._recovering_until_ms = 0
 
-    async def membership(self, request: Any, timeout_ms: float) -> Any:
+    async def membership(self, request: Request, timeout_ms: float) -> Any:
         """Send over the first connection, return the response; raises UnreachableError or BrokerUnavailableError."""
-        return await self._use(0, lambda name: self._connection.send(name, request, timeout_ms))
+        return await self._use(lambda address: self._connection.send(address, request, timeout_ms, _MEMBERSHIP))
 
-    async def version(self, request: Any) -> int:
-        """Return in which version the first connection sends requests of a class; raises as ``membership`` does."""
-        return await self._use(0, lambda name: self._connection.version(name, request))
+    async def version(self, api: Api) -> int:
+        """Return in which version the first connection sends requests; raises as ``membership`` does."""
+        return await self._use(lambda address: self._connection.version(address, api, _MEMBERSHIP))
 
-    async def offsets(self, request: Any, timeout_ms: float | None = None) -> Any:
+    async def offsets(self, request: Request, timeout_ms: float | None = None) -> Any:
         """Send over the second connection; raises as ``membership`` does."""
         timeout_ms = timeout_ms or self._config.request_timeout_ms
-        return await self._use(1, lambda name: self._connection.send(name, request, timeout_ms))
+        return await self._use(lambda address: self._connection.send(address, request, timeout_ms, _OFFSETS))
 
-    async def _use(self, which: int, use: Callable[[str], Coroutine[Any, Any, T]]) -> T:
+    async def _use(self, use: Callable[[Address], Coroutine[Any, Any, T]]) -> T:
         try:
-            if self._connections is None:
-                self._connections = await self._find()
-            return await use(self._connections[which])
+            if self._address is None:
+                self._address = await self._find()
+            return await use(self._address)
         except UnreachableError as error:
             self._lost(str(error))
             raise
 
-    async def _find(self) -> tuple[str, str]:
+    async def _find(self) -> Address:
         try:
-            return await self._connection.find_coordinator(self._config.group_id)
-        except (*MOVED, kafka_errors.CoordinatorLoadInProgressError) as error:  # the offsets topic is just being made
-            raise UnreachableError(f"no coordinator yet ({type(error).__name__})") from error
+            return await self._connection.find_coordinator(CoordinatorKind.GROUP, self._config.group_id)
+        except RetriableBrokerError as error:  # the offsets topic is just being made
+            raise UnreachableError(f"no coordinator yet ({error.code.name})") from error
 
-    def check(self, code: int) -> None:
-        """Take note of an answer's error code, 0 being none; raises kafka-python's exception for any other."""
-        error = kafka_errors.for_code(code)
+    def check(self, code: int, message: str | None = None) -> None:
+        """Take note of an answer's error code, 0 being none; raises BrokerError for any other."""
         now = self._clock.monotonic_ms()
         if not code and self._lost_touch:
             self._lost_touch = False
             self._recovering_until_ms = now + self._config.session_timeout_ms
-        elif error is kafka_errors.FencedInstanceIdError and (self._lost_touch or now < self._recovering_until_ms):
+        elif code == ErrorCode.FENCED_INSTANCE_ID and (self._lost_touch or now < self._recovering_until_ms):
             # A broker that crashes in the middle of a rebalance forgets which member id it gave to a static member
             # last, and holds an earlier one of this slot for the right one; it may say so only after it has answered
             # for a moment. If it was another process after all, that one is fenced by the new join, and told so.
@@ -101,16 +95,16 @@ class GroupCoordinator:
                 "joining anew.",
                 self._config.instance_id,
             )
-            raise kafka_errors.UnknownMemberIdError
-        if error in MOVED:
-            self._lost(error.__name__)
+            raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID)
+        if code in _MOVED:
+            self._lost(ErrorCode(code).name)
         elif self._unreachable_since is not None:
             self._log.info("Group coordinator reached again")
             self._unreachable_since = None
-        raise_for_code(code)
+        raise_for_code(code, message)
 
     def _lost(self, reason: str) -> None:
-        self._connections = None
+        self._address = None
         self._lost_touch = True
         now = self._clock.monotonic_ms()
         if self._unreachable_since is None:

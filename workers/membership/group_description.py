@@ -6,16 +6,14 @@ StreamsGroupDescribe, with the topics of the topology that the broker was told (
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import kafka.errors as kafka_errors
-from kafka.protocol.admin import DescribeGroupsRequest
-from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
-
+from penstock.clients.errors import BrokerError, ErrorCode
+from penstock.clients.protocol.compact import CompactReader
+from penstock.clients.protocol.messages import CONSUMER_SUBSCRIPTION, DESCRIBE_GROUPS
 from penstock.topology.topology_facts import Facts, unpack_facts
 
 from ..assignment.subscription_info import SubscriptionInfo
@@ -58,23 +56,23 @@ class GroupDescription:
 async def describe_group(group_id: str, offsets: GroupOffsets, check: Callable[[int], None]) -> GroupDescription:
     """Ask the coordinator, again and again as ``offsets`` does; check: raises what an error code means.
 
-    Raises kafka-python's exception of what the broker refuses, the last retriable one when the time is up.
+    Raises UnreachableError or BrokerError, the last one when the time is up.
     """
-    found = await offsets.until_deadline(
-        lambda: DescribeGroupsRequest(groups=[group_id], max_version=6), partial(_classic_group, check)
-    )
+    found = await offsets.until_deadline(lambda: DESCRIBE_GROUPS(groups=[group_id]), partial(_classic_group, check))
     if found is not None:
         return found
     try:
         return await offsets.until_deadline(lambda: streams_messages.describe(group_id), partial(_streams_group, check))
-    except kafka_errors.UnsupportedVersionError:  # brokers without streams groups have none
-        return GroupDescription("DEAD")
+    except BrokerError as error:
+        if error.code is not ErrorCode.UNSUPPORTED_VERSION:
+            raise
+        return GroupDescription("DEAD")  # brokers without streams groups have none
 
 
 def _classic_group(check: Callable[[int], None], response: Any) -> GroupDescription | None:
     """Return the group of a DescribeGroups response, None if there is no such group of the classic protocol."""
     group = response.groups[0]
-    if group.error_code == kafka_errors.GroupIdNotFoundError.errno:
+    if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
         return None
     check(group.error_code)
     state = group.group_state.upper()
@@ -83,7 +81,7 @@ def _classic_group(check: Callable[[int], None], response: Any) -> GroupDescript
 
 def _streams_group(check: Callable[[int], None], response: Any) -> GroupDescription:
     group = response.groups[0]
-    if group.error_code == kafka_errors.GroupIdNotFoundError.errno:
+    if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
         return GroupDescription("DEAD")
     check(group.error_code)
     members = tuple(GroupMemberDescription(member.client_id, member.client_host) for member in group.members)
@@ -91,14 +89,14 @@ def _streams_group(check: Callable[[int], None], response: Any) -> GroupDescript
 
 
 def _classic_member(member: Any) -> GroupMemberDescription:
-    return GroupMemberDescription(member.client_id, member.client_host, _facts(bytes(member.member_metadata)))
+    return GroupMemberDescription(member.client_id, member.client_host, _facts(member.member_metadata))
 
 
 def _facts(envelope: bytes) -> Facts | None:
     try:
-        data = ConsumerProtocolSubscription.decode(envelope).user_data
+        data = CONSUMER_SUBSCRIPTION.decode(CompactReader(envelope), 0, False).user_data
         return unpack_facts(SubscriptionInfo.decode(bytes(data or b""), "a member of the group").facts)
-    except (MalformedInfoError, ValueError, struct.error):  # another program's, or of a member that is just joining
+    except (MalformedInfoError, ValueError):  # another program's, or of a member that is just joining
         return None
 
 

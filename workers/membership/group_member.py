@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
-from ..clock import Clock
-from ..kafka_connections import KafkaConnections
+from penstock.clients.clock import Clock
+from penstock.clients.cluster.cluster import Cluster
+from penstock.clients.network_settings import NetworkSettings
+
 from .classic_protocol import ClassicProtocol
 from .membership import Assign
 from .protocol_member import ProtocolMember
@@ -16,15 +17,15 @@ from .requests import GroupMemberConfig
 class GroupMember(ProtocolMember):
     """Implements GroupMembership with the classic protocol (JoinGroup and SyncGroup).
 
-    assign: the leader's decision, the only code of others that the IO thread runs.
+    assign: the leader's decision; it runs on a thread of its own.
     """
 
     def __init__(
         self,
         config: GroupMemberConfig,
-        connection_config: Mapping[str, Any],
+        network: NetworkSettings,
         assign: Assign,
         clock: Clock,
-        connect: Callable[[Mapping[str, Any]], KafkaConnections] = KafkaConnections,
+        connect: Callable[[NetworkSettings], Cluster] = Cluster,
     ) -> None:
-        super().__init__(config, connection_config, clock, lambda parts: ClassicProtocol(parts, assign), connect)
+        super().__init__(config, network, clock, lambda parts: ClassicProtocol(parts, assign), connect)

@@ -10,22 +10,21 @@ import struct
 
 from confluent_kafka import Consumer
 
+from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.topology.errors import StreamsError
-
-from .requests import Identity
 
 _MAGIC = b"CGMDv2:"
 
 
-def encode_group_metadata(group_id: str, identity: Identity, instance_id: str | None) -> bytes:
+def encode_group_metadata(member: GroupMetadata) -> bytes:
     """Return librdkafka's serialized consumer group metadata, version 2.
 
     Magic, generation as an int32 in the machine's byte order, group and member id as C strings, then one byte: 1 for no
     group.instance.id, else 0 and the id as a C string.
     """
-    instance = b"\x01" if instance_id is None else b"\x00" + instance_id.encode() + b"\x00"
-    group, member = group_id.encode(), identity.member_id.encode()
-    return _MAGIC + struct.pack("=i", identity.generation) + group + b"\x00" + member + b"\x00" + instance
+    instance = b"\x01" if member.instance_id is None else b"\x00" + member.instance_id.encode() + b"\x00"
+    group, name = member.group_id.encode(), member.member_id.encode()
+    return _MAGIC + struct.pack("=i", member.generation) + group + b"\x00" + name + b"\x00" + instance
 
 
 def verify_layout() -> None:
@@ -37,7 +36,7 @@ def verify_layout() -> None:
             real = bytes(consumer.consumer_group_metadata())
         finally:
             consumer.close()
-        ours = encode_group_metadata("a-group", Identity(), instance_id)
+        ours = encode_group_metadata(GroupMetadata("a-group", instance_id=instance_id))
         if real != ours:
             raise StreamsError(
                 f"This version of confluent-kafka serializes group metadata as {real!r}; Penstock makes {ours!r}. "

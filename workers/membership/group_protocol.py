@@ -10,15 +10,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-import kafka.errors as kafka_errors
-
+from penstock.clients.clock import Clock
+from penstock.clients.cluster.cluster import Cluster
+from penstock.clients.errors import BrokerError, ErrorCode, RetriableError
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskMigratedError
 from penstock.topology.records import TopicPartition
 
-from ..clock import Clock
-from ..kafka_connections import KafkaConnections
-from ..log_context import PrefixedLogger
-from .group_coordinator import RETRIABLE, GroupCoordinator
+from .group_coordinator import GroupCoordinator
 from .membership import CommitTimeoutError, Event, OffsetAndMetadata, RetriableCommitError
 from .offsets import GroupOffsets
 from .requests import GroupMemberConfig, Identity
@@ -33,7 +32,7 @@ class ProtocolParts:
     """What a protocol works with. emit: takes an event; ms_since_poll: how long ago the stream thread polled."""
 
     config: GroupMemberConfig
-    connection: KafkaConnections
+    connection: Cluster
     coordinator: GroupCoordinator
     offsets: GroupOffsets
     clock: Clock
@@ -49,7 +48,7 @@ class GroupProtocol(ABC):
     #: The highest version of OffsetCommit that fits the protocol.
     offset_commit_version: ClassVar[int]
     #: Answers to a commit which say that the group has gone on, with or without this member.
-    refused_commits: ClassVar[tuple[type[Exception], ...]]
+    refused_commits: ClassVar[frozenset[ErrorCode]]
 
     def __init__(self, parts: ProtocolParts) -> None:
         self._config = parts.config
@@ -88,7 +87,7 @@ class GroupProtocol(ABC):
         """Return what a reader can do something with."""
 
     @abstractmethod
-    def on_refused_commit(self, identity: Identity, error: Exception) -> None:
+    def on_refused_commit(self, identity: Identity, error: BrokerError) -> None:
         """Take note of one of refused_commits; identity: with which the commit was sent."""
 
     def too_slow(self) -> str | None:
@@ -107,17 +106,16 @@ class GroupProtocol(ABC):
         identity = self.identity
         try:
             await self._offsets.commit(identity, offsets, self.offset_commit_version)
-        except self.refused_commits as error:
-            self.on_refused_commit(identity, error)
-            self.require_member()
-            raise self.retriable("the group is rebalancing") from error
-        except kafka_errors.FencedInstanceIdError as error:
-            self.fail(error)
-            raise self.translate(error) from error
-        except RETRIABLE as error:
+        except RetriableError as error:
             why = f"not accepted within {self._config.api_timeout_ms} ms ({error})"
             raise self.retriable(why, CommitTimeoutError) from error
-        except kafka_errors.KafkaError as error:
+        except BrokerError as error:
+            if error.code in self.refused_commits:
+                self.on_refused_commit(identity, error)
+                self.require_member()
+                raise self.retriable("the group is rebalancing") from error
+            if error.code is ErrorCode.FENCED_INSTANCE_ID:
+                self.fail(error)
             raise self.translate(error) from error
 
     def require_member(self) -> None:
@@ -136,10 +134,10 @@ class GroupProtocol(ABC):
         """Return committed offsets; see GroupMembership.committed."""
         try:
             return await self._offsets.fetch(partitions)
-        except RETRIABLE as error:
+        except RetriableError as error:
             raise BrokerUnavailableError(
                 f"The committed offsets of group {self._config.group_id} could not be read within "
                 f"{self._config.api_timeout_ms} ms (default.api.timeout.ms): {error}. Check the brokers."
             ) from error
-        except kafka_errors.KafkaError as error:
+        except BrokerError as error:
             raise self.translate(error) from error

@@ -24,6 +24,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
 
@@ -60,10 +61,14 @@ Event = Rebalance | Assigned | Lost | Fatal
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A committed offset (the next one to read) and the text stored with it."""
+    """A committed offset (the next one to read) and the text stored with it.
+
+    leader_epoch: of the record before it, -1 if unknown: by it a log is noticed that was truncated since (KIP-320).
+    """
 
     offset: int
     metadata: str = ""
+    leader_epoch: int = -1
 
 
 class MemberSubscription(NamedTuple):
@@ -80,7 +85,7 @@ class MemberAssignment(NamedTuple):
     user_data: bytes
 
 
-#: The leader's decision: member id -> subscription to member id -> assignment. Runs on the IO thread.
+#: The leader's decision: member id -> subscription to member id -> assignment. It may ask the brokers, and take long.
 Assign = Callable[[Mapping[str, MemberSubscription]], Mapping[str, MemberAssignment]]
 
 
@@ -152,8 +157,8 @@ class GroupMembership(Protocol):
         end (KIP-447). Raises StreamsError for what the broker refuses.
         """
 
-    def group_metadata(self) -> bytes:
-        """Return what ``Producer.send_offsets_to_transaction`` needs to fence a zombie (KIP-447).
+    def group_metadata(self) -> GroupMetadata:
+        """Return what a transaction's offsets need to fence a zombie (KIP-447).
 
         Raises TaskMigratedError when this is not a member: without a generation the broker would fence nothing.
         """

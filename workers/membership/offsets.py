@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
-import kafka.errors as kafka_errors
-
+from penstock.clients.clock import Clock
+from penstock.clients.errors import ErrorCode, RetriableError, UnreachableError
+from penstock.clients.protocol.schema import Request
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
 
-from ..clock import Clock
-from ..kafka_connections import UnreachableError
-from .group_coordinator import RETRIABLE, GroupCoordinator
+from .group_coordinator import GroupCoordinator
 from .membership import OffsetAndMetadata
 from .requests import (
     GroupMemberConfig,
@@ -39,7 +38,7 @@ class GroupOffsets:
     ) -> None:
         """Commit; version_max: of the request.
 
-        Raises kafka-python's error, the last retriable one when the time is up, or StreamsError.
+        Raises UnreachableError or BrokerError, the last one when the time is up, or StreamsError.
         """
 
         def check(response: Any) -> None:
@@ -61,7 +60,7 @@ class GroupOffsets:
         self._coordinator.check(code)
         return offsets
 
-    async def until_deadline(self, request: Callable[[], Any], result: Callable[[Any], T]) -> T:
+    async def until_deadline(self, request: Callable[[], Request], result: Callable[[Any], T]) -> T:
         """Send a request until result(response) raises nothing retriable; raises as ``commit`` does."""
         deadline = self._clock.monotonic_ms() + self._config.api_timeout_ms
         refusal: Exception | None = None  # of the try before
@@ -69,7 +68,7 @@ class GroupOffsets:
             timeout_ms = min(self._config.request_timeout_ms, deadline - self._clock.monotonic_ms())
             try:
                 return result(await self._coordinator.offsets(request(), timeout_ms))
-            except RETRIABLE as error:  # raised, with what was wrong, when there is no time for another try
+            except RetriableError as error:  # raised, with what was wrong, when there is no time for another try
                 if self._clock.monotonic_ms() + self._config.retry_backoff_ms >= deadline:
                     was_cut = isinstance(error, UnreachableError) and timeout_ms < self._config.request_timeout_ms
                     if was_cut and refusal is not None:  # it had too little time to meet what the one before it met
@@ -81,5 +80,5 @@ class GroupOffsets:
 
 def _worst(failed: Mapping[TopicPartition, int]) -> int:
     """Return the code to act on: one that trying again does not change goes before the others."""
-    final = [code for code in failed.values() if not issubclass(kafka_errors.for_code(code), RETRIABLE)]
+    final = [code for code in failed.values() if not ErrorCode(code).retriable]
     return (final or list(failed.values()))[0]

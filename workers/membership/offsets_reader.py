@@ -6,21 +6,21 @@ coordinator answers that it is loading or has moved, and Consumer.committed read
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import kafka.errors as kafka_errors
-
+from penstock.clients.clock import Clock, SystemClock
+from penstock.clients.cluster.cluster import Cluster
+from penstock.clients.errors import BrokerError, RetriableError
+from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.network_settings import NetworkSettings
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TopicPartition
 
-from ..clock import Clock, SystemClock
-from ..kafka_connections import KafkaConnections
-from ..log_context import PrefixedLogger
-from .group_coordinator import RETRIABLE, GroupCoordinator
+from .group_coordinator import GroupCoordinator
 from .group_description import GroupDescription, describe_group
 from .membership import OffsetAndMetadata
 from .offsets import GroupOffsets
@@ -32,22 +32,21 @@ T = TypeVar("T")
 class GroupOffsetsReader:
     """Asks a group's coordinator over a connection of its own, which is opened by the first question.
 
-    connection_config: kafka-python's keyword arguments, at least bootstrap_servers. timeout_ms: for one question, tries
-    included. Only one thread may use it.
+    network: how to reach the brokers. timeout_ms: for one question, tries included. Only one thread may use it.
     """
 
     def __init__(
         self,
         group_id: str,
-        connection_config: Mapping[str, Any],
+        network: NetworkSettings,
         timeout_ms: int = 10_000,
         clock: Clock | None = None,
     ) -> None:
         self._group_id = group_id
-        self._connection_config = connection_config
+        self._network = network
         self._timeout_ms = timeout_ms
         self._clock = clock or SystemClock()
-        self._opened: tuple[KafkaConnections, GroupOffsets, GroupCoordinator] | None = None
+        self._opened: tuple[Cluster, GroupOffsets, GroupCoordinator] | None = None
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return the committed offset of each partition, None where there is none; waits for it.
@@ -70,15 +69,15 @@ class GroupOffsetsReader:
     def _result(self, asked: Future[T], what: str) -> T:
         try:
             return asked.result(2 * self._timeout_ms / 1000)
-        except (*RETRIABLE, FutureTimeoutError) as error:
+        except (RetriableError, FutureTimeoutError) as error:
             raise BrokerUnavailableError(
                 f"{what} of group {self._group_id} could not be read within {self._timeout_ms} ms: "
                 f"{error!r}. Check the brokers."
             ) from error
-        except kafka_errors.KafkaError as error:
+        except BrokerError as error:
             raise StreamsError(f"{what} of group {self._group_id} were refused: {error!r}.") from error
 
-    def _open(self) -> tuple[KafkaConnections, GroupOffsets, GroupCoordinator]:
+    def _open(self) -> tuple[Cluster, GroupOffsets, GroupCoordinator]:
         if self._opened is None or self._opened[0].failure is not None:
             config = GroupMemberConfig(
                 self._group_id,
@@ -86,7 +85,7 @@ class GroupOffsetsReader:
                 api_timeout_ms=self._timeout_ms,
                 unavailable_timeout_ms=self._timeout_ms,
             )
-            connection = KafkaConnections(self._connection_config)
+            connection = Cluster(self._network)
             log = PrefixedLogger(__name__, f"offsets-reader [{self._group_id}] ")
             coordinator = GroupCoordinator(config, connection, self._clock, log)
             self._opened = connection, GroupOffsets(config, coordinator, self._clock), coordinator

@@ -6,16 +6,17 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from penstock.clients.clock import Clock
+from penstock.clients.cluster.cluster import Cluster
+from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.network_settings import NetworkSettings
+from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskMigratedError
 from penstock.topology.records import TopicPartition
 
-from ..clock import Clock
-from ..kafka_connections import KafkaConnections
-from ..log_context import PrefixedLogger
 from .group_coordinator import GroupCoordinator
-from .group_metadata import encode_group_metadata
 from .group_protocol import LEAVE_TIMEOUT_MS, GroupProtocol, ProtocolParts
 from .membership import Assigned, Event, Fatal, Lost, Meanwhile, OffsetAndMetadata, Rebalance
 from .offsets import GroupOffsets
@@ -29,18 +30,17 @@ Committed = dict[TopicPartition, OffsetAndMetadata | None]
 class ProtocolMember:
     """Implements GroupMembership; see there for what each call does.
 
-    connection_config: kafka-python's keyword arguments; make_protocol: what runs on the IO thread; connect: makes
-    the connections, a simulation's are not real. Nothing is sent
-    before the first join, commit or fetch.
+    network: how to reach the brokers; make_protocol: what runs on the IO thread; connect: makes the connections, a
+    simulation's are not real. Nothing is sent before the first join, commit or fetch.
     """
 
     def __init__(
         self,
         config: GroupMemberConfig,
-        connection_config: Mapping[str, Any],
+        network: NetworkSettings,
         clock: Clock,
         make_protocol: Callable[[ProtocolParts], GroupProtocol],
-        connect: Callable[[Mapping[str, Any]], KafkaConnections] = KafkaConnections,
+        connect: Callable[[NetworkSettings], Cluster] = Cluster,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -53,7 +53,7 @@ class ProtocolMember:
         self._closed = False
         self._questions: dict[frozenset[TopicPartition], Future[Committed]] = {}
         self._standstill = Standstill(clock, config.session_timeout_ms, self._log)
-        self._connection = connect(connection_config)
+        self._connection = connect(network)
         coordinator = GroupCoordinator(config, self._connection, clock, self._log)
         parts = ProtocolParts(
             config,
@@ -163,12 +163,12 @@ class ProtocolMember:
                 + (f"; it died of {failure!r}." if failure else ".")
             ) from error
 
-    def group_metadata(self) -> bytes:
+    def group_metadata(self) -> GroupMetadata:
         """Return the member's identity for a producer's transaction."""
         identity = self._protocol.identity
         if identity.generation < 0:
             raise TaskMigratedError(f"Not a member of group {self._config.group_id}; its tasks may belong to others.")
-        return encode_group_metadata(self._config.group_id, identity, self._config.instance_id)
+        return GroupMetadata(self._config.group_id, identity.generation, identity.member_id, self._config.instance_id)
 
     def close(self, leave: bool) -> None:
         """End the membership and the connections; a second call does nothing."""

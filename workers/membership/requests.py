@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import struct
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from kafka.protocol.consumer import (
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-    SyncGroupRequest,
+from penstock.clients.protocol.compact import CompactReader
+from penstock.clients.protocol.messages import (
+    CONSUMER_ASSIGNMENT,
+    CONSUMER_SUBSCRIPTION,
+    HEARTBEAT,
+    JOIN_GROUP,
+    LEAVE_GROUP,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    SYNC_GROUP,
 )
-from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
-
+from penstock.clients.protocol.schema import Request, Structure
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
 
@@ -79,36 +80,36 @@ class Identity(NamedTuple):
     member_id: str = ""
 
 
-def join_group(config: GroupMemberConfig, member_id: str, subscription: bytes, reason: str) -> Any:
+def join_group(config: GroupMemberConfig, member_id: str, subscription: bytes, reason: str) -> Request:
     """Return the JoinGroup request; subscription is an envelope."""
-    return JoinGroupRequest(
+    return JOIN_GROUP(
         group_id=config.group_id,
         session_timeout_ms=config.session_timeout_ms,
         rebalance_timeout_ms=config.max_poll_interval_ms,
         member_id=member_id,
         group_instance_id=config.instance_id,
         protocol_type=PROTOCOL_TYPE,
-        protocols=[(PROTOCOL_NAME, subscription)],
+        protocols=[{"name": PROTOCOL_NAME, "metadata": subscription}],
         reason=reason[:_REASON_CHARACTERS_MAX],
     )
 
 
-def sync_group(config: GroupMemberConfig, identity: Identity, assignments: Mapping[str, bytes]) -> Any:
+def sync_group(config: GroupMemberConfig, identity: Identity, assignments: Mapping[str, bytes]) -> Request:
     """Return the SyncGroup request; assignments are the leader's envelopes by member id, empty from followers."""
-    return SyncGroupRequest(
+    return SYNC_GROUP(
         group_id=config.group_id,
         generation_id=identity.generation,
         member_id=identity.member_id,
         group_instance_id=config.instance_id,
         protocol_type=PROTOCOL_TYPE,
         protocol_name=PROTOCOL_NAME,
-        assignments=list(assignments.items()),
+        assignments=[{"member_id": member, "assignment": data} for member, data in assignments.items()],
     )
 
 
-def heartbeat(config: GroupMemberConfig, identity: Identity) -> Any:
+def heartbeat(config: GroupMemberConfig, identity: Identity) -> Request:
     """Return the Heartbeat request."""
-    return HeartbeatRequest(
+    return HEARTBEAT(
         group_id=config.group_id,
         generation_id=identity.generation,
         member_id=identity.member_id,
@@ -116,12 +117,14 @@ def heartbeat(config: GroupMemberConfig, identity: Identity) -> Any:
     )
 
 
-def leave_group(config: GroupMemberConfig, member_id: str, reason: str) -> Any:
+def leave_group(config: GroupMemberConfig, member_id: str, reason: str) -> Request:
     """Return the LeaveGroup request: by member id, and by instance id too where the member is static."""
-    member = LeaveGroupRequest.MemberIdentity(
-        member_id=member_id, group_instance_id=config.instance_id, reason=reason[:_REASON_CHARACTERS_MAX]
-    )
-    return LeaveGroupRequest(group_id=config.group_id, member_id=member_id, members=[member])
+    member = {
+        "member_id": member_id,
+        "group_instance_id": config.instance_id,
+        "reason": reason[:_REASON_CHARACTERS_MAX],
+    }
+    return LEAVE_GROUP(group_id=config.group_id, members=[member])
 
 
 def leave_group_errors(response: Any) -> list[int]:
@@ -135,32 +138,30 @@ def offset_commit(
     identity: Identity,
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     version_max: int,
-) -> Any:
+) -> Request:
     """Return the OffsetCommit request; raises StreamsError for a text that no broker reads."""
-    topic_type = OffsetCommitRequest.OffsetCommitRequestTopic
-    partition_type = topic_type.OffsetCommitRequestPartition
     by_topic: dict[str, list[Any]] = defaultdict(list)
-    for (topic, partition), (offset, metadata) in offsets.items():
+    for (topic, partition), (offset, metadata, leader_epoch) in offsets.items():
         if len(metadata.encode()) > _STRING_BYTES_MAX:
             raise StreamsError(
                 f"Metadata of {len(metadata.encode())} bytes cannot be committed for {topic}-{partition}."
             )
         by_topic[topic].append(
-            partition_type(
-                partition_index=partition,
-                committed_offset=offset,
-                committed_leader_epoch=-1,
-                committed_metadata=metadata,
-            )
+            {
+                "partition_index": partition,
+                "committed_offset": offset,
+                "committed_leader_epoch": leader_epoch,
+                "committed_metadata": metadata,
+            }
         )
-    return OffsetCommitRequest(
-        max_version=version_max,
+    request = OFFSET_COMMIT(
         group_id=config.group_id,
         generation_id_or_member_epoch=identity.generation,
         member_id=identity.member_id,
         group_instance_id=config.instance_id,
-        topics=[topic_type(name=name, partitions=partitions) for name, partitions in by_topic.items()],
+        topics=[{"name": name, "partitions": partitions} for name, partitions in by_topic.items()],
     )
+    return replace(request, version_max=version_max)
 
 
 def offset_commit_errors(response: Any) -> dict[TopicPartition, int]:
@@ -173,28 +174,19 @@ def offset_commit_errors(response: Any) -> dict[TopicPartition, int]:
     }
 
 
-def offset_fetch(config: GroupMemberConfig, partitions: Collection[TopicPartition]) -> Any:
+def offset_fetch(config: GroupMemberConfig, partitions: Collection[TopicPartition]) -> Request:
     """Return the OffsetFetch request; require_stable: offsets of open transactions make it fail (KIP-447)."""
-    group_type = OffsetFetchRequest.OffsetFetchRequestGroup
     by_topic: dict[str, list[int]] = defaultdict(list)
     for topic, partition in partitions:
         by_topic[topic].append(partition)
-    return OffsetFetchRequest(
-        max_version=_OFFSET_FETCH_VERSION_MAX,
+    topics = [{"name": name, "partition_indexes": indexes} for name, indexes in by_topic.items()]
+    request = OFFSET_FETCH(
         group_id=config.group_id,
-        topics=[_topic(OffsetFetchRequest.OffsetFetchRequestTopic, *topic) for topic in by_topic.items()],  # before v8
-        groups=[
-            group_type(
-                group_id=config.group_id,
-                topics=[_topic(group_type.OffsetFetchRequestTopics, *topic) for topic in by_topic.items()],
-            )
-        ],
+        topics=topics,  # before version 8
+        groups=[{"group_id": config.group_id, "topics": topics}],
         require_stable=True,
     )
-
-
-def _topic(topic_type: Any, name: str, partitions: list[int]) -> Any:
-    return topic_type(name=name, partition_indexes=partitions)
+    return replace(request, version_max=_OFFSET_FETCH_VERSION_MAX)
 
 
 def fetched_offsets(response: Any) -> tuple[int, dict[TopicPartition, OffsetAndMetadata | None]]:
@@ -207,21 +199,23 @@ def fetched_offsets(response: Any) -> tuple[int, dict[TopicPartition, OffsetAndM
             code = code or found.error_code
             # librdkafka sends its transactional metadata with the C string's NUL
             metadata = (found.metadata or "").rstrip("\0")
-            offset = OffsetAndMetadata(found.committed_offset, metadata) if found.committed_offset >= 0 else None
-            offsets[TopicPartition(topic.name, found.partition_index)] = offset
+            offset = OffsetAndMetadata(found.committed_offset, metadata, found.committed_leader_epoch)
+            offsets[TopicPartition(topic.name, found.partition_index)] = offset if offset.offset >= 0 else None
     return code, offsets
 
 
 def encode_subscription(topics: Collection[str], user_data: bytes) -> bytes:
     """Return a member's envelope (ConsumerProtocolSubscription v0)."""
-    return bytes(ConsumerProtocolSubscription(version=0, topics=sorted(topics), user_data=user_data).encode())
+    return CONSUMER_SUBSCRIPTION.encode({"topics": sorted(topics), "user_data": user_data}, 0, False)
 
 
 def decode_subscriptions(members: Collection[Any]) -> dict[str, MemberSubscription]:
     """Return what the members of a JoinGroup response sent to the leader, by member id; raises StreamsError."""
     return {
         member.member_id: MemberSubscription(
-            member.group_instance_id, _user_data(ConsumerProtocolSubscription, member.metadata, member.member_id)
+            member.group_instance_id,
+            _opened(CONSUMER_SUBSCRIPTION, "ConsumerProtocolSubscription", member.metadata, member.member_id).user_data
+            or b"",
         )
         for member in members
     }
@@ -232,24 +226,24 @@ def encode_assignment(assignment: MemberAssignment) -> bytes:
     by_topic: dict[str, list[int]] = defaultdict(list)
     for topic, partition in sorted(assignment.active):
         by_topic[topic].append(partition)
-    envelope = ConsumerProtocolAssignment(
-        version=0, assigned_partitions=list(by_topic.items()), user_data=assignment.user_data
-    )
-    return bytes(envelope.encode())
+    partitions = [{"topic": topic, "partitions": indexes} for topic, indexes in by_topic.items()]
+    return CONSUMER_ASSIGNMENT.encode({"assigned_partitions": partitions, "user_data": assignment.user_data}, 0, False)
 
 
 def decode_assignment(generation: int, envelope: bytes) -> Assigned:
     """Return the event that a SyncGroup response brings; raises StreamsError for a malformed envelope."""
-    user_data = _user_data(ConsumerProtocolAssignment, envelope, "the group's leader")
-    active = ConsumerProtocolAssignment.decode(envelope).partitions()
-    return Assigned(generation, user_data, frozenset(TopicPartition(*partition) for partition in active))
+    found = _opened(CONSUMER_ASSIGNMENT, "ConsumerProtocolAssignment", envelope, "the group's leader")
+    active = frozenset(
+        TopicPartition(topic.topic, index) for topic in found.assigned_partitions or () for index in topic.partitions
+    )
+    return Assigned(generation, found.user_data or b"", active)
 
 
-def _user_data(envelope: Any, raw: Any, sender: str) -> bytes:
+def _opened(envelope: Structure, name: str, raw: bytes, sender: str) -> Any:
     try:
-        return bytes(envelope.decode(bytes(raw)).user_data or b"")
-    except (ValueError, IndexError, struct.error) as error:
+        return envelope.decode(CompactReader(raw), 0, False)
+    except ValueError as error:
         raise StreamsError(
-            f"Malformed {envelope.__name__} of {len(raw)} bytes from {sender}: {error}. "
+            f"Malformed {name} of {len(raw)} bytes from {sender}: {error}. "
             "Is a program that is not Penstock a member of this group?"
         ) from error

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 from uuid import uuid4
 
+from penstock.clients.clock import Clock
+from penstock.clients.network_settings import NetworkSettings
 from penstock.topology.records import TaskId
 
-from ..clock import Clock
 from .group_protocol import ProtocolParts
 from .protocol_member import ProtocolMember
 from .requests import GroupMemberConfig
@@ -25,13 +25,13 @@ class StreamsGroupMember(ProtocolMember):
     Session timeout, heartbeat interval and number of standby tasks are not set here, but at the broker, for the group
     (streams.session.timeout.ms, streams.heartbeat.interval.ms, streams.num.standby.replicas).
 
-    connection_config: kafka-python's keyword arguments; rack_id: client.rack.
+    network: how to reach the brokers; rack_id: client.rack.
     """
 
     def __init__(
         self,
         config: GroupMemberConfig,
-        connection_config: Mapping[str, Any],
+        network: NetworkSettings,
         topology: StreamsTopology,
         clock: Clock,
         rack_id: str | None = None,
@@ -40,7 +40,7 @@ class StreamsGroupMember(ProtocolMember):
             self._streams = StreamsProtocol(parts, topology, str(uuid4()), rack_id)
             return self._streams
 
-        super().__init__(config, connection_config, clock, make_protocol)
+        super().__init__(config, network, clock, make_protocol)
 
     def report_task_offsets(self, offsets: Mapping[TaskId, int], end_offsets: Mapping[TaskId, int]) -> None:
         """Say how far standby and warm-up tasks are: sums over their changelogs, and over the changelogs' ends.

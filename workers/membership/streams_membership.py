@@ -13,14 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from penstock.clients.errors import BrokerError
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import StreamsError
 
 from ..assignment.subscription_info import AssignorError, SubscriptionInfo
-from ..log_context import PrefixedLogger
 from .member_state import MemberState, member_states
 from .membership import Event, Fatal, Lost, Rebalance
 from .requests import GroupMemberConfig, Identity
-from .streams_refusals import Refusal, refusal_error
+from .streams_refusals import ends_membership, patience_ms, refusal_error
 from .streams_statuses import GroupStatuses
 from .streams_task_offsets import TaskOffsetReports
 from .streams_values import JOIN_GROUP_MEMBER_EPOCH, Answer, Heartbeat, HostPartitions, Tasks, TasksAssigned
@@ -198,16 +199,16 @@ class StreamsMembership:
         self._log.info("Assigned tasks with member epoch %d: %s", self._epoch, target)
         return TasksAssigned(self._epoch, target, self._hosts, taken, self._statuses.shutdown_application)
 
-    def on_refusal(self, heartbeat: Heartbeat, refusal: Refusal, now_ms: int) -> list[StreamsEvent]:
+    def on_refusal(self, heartbeat: Heartbeat, refusal: BrokerError, now_ms: int) -> list[StreamsEvent]:
         """Return what an error that is not worth a plain retry means to the stream thread."""
         if self._outdated(heartbeat):
             return []
-        if refusal.lost(joining=heartbeat.joining is not None):
+        if ends_membership(refusal, joining=heartbeat.joining is not None):
             return self.lose(f"the coordinator answered {refusal}")
         if self._refused_since_ms is None:
             self._refused_since_ms = now_ms
             self._log.info("The coordinator refused a heartbeat: %s", refusal)
-        if now_ms - self._refused_since_ms >= refusal.patience_ms:
+        if now_ms - self._refused_since_ms >= patience_ms(refusal):
             return self.fail(refusal_error(self._config, refusal))
         self._next_ms = now_ms + REFUSAL_RETRY_MS
         return []

@@ -1,18 +1,15 @@
-"""A streams group's requests and responses (KIP-1071): what goes in and what comes out. Nothing is sent from here.
-
-kafka-python 3.0 has no such messages; it makes the classes from the JSON files beside this one, which say what Kafka's
-own say. Structures in arrays are given as tuples in the order of their fields.
-"""
+"""A streams group's requests and responses (KIP-1071): what goes in and what comes out. Nothing is sent from here."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from kafka.protocol.api_message import ApiMessage
-from kafka.protocol.metadata import MetadataRequest
-
+from penstock.clients.protocol.messages import METADATA
+from penstock.clients.protocol.schema import Request
+from penstock.clients.protocol.streams_messages import STREAMS_GROUP_DESCRIBE, STREAMS_GROUP_HEARTBEAT
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TaskId, TopicPartition
 
@@ -28,25 +25,8 @@ from .streams_values import (
     Tasks,
 )
 
-_PACKAGE = "penstock.workers.membership"
 #: The first version of the heartbeat with which brokers take an instance id, and offsets of tasks: that of Kafka 4.4.
 STATIC_MEMBERS_VERSION = 1
-
-
-class StreamsGroupHeartbeatRequest(ApiMessage, load_json=_PACKAGE):  # type: ignore[misc, call-arg]
-    """API key 88: joins, stays, reports tasks, leaves."""
-
-
-class StreamsGroupHeartbeatResponse(ApiMessage, load_json=_PACKAGE):  # type: ignore[misc, call-arg]
-    """API key 88: the member's epoch and tasks."""
-
-
-class StreamsGroupDescribeRequest(ApiMessage, load_json=_PACKAGE):  # type: ignore[misc, call-arg]
-    """API key 89: the group as the coordinator sees it."""
-
-
-class StreamsGroupDescribeResponse(ApiMessage, load_json=_PACKAGE):  # type: ignore[misc, call-arg]
-    """API key 89: the members and their tasks."""
 
 
 # Heartbeats
@@ -59,7 +39,7 @@ def heartbeat(
     member_id: str,
     said: Heartbeat,
     version: int,
-) -> Any:
+) -> Request:
     """Return the request of a heartbeat in a version that the broker knows."""
     optional: dict[str, Any] = {}
     if said.joining is not None:
@@ -69,7 +49,7 @@ def heartbeat(
             "topology": _topology(topology),
             "process_id": str(said.joining.process_id),
             "user_endpoint": _endpoint(said.joining.user_endpoint),
-            "client_tags": sorted(said.joining.client_tags.items()),
+            "client_tags": _pairs(said.joining.client_tags),
         }
     if version >= STATIC_MEMBERS_VERSION:
         optional |= {
@@ -78,7 +58,7 @@ def heartbeat(
             "task_end_offsets": None if said.end_offsets is None else _task_offsets(said.end_offsets),
         }
     owned = said.owned
-    return StreamsGroupHeartbeatRequest(
+    request = STREAMS_GROUP_HEARTBEAT(
         group_id=config.group_id,
         member_id=member_id,
         member_epoch=said.epoch,
@@ -87,21 +67,21 @@ def heartbeat(
         standby_tasks=None if owned is None else _task_ids(owned.standby),
         warmup_tasks=None if owned is None else _task_ids(owned.warmup),
         shutdown_application=said.shutdown_application,
-        version=version,
         **optional,
     )
+    return replace(request, version_max=version)
 
 
-def leave(config: GroupMemberConfig, member_id: str, comes_back: bool, version: int) -> Any:
+def leave(config: GroupMemberConfig, member_id: str, comes_back: bool, version: int) -> Request:
     """Return the heartbeat that leaves the group; comes_back: a static member whose tasks wait for its successor."""
-    return StreamsGroupHeartbeatRequest(
+    request = STREAMS_GROUP_HEARTBEAT(
         group_id=config.group_id,
         member_id=member_id,
         member_epoch=LEAVE_GROUP_STATIC_MEMBER_EPOCH if comes_back else LEAVE_GROUP_MEMBER_EPOCH,
         endpoint_information_epoch=-1,
         instance_id=config.instance_id if version >= STATIC_MEMBERS_VERSION else None,
-        version=version,
     )
+    return replace(request, version_max=version)
 
 
 def _endpoint(endpoint: str) -> Any:
@@ -110,48 +90,61 @@ def _endpoint(endpoint: str) -> Any:
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 0xFFFF:
         raise StreamsError(f"application.server={endpoint!r} is not of the form host:port.")
-    return StreamsGroupHeartbeatRequest.Endpoint(host=host, port=int(port))
+    return {"host": host, "port": int(port)}
 
 
 def _topology(topology: StreamsTopology) -> Any:
-    return StreamsGroupHeartbeatRequest.Topology(
-        epoch=topology.epoch, subtopologies=[_subtopology(found) for found in topology.subtopologies]
-    )
+    return {"epoch": topology.epoch, "subtopologies": [_subtopology(found) for found in topology.subtopologies]}
 
 
-def _subtopology(subtopology: StreamsSubtopology) -> tuple[Any, ...]:
+def _subtopology(subtopology: StreamsSubtopology) -> dict[str, Any]:
+    """Return a sub-topology; it reads no patterns, which are refused before."""
     repartition = [topic.name for topic in subtopology.repartition_source_topics]
-    return (
-        str(subtopology.subtopology),
-        list(subtopology.source_topics),
-        [],  # patterns are refused before
-        [_internal_topic(topic) for topic in subtopology.changelog_topics],
-        list(subtopology.repartition_sink_topics),
-        [_internal_topic(topic) for topic in subtopology.repartition_source_topics],
-        [
-            (_indexes(subtopology.source_topics, group), [], _indexes(repartition, group))
+    return {
+        "subtopology_id": str(subtopology.subtopology),
+        "source_topics": subtopology.source_topics,
+        "state_changelog_topics": [_internal_topic(topic) for topic in subtopology.changelog_topics],
+        "repartition_sink_topics": subtopology.repartition_sink_topics,
+        "repartition_source_topics": [_internal_topic(topic) for topic in subtopology.repartition_source_topics],
+        "copartition_groups": [
+            {
+                "source_topics": _indexes(subtopology.source_topics, group),
+                "repartition_source_topics": _indexes(repartition, group),
+            }
             for group in subtopology.copartition_groups
         ],
-    )
+    }
 
 
 def _indexes(topics: Iterable[str], group: Collection[str]) -> list[int]:
     return [index for index, topic in enumerate(topics) if topic in group]
 
 
-def _internal_topic(topic: InternalTopic) -> tuple[Any, ...]:
-    return topic.name, topic.partitions, topic.replication_factor, sorted(topic.config.items())
+def _internal_topic(topic: InternalTopic) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "partitions": topic.partitions,
+        "replication_factor": topic.replication_factor,
+        "topic_configs": _pairs(topic.config),
+    }
 
 
-def _task_ids(tasks: Iterable[TaskId]) -> list[tuple[str, list[int]]]:
+def _pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"key": key, "value": value} for key, value in sorted(values.items())]
+
+
+def _task_ids(tasks: Iterable[TaskId]) -> list[dict[str, Any]]:
     by_subtopology: dict[int, list[int]] = defaultdict(list)
     for task in sorted(tasks):
         by_subtopology[task.subtopology].append(task.partition)
-    return [(str(subtopology), partitions) for subtopology, partitions in by_subtopology.items()]
+    return [{"subtopology_id": str(number), "partitions": partitions} for number, partitions in by_subtopology.items()]
 
 
-def _task_offsets(offsets: Mapping[TaskId, int]) -> list[tuple[str, int, int]]:
-    return [(str(task.subtopology), task.partition, offset) for task, offset in sorted(offsets.items())]
+def _task_offsets(offsets: Mapping[TaskId, int]) -> list[dict[str, Any]]:
+    return [
+        {"subtopology_id": str(task.subtopology), "partition": task.partition, "offset": offset}
+        for task, offset in sorted(offsets.items())
+    ]
 
 
 # Answers
@@ -164,7 +157,7 @@ def answer(response: Any) -> Answer:
         response.member_epoch,
         response.heartbeat_interval_ms,
         response.task_offset_interval_ms,
-        response.acceptable_recovery_lag if response.version else response.acceptable_recovery_lag_legacy,
+        max(response.acceptable_recovery_lag, response.acceptable_recovery_lag_legacy),  # of version 1 and of 0
         statuses,
         None if response.active_tasks is None else _tasks(response),
         response.endpoint_information_epoch,
@@ -206,9 +199,9 @@ def _partitions(topics: Iterable[Any]) -> Partitions:
 # What the coordinator knows
 
 
-def describe(group_id: str) -> Any:
+def describe(group_id: str) -> Request:
     """Return the request for a group's members and their tasks."""
-    return StreamsGroupDescribeRequest(group_ids=[group_id], include_authorized_operations=False)
+    return STREAMS_GROUP_DESCRIBE(group_ids=[group_id])
 
 
 class DescribedMember(NamedTuple):
@@ -228,11 +221,9 @@ def described_members(response: Any) -> tuple[int, list[DescribedMember]]:
     return group.error_code, members
 
 
-def metadata(topics: Collection[str]) -> Any:
+def metadata(topics: Collection[str]) -> Request:
     """Return the request for the partitions of topics."""
-    return MetadataRequest(
-        topics=[(None, topic) for topic in sorted(topics)], allow_auto_topic_creation=False, max_version=12
-    )
+    return METADATA(topics=[{"name": topic} for topic in sorted(topics)], allow_auto_topic_creation=False)
 
 
 def partition_counts(response: Any) -> tuple[int, dict[str, int]]:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-import kafka.errors as kafka_errors
-
+from penstock.clients.errors import BrokerError, ErrorCode, RetriableError, broker_error
+from penstock.clients.protocol.schema import Request
+from penstock.clients.protocol.streams_messages import STREAMS_GROUP_HEARTBEAT
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TaskId
 
@@ -24,14 +25,12 @@ from ..assignment.subscription_info import (
 )
 from ..assignment.topics_info import partition_groups
 from . import streams_messages
-from .group_coordinator import RETRIABLE
 from .group_protocol import LEAVE_TIMEOUT_MS, GroupProtocol, ProtocolParts
 from .member_state import MemberState
 from .membership import Assigned
 from .requests import Identity
 from .streams_membership import StreamsEvent, StreamsMembership
-from .streams_messages import StreamsGroupHeartbeatRequest
-from .streams_refusals import Refusal, refusal_error
+from .streams_refusals import refusal_error
 from .streams_topology import StreamsTopology
 from .streams_values import Answer, Heartbeat, TaskOffsets, Tasks, TasksAssigned
 
@@ -42,11 +41,13 @@ class StreamsProtocol(GroupProtocol):
     """One member. member_id: its name for the life of the process; rack_id: client.rack, for the broker's assignor."""
 
     offset_commit_version = 9  # the first one for member epochs, and the last that names topics by name
-    refused_commits = (
-        kafka_errors.StaleMemberEpochError,
-        kafka_errors.UnknownMemberIdError,
-        kafka_errors.FencedMemberEpochError,
-        kafka_errors.GroupIdNotFoundError,
+    refused_commits = frozenset(
+        (
+            ErrorCode.STALE_MEMBER_EPOCH,
+            ErrorCode.UNKNOWN_MEMBER_ID,
+            ErrorCode.FENCED_MEMBER_EPOCH,
+            ErrorCode.GROUP_ID_NOT_FOUND,
+        )
     )
 
     def __init__(self, parts: ProtocolParts, topology: StreamsTopology, member_id: str, rack_id: str | None) -> None:
@@ -120,14 +121,14 @@ class StreamsProtocol(GroupProtocol):
         heartbeat = self._membership.next_heartbeat(sent_ms)
         try:
             answer = await self._exchange(heartbeat)
-        except RETRIABLE as error:
+        except RetriableError as error:
             self._log.debug("No answer to a heartbeat: %s", error)
             self._missed_answer = True
             self._membership.on_no_answer(heartbeat)
             return False
         except _RefusedError as error:
             self._emit_all(self._membership.on_refusal(heartbeat, error.refusal, self._clock.monotonic_ms()))
-            if isinstance(error.refusal.error, kafka_errors.UnreleasedInstanceIdError):
+            if error.refusal.code is ErrorCode.UNRELEASED_INSTANCE_ID:
                 await self._take_over_instance(error.refusal)
             return True
         self._standstill.answered(sent_ms)
@@ -135,7 +136,7 @@ class StreamsProtocol(GroupProtocol):
         return True
 
     async def _exchange(self, heartbeat: Heartbeat) -> Answer:
-        """Send a heartbeat; raises one of RETRIABLE or _RefusedError."""
+        """Send a heartbeat; raises RetriableError or _RefusedError."""
         member_id = self._membership.member_id
         await self._negotiate()
         request = streams_messages.heartbeat(
@@ -152,9 +153,9 @@ class StreamsProtocol(GroupProtocol):
     async def _negotiate(self) -> None:
         """Find out what this coordinator can do; during an upgrade the next one may be of another version."""
         try:
-            self._version = await self._coordinator.version(StreamsGroupHeartbeatRequest)
-        except kafka_errors.UnsupportedVersionError as error:
-            raise _RefusedError(Refusal(error)) from error
+            self._version = await self._coordinator.version(STREAMS_GROUP_HEARTBEAT)
+        except BrokerError as error:
+            raise _RefusedError(error) from error
         if self._config.instance_id is not None and not self._static and not self._warned:
             self._warned = True
             self._log.warning("Brokers before Kafka 4.4 ignore group.instance.id in streams groups: a dynamic member")
@@ -164,16 +165,14 @@ class StreamsProtocol(GroupProtocol):
         static = self._version >= streams_messages.STATIC_MEMBERS_VERSION
         return static and self._config.instance_id is not None
 
-    async def _ask(self, request: Any) -> Any:
-        message = None
+    async def _ask(self, request: Request) -> Any:
         try:
             response = await self._coordinator.membership(request, self._config.request_timeout_ms)
-            message = response.error_message
-            self._coordinator.check(response.error_code)
-        except RETRIABLE:
+            self._coordinator.check(response.error_code, response.error_message)
+        except RetriableError:
             raise
-        except kafka_errors.KafkaError as error:
-            raise _RefusedError(Refusal(error, message)) from error
+        except BrokerError as error:
+            raise _RefusedError(error) from error
         return response
 
     async def _described_tasks(self) -> Tasks | None:
@@ -184,7 +183,7 @@ class StreamsProtocol(GroupProtocol):
         members = await self._described_members()
         return next((found.tasks for found in members if found.member_id == self._membership.member_id), None)
 
-    async def _take_over_instance(self, refusal: Refusal) -> None:
+    async def _take_over_instance(self, refusal: BrokerError) -> None:
         """Give the instance id free in the name of the member that has it: it was killed, or will be fenced.
 
         So a replaced process gets its tasks back at once, and whoever came last wins, as with the classic protocol: who
@@ -218,16 +217,16 @@ class StreamsProtocol(GroupProtocol):
             self._coordinator.check(code)
             groups = partition_groups(topics, counts)
             if not wanted <= groups.keys():  # this broker has not heard of the topics' partitions yet
-                raise kafka_errors.UnknownTopicOrPartitionError
+                raise broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             return groups
 
         self._partitions = await self._look_up(lambda: streams_messages.metadata(names), read) if names else {}
 
-    async def _look_up(self, request: Callable[[], Any], read: Callable[[Any], T]) -> T:
+    async def _look_up(self, request: Callable[[], Request], read: Callable[[Any], T]) -> T:
         """Ask for what an answer is worth nothing without; so it is not given up as lightly as a heartbeat."""
         try:
             return await self._offsets.until_deadline(request, read)
-        except RETRIABLE as error:
+        except RetriableError as error:
             raise BrokerUnavailableError(
                 f"The tasks of group {self._config.group_id} could not be looked up within "
                 f"{self._config.api_timeout_ms} ms (default.api.timeout.ms): {error!r}. Check the brokers."
@@ -266,8 +265,8 @@ class StreamsProtocol(GroupProtocol):
         """Return what a reader can do something with."""
         if isinstance(error, StreamsError):
             return error
-        if isinstance(error, kafka_errors.KafkaError):
-            return refusal_error(self._config, Refusal(error))
+        if isinstance(error, BrokerError):
+            return refusal_error(self._config, error)
         failure = StreamsError(f"Membership in group {self._config.group_id} failed: {error!r}.")
         failure.__cause__ = error
         return failure
@@ -291,7 +290,7 @@ class StreamsProtocol(GroupProtocol):
         try:
             response = await self._coordinator.offsets(request, LEAVE_TIMEOUT_MS)
             self._coordinator.check(response.error_code)
-        except (StreamsError, kafka_errors.KafkaError, *RETRIABLE) as error:
+        except (StreamsError, BrokerError, RetriableError) as error:
             self._log.warning("Leaving the group failed (%r); others wait for the session timeout", error)
             return False
         self._log.info("Member %s left the group: %s", member_id, reason)
@@ -299,11 +298,11 @@ class StreamsProtocol(GroupProtocol):
 
     # Offsets
 
-    def on_refused_commit(self, identity: Identity, error: Exception) -> None:
+    def on_refused_commit(self, identity: Identity, error: BrokerError) -> None:
         """Take note of a commit with an epoch that is not the member's any more."""
-        newer_on_its_way = self._exchanging and isinstance(error, kafka_errors.StaleMemberEpochError)
+        newer_on_its_way = self._exchanging and error.code is ErrorCode.STALE_MEMBER_EPOCH
         if identity == self.identity and not newer_on_its_way:
-            self._emit_all(self._membership.lose(f"a commit was refused: {Refusal(error)}"))
+            self._emit_all(self._membership.lose(f"a commit was refused: {error}"))
 
     async def take_task_offsets(self, offsets: TaskOffsets) -> None:
         """Tell the coordinator with the next heartbeat that has room for it."""
@@ -313,6 +312,6 @@ class StreamsProtocol(GroupProtocol):
 class _RefusedError(Exception):
     """The coordinator's error, with its text."""
 
-    def __init__(self, refusal: Refusal) -> None:
+    def __init__(self, refusal: BrokerError) -> None:
         super().__init__(str(refusal))
         self.refusal = refusal

@@ -4,24 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import kafka.errors as kafka_errors
-
+from penstock.clients.errors import BrokerError, ErrorCode
 from penstock.topology.errors import StreamsError
 
 from .membership import FencedInstanceIdError
 from .requests import GroupMemberConfig
-
-# Kafka's codes that this version of kafka-python has no class for.
-STREAMS_INVALID_TOPOLOGY = 130
-STREAMS_INVALID_TOPOLOGY_EPOCH = 131
-STREAMS_TOPOLOGY_FENCED = 132
-
-_NAMES = {
-    STREAMS_INVALID_TOPOLOGY: "STREAMS_INVALID_TOPOLOGY",
-    STREAMS_INVALID_TOPOLOGY_EPOCH: "STREAMS_INVALID_TOPOLOGY_EPOCH",
-    STREAMS_TOPOLOGY_FENCED: "STREAMS_TOPOLOGY_FENCED",
-}
-
 
 #: How long a static member tries to get its group.instance.id from the one that had it before, in ms. It asks for it;
 #: at the latest it is free when that one's session ends, which a broker allows to last 60 s
@@ -32,35 +19,18 @@ _INSTANCE_RELEASE_PATIENCE_MS = 90_000
 _UNKNOWN_ERROR_PATIENCE_MS = 5_000
 
 
-class Refusal:
-    """An error and what the broker says about it."""
+def ends_membership(refusal: BrokerError, joining: bool) -> bool:
+    """Return True if the membership is over, but not the member. joining: it was its first heartbeat."""
+    if refusal.code is ErrorCode.GROUP_ID_NOT_FOUND:
+        return not joining  # the group was deleted
+    return refusal.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH)
 
-    def __init__(self, error: kafka_errors.KafkaError, message: str | None = None) -> None:
-        self.error = error
-        self.message = message or " ".join(map(str, error.args))
 
-    def lost(self, joining: bool) -> bool:
-        """Return True if the membership is over, but not the member. joining: it was its first heartbeat."""
-        if isinstance(self.error, kafka_errors.GroupIdNotFoundError):
-            return not joining  # the group was deleted
-        return isinstance(self.error, kafka_errors.UnknownMemberIdError | kafka_errors.FencedMemberEpochError)
-
-    @property
-    def patience_ms(self) -> int:
-        """For how long trying again may help."""
-        if isinstance(self.error, kafka_errors.UnreleasedInstanceIdError):
-            return _INSTANCE_RELEASE_PATIENCE_MS
-        return _UNKNOWN_ERROR_PATIENCE_MS if self._code == kafka_errors.UnknownError.errno else 0
-
-    @property
-    def _code(self) -> int:
-        return getattr(self.error, "errno", None) or 0
-
-    def __str__(self) -> str:
-        code = self._code
-        known = _NAMES.get(code) or (self.error.message if code in kafka_errors.kafka_errors else None)
-        name = known or f"{type(self.error).__name__} {code}"
-        return f"{name}: {self.message}" if self.message else name
+def patience_ms(refusal: BrokerError) -> int:
+    """Return for how long trying again may help."""
+    if refusal.code is ErrorCode.UNRELEASED_INSTANCE_ID:
+        return _INSTANCE_RELEASE_PATIENCE_MS
+    return _UNKNOWN_ERROR_PATIENCE_MS if refusal.code is ErrorCode.UNKNOWN_SERVER_ERROR else 0
 
 
 _UNSUPPORTED = (
@@ -75,44 +45,44 @@ _OTHER_TOPOLOGY = (
 )
 
 #: What a reader can do.
-_ADVICE: Mapping[int, str] = {
-    kafka_errors.UnsupportedVersionError.errno: _UNSUPPORTED,
-    kafka_errors.GroupIdNotFoundError.errno: (
+_ADVICE: Mapping[ErrorCode, str] = {
+    ErrorCode.UNSUPPORTED_VERSION: _UNSUPPORTED,
+    ErrorCode.GROUP_ID_NOT_FOUND: (
         "A group of another protocol has members under this application.id. Stop them all, or choose another "
         "application.id; a classic group without members becomes a streams group by itself."
     ),
-    kafka_errors.GroupMaxSizeReachedError.errno: (
+    ErrorCode.GROUP_MAX_SIZE_REACHED: (
         "The broker's group.streams.max.size is reached: run fewer threads or raise it."
     ),
-    kafka_errors.GroupAuthorizationFailedError.errno: "The principal needs READ on the group.",
-    kafka_errors.TopicAuthorizationFailedError.errno: (
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "The principal needs READ on the group.",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
         "The principal needs DESCRIBE on the source topics, and CREATE on the internal topics or on the cluster, since "
         "the broker makes them in its name."
     ),
-    kafka_errors.UnknownError.errno: "Do all source topics exist? Else the coordinator's log says what is wrong.",
-    kafka_errors.SaslAuthenticationFailedError.errno: "Check sasl.mechanism, sasl.username and sasl.password.",
-    STREAMS_INVALID_TOPOLOGY: "Is this a broker of a later version? If not, this is an error in Penstock.",
-    STREAMS_INVALID_TOPOLOGY_EPOCH: _OTHER_TOPOLOGY,
-    STREAMS_TOPOLOGY_FENCED: _OTHER_TOPOLOGY,
+    ErrorCode.UNKNOWN_SERVER_ERROR: "Do all source topics exist? Else the coordinator's log says what is wrong.",
+    ErrorCode.SASL_AUTHENTICATION_FAILED: "Check sasl.mechanism, sasl.username and sasl.password.",
+    ErrorCode.STREAMS_INVALID_TOPOLOGY: "Is this a broker of a later version? If not, this is an error in Penstock.",
+    ErrorCode.STREAMS_INVALID_TOPOLOGY_EPOCH: _OTHER_TOPOLOGY,
+    ErrorCode.STREAMS_TOPOLOGY_FENCED: _OTHER_TOPOLOGY,
 }
 
 
-def refusal_error(config: GroupMemberConfig, refusal: Refusal) -> StreamsError:
+def refusal_error(config: GroupMemberConfig, refusal: BrokerError) -> StreamsError:
     """Return the error that ends the membership."""
-    group, instance, error = config.group_id, config.instance_id, refusal.error
+    group, instance = config.group_id, config.instance_id
     translated: StreamsError
-    if isinstance(error, kafka_errors.FencedInstanceIdError | kafka_errors.UnreleasedInstanceIdError):
+    if refusal.code in (ErrorCode.FENCED_INSTANCE_ID, ErrorCode.UNRELEASED_INSTANCE_ID):
         translated = FencedInstanceIdError(
             f"Another process is a member of group {group} with group.instance.id={instance} ({refusal}). "
             f"{config.fenced_advice}"
         )
     else:
         translated = StreamsError(f"Membership in group {group} failed: {refusal}. {_advice(refusal)}".strip())
-    translated.__cause__ = error
+    translated.__cause__ = refusal
     return translated
 
 
-def _advice(refusal: Refusal) -> str:
-    if isinstance(refusal.error, kafka_errors.InvalidRequestError) and "opology" in refusal.message:
+def _advice(refusal: BrokerError) -> str:
+    if refusal.code is ErrorCode.INVALID_REQUEST and "opology" in refusal.message:
         return _OTHER_TOPOLOGY  # Kafka 4.4: "Topology updates are not supported yet."
-    return _ADVICE.get(getattr(refusal.error, "errno", 0), "")
+    return _ADVICE.get(refusal.code, "")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.streams_config import StreamsConfig
-
-from ..log_context import PrefixedLogger
 
 #: The group's setting at the broker, by the name that it has in a classic group's members.
 GROUP_SETTINGS: Mapping[str, str] = {

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tests.chaos import program
-from tests.chaos.checker import Sight, TopicReader, Verdict
+from tests.chaos.checker import Reader, Sight, Verdict
 from tests.chaos.checkers import Report
 from tests.chaos.feeder import NumberFeeder, Numbering
 from tests.chaos.hosts import ROOT
@@ -189,7 +189,7 @@ class DeadLetters(Workload):
         doubled = sum(count - 1 for count in self._copies.values())
         return Verdict(self.setting.judged_as, lost, doubled, 0, aliens, (), 0)
 
-    def reports(self, bootstrap_servers: str, reader: TopicReader) -> list[Report]:
+    def reports(self, bootstrap_servers: str, reader: Reader) -> list[Report]:
         """See Workload: with exactly-once a failure has one letter."""
         twice = [f"{count} letters about {place}" for place, count in self._letters.items() if count > 1]
         report = Report.of("dead letters", self._letters.total(), "letters", twice if self.setting.exact else [])

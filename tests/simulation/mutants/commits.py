@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.statestore.state_store import StateStore
 from penstock.workers import record_collector
 from penstock.workers.committer import AtLeastOnceCommit, Commit, ExactlyOnceCommit
 from penstock.workers.membership import protocol_member
-from penstock.workers.membership.group_metadata import encode_group_metadata
-from penstock.workers.membership.requests import Identity
 from penstock.workers.processor_state_manager import ProcessorStateManager
 from penstock.workers.stream_task import StreamTask
 from penstock.workers.streams_producer import StreamsProducer
@@ -66,7 +65,7 @@ def no_flush(_: Any) -> Any:
 
 def missing_fence(_: Any) -> Any:
     """The offsets of a transaction come from a program that needs no group."""
-    return lambda group_id, identity, instance_id: encode_group_metadata(group_id, Identity(), None)
+    return lambda group_id, *_: GroupMetadata(group_id)
 
 
 def outside_of_the_transaction(_: Any) -> Any:
@@ -163,7 +162,7 @@ COMMIT_MUTANTS = (
     Mutant("changelog offset stored without data", StateStore, "commit", offset_without_data, 1),
     Mutant("offsets before records", StreamsProducer, "flush", offsets_before_records, 7171, ("send offsets",)),
     Mutant("records not waited for", StreamsProducer, "flush", no_flush, 119),
-    Mutant("missing fence", protocol_member, "encode_group_metadata", missing_fence, 449),
+    Mutant("missing fence", protocol_member, "GroupMetadata", missing_fence, 449),
     Mutant("output outside of the transaction", record_collector, "_in_transaction", outside_of_the_transaction, 1),
     Mutant("stores before the transaction", ExactlyOnceCommit, "make_permanent", stores_before_the_transaction, 49),
     Mutant(

@@ -1,0 +1,1 @@
+"""Which brokers there are, and who leads what."""

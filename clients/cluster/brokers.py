@@ -1,0 +1,142 @@
+"""Questions to the brokers that are asked seldom, and new connections to them: the stream thread's way to a Cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from penstock.topology.records import TopicPartition
+
+from ..connection.opening import Opened
+from ..network_settings import NetworkSettings
+from ..protocol.schema import Request
+from .cluster import Cluster
+from .coordinators import CoordinatorKind, Coordinators
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """The broker that leads a partition, -1 if none does at the moment; epoch: of its leadership, -1 if unknown."""
+
+    node: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerId:
+    """Who a producer is to the brokers, which by it know what they have already written (KIP-98)."""
+
+    id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leaders:
+    """An answer about some topics.
+
+    errors: code by topic, of those that the broker says nothing else about. ids: 16 bytes by topic, of brokers since
+    Kafka 2.8 (KIP-516): a topic that is deleted and created again has another.
+    """
+
+    by_partition: Mapping[TopicPartition, Leader]
+    errors: Mapping[str, int] = field(default_factory=dict)
+    ids: Mapping[str, bytes] = field(default_factory=dict)
+
+
+class Brokers(Coordinators, Protocol):
+    """What readers and writers ask of the cluster. on_done is called when a future is done, on another thread."""
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What makes all questions futile: none will be answered; None as long as all is well."""
+
+    def leaders(self, topics: Collection[str], on_done: Callable[[], None]) -> Future[Leaders]:
+        """Ask who leads the partitions of these topics."""
+
+    def producer_id(self, on_done: Callable[[], None]) -> Future[ProducerId]:
+        """Ask for a new producer id. Errors are UnreachableError and BrokerError."""
+
+    def open(self, node: int, on_done: Callable[[], None]) -> Future[Opened]:
+        """Connect to a broker; errors as above. Whoever asks owns the socket."""
+
+    def authenticate(self, opened: Opened, on_done: Callable[[], None]) -> Future[Opened]:
+        """Authenticate a connection again on which nothing is on its way; errors as above."""
+
+    def close(self) -> None:
+        """Ask nothing any more; futures that are not done are cancelled."""
+
+
+class KafkaBrokers:
+    """The brokers of a real cluster.
+
+    creates_topics: let the brokers make a topic that is asked for, if they are configured so. The cluster is not known
+    before something is asked: many an application never restores.
+    """
+
+    def __init__(self, settings: NetworkSettings, creates_topics: bool = False) -> None:
+        self._settings = settings
+        self._creates_topics = creates_topics
+        self._opened: Cluster | None = None
+
+    @property
+    def _cluster(self) -> Cluster:
+        if self._opened is None:
+            self._opened = Cluster(self._settings)
+        return self._opened
+
+    @property
+    def failure(self) -> BaseException | None:
+        """See Brokers."""
+        return None if self._opened is None else self._opened.failure
+
+    def leaders(self, topics: Collection[str], on_done: Callable[[], None]) -> Future[Leaders]:
+        """See Brokers."""
+        return _told(self._cluster.submit(self._leaders, topics), on_done)
+
+    async def _leaders(self, topics: Collection[str]) -> Leaders:
+        response = await self._cluster.metadata(topics, self._creates_topics)
+        by_partition = {
+            TopicPartition(topic.name, partition.partition_index): Leader(partition.leader_id, partition.leader_epoch)
+            for topic in response.topics
+            for partition in topic.partitions
+        }
+        return Leaders(
+            by_partition,
+            {t.name: t.error_code for t in response.topics if t.error_code},
+            {t.name: t.topic_id for t in response.topics if any(t.topic_id)},
+        )
+
+    def producer_id(self, on_done: Callable[[], None]) -> Future[ProducerId]:
+        """See Brokers."""
+        return _told(self._cluster.submit(self._producer_id), on_done)
+
+    async def _producer_id(self) -> ProducerId:
+        return ProducerId(*await self._cluster.producer_id())
+
+    def ask_coordinator(
+        self, kind: CoordinatorKind, key: str, request: Request, on_done: Callable[[], None]
+    ) -> Future[Any]:
+        """See Coordinators."""
+        return _told(self._cluster.submit(self._cluster.ask_coordinator, kind, key, request), on_done)
+
+    def open(self, node: int, on_done: Callable[[], None]) -> Future[Opened]:
+        """See Brokers."""
+        return _told(self._cluster.submit(self._cluster.open, node), on_done)
+
+    def authenticate(self, opened: Opened, on_done: Callable[[], None]) -> Future[Opened]:
+        """See Brokers."""
+        return _told(self._cluster.submit(self._cluster.authenticate, opened), on_done)
+
+    def close(self) -> None:
+        """See Brokers."""
+        if self._opened is not None:
+            self._opened.close()
+
+
+def _told(future: Future[T], on_done: Callable[[], None]) -> Future[T]:
+    future.add_done_callback(lambda _: on_done())
+    return future

@@ -1,0 +1,148 @@
+"""The brokers that one kind of requests goes to, and who leads what there (Kafka: NetworkClient and Metadata)."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from penstock.topology.errors import StreamsError
+from penstock.topology.records import TopicPartition
+
+from ..connection.broker_link import Answer, Api, BrokerLink, LinkState
+from ..log_context import PrefixedLogger
+from ..network_settings import NetworkSettings
+from .brokers import Brokers
+from .leader_table import LeaderTable
+
+A = TypeVar("A", bound=Answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered(Generic[A]):
+    """A request that is over. asked: as it was sent. answer: None if the connection was lost, or none came in time."""
+
+    node: int
+    asked: Any
+    answer: A | None
+
+
+class NetworkClient(Generic[A]):
+    """Links to brokers that are made as they are asked for, and one place to wait for all of them.
+
+    One thread may use it; it owns brokers. on_failure: called with what cannot be done and why, once for each failure.
+    """
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        settings: NetworkSettings,
+        api: Api[A],
+        on_failure: Callable[[str, str], None],
+        log: PrefixedLogger,
+    ) -> None:
+        self._brokers = brokers
+        self._settings = settings
+        self._api = api
+        self._on_failure = on_failure
+        self._log = log
+        self._selector = selectors.DefaultSelector()
+        self._woken, self._waker = socket.socketpair()
+        for end in (self._woken, self._waker):
+            end.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self.leaders = LeaderTable(brokers, settings, self.wake)
+        self._links: dict[int, BrokerLink[A]] = {}
+        self._told: dict[int | None, str] = {}  # failures by broker, None: of the question for leaders
+        #: Whether something has happened since this was set to False: what could not be sent before may be now.
+        self.has_changed = True
+        #: Brokers whose connection has ended, or could not be made; whoever reads this empties it.
+        self.lost_nodes: set[int] = set()
+
+    def wake(self) -> None:
+        """Let wait() return; any thread may call it."""
+        try:
+            self._waker.send(b"\0")
+        except BlockingIOError:  # it is full: whoever waits will wake up
+            return
+
+    def link(self, node: int) -> BrokerLink[A]:
+        """Return the link to a broker."""
+        found = self._links.get(node)
+        if found is None:
+            found = BrokerLink(node, self._brokers, self._settings, self._api, self._selector, self.wake, self._log)
+            self._links[node] = found
+        return found
+
+    def advance(self, partitions: Collection[TopicPartition], now_ms: int) -> list[Answered[A]]:
+        """Take what has come, and ask who leads these partitions when it is time. Returns the requests that are over.
+
+        Raises OldBrokerError, StreamsError if nothing can be asked any more.
+        """
+        if self._brokers.failure is not None:
+            raise StreamsError(f"The brokers cannot be asked any more: {self._brokers.failure!r}")
+        if self.leaders.advance(partitions, now_ms):
+            self.has_changed = True
+        over: list[Answered[A]] = []
+        for node, link in self._links.items():
+            over += self._advance_link(node, link, now_ms)
+        self._note("The leaders of partitions cannot be asked for", None, self.leaders.failure)
+        return over
+
+    def _advance_link(self, node: int, link: BrokerLink[A], now_ms: int) -> Iterable[Answered[A]]:
+        over: list[Answered[A]] = []
+        before = LinkState.WAITING if link.unanswered else link.state  # lost as something was sent
+        while (found := link.advance(now_ms)) is not None:
+            over.append(Answered(node, *found))
+            self.has_changed = True
+            if link.state is not LinkState.WAITING:
+                break
+        over += [Answered(node, asked, None) for asked in link.unanswered]
+        link.unanswered.clear()
+        if link.state is not before:
+            self.has_changed = True
+            if link.state is LinkState.CLOSED:
+                self.lost_nodes.add(node)
+                self.leaders.refresh(now_ms)  # it may have given up what it led
+        self._note(f"Broker {node} cannot be {self._api.verb}", node, link.failure)
+        return over
+
+    def _note(self, what: str, node: int | None, failure: str | None) -> None:
+        """Tell of a failure once; the next one is another, or comes after a success."""
+        if failure == self._told.get(node):
+            return
+        if failure is None:
+            del self._told[node]
+            return
+        self._told[node] = failure
+        self._on_failure(what, failure)
+
+    def wait(self, now_ms: int, until_ms: int) -> None:
+        """Wait until something comes, there is something to do, or until_ms."""
+        due = (self.leaders.next_at(), *(link.next_at(now_ms) for link in self._links.values()))
+        until = min((until_ms, *(at for at in due if at is not None)))
+        for key, _ in self._selector.select(max(until - now_ms, 1) / 1000):
+            if key.fileobj is self._woken:
+                self._woken.recv(1024)
+        self.has_changed = True
+
+    def note_pause(self, ms: int) -> None:
+        """Take in that for so long nothing was served, which the times that this is called with do not count."""
+        for link in self._links.values():
+            link.note_pause(ms)
+
+    def wake_when(self, done: Future[Any]) -> None:
+        """Let wait() return when something else is done."""
+        done.add_done_callback(lambda _: self.wake())
+
+    def close(self) -> None:
+        """Close all connections."""
+        for link in self._links.values():
+            link.close()
+        self._brokers.close()
+        self._selector.close()
+        self._woken.close()
+        self._waker.close()

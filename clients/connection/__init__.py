@@ -1,0 +1,1 @@
+"""A broker's socket: opened, authenticated, with requests on their way."""

@@ -1,0 +1,310 @@
+"""One broker: connected or not, with requests on their way (Kafka: NetworkClient's ClusterConnectionStates)."""
+
+from __future__ import annotations
+
+import math
+import random
+import selectors
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import Any, Generic, Protocol, TypeVar
+
+from ..cluster.brokers import Brokers
+from ..log_context import TRACE, PrefixedLogger
+from ..network_settings import NetworkSettings
+from ..state_machine import StateMachine
+from .broker_socket import BrokerSocket
+from .opening import RENEWAL, Opened
+
+
+class Answer(Protocol):
+    """What an answer has in each case. throttle_ms: how long nothing is to be asked after it (KIP-219)."""
+
+    @property
+    def correlation_id(self) -> int:
+        """The number of the request that it answers."""
+
+    @property
+    def throttle_ms(self) -> int:
+        """How long the broker wants no request, in ms."""
+
+
+A = TypeVar("A", bound=Answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Api(Generic[A]):
+    """A kind of request. versions: the first and the last that we know. since: the first Kafka that knows one of them.
+
+    verb: what a broker is, as in "read from". decode: makes an answer of its bytes, without the length, and the version
+    of the request; it raises ValueError for bytes that are none. in_flight: how many requests may be on their way.
+    """
+
+    key: int
+    versions: tuple[int, int]
+    since: str
+    verb: str
+    decode: Callable[[bytearray, int], A]
+    in_flight: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A request on its way. asked: what whoever has sent it needs to make something of the answer."""
+
+    correlation_id: int
+    version: int
+    deadline_ms: int
+    asked: Any
+
+
+class OldBrokerError(Exception):
+    """A broker does not know requests of our version."""
+
+
+class LinkState(Enum):
+    """CLOSED: not connected, perhaps until a moment. WAITING: for an answer at least.
+
+    RENEWING: the session is about to end, and the idle connection is being authenticated again (KIP-368).
+    """
+
+    CLOSED = auto()
+    CONNECTING = auto()
+    IDLE = auto()
+    WAITING = auto()
+    RENEWING = auto()
+
+
+_S = LinkState
+LINK_TRANSITIONS = {
+    _S.CLOSED: (_S.CONNECTING,),
+    _S.CONNECTING: (_S.IDLE, _S.CLOSED),
+    _S.IDLE: (_S.WAITING, _S.RENEWING, _S.CLOSED),
+    _S.WAITING: (_S.IDLE, _S.CLOSED),
+    _S.RENEWING: (_S.IDLE, _S.CLOSED),
+}
+
+
+class BrokerLink(Generic[A]):
+    """Connects when it is told to, sends requests, has their answers. Never waits; selector: watches its socket.
+
+    on_done: called on another thread when a connection is made or refused.
+    """
+
+    def __init__(
+        self,
+        node: int,
+        brokers: Brokers,
+        settings: NetworkSettings,
+        api: Api[A],
+        selector: selectors.BaseSelector,
+        on_done: Callable[[], None],
+        log: PrefixedLogger,
+    ) -> None:
+        self.node = node
+        self._brokers = brokers
+        self._settings = settings
+        self._api = api
+        self._selector = selector
+        self._on_done = on_done
+        self._states = StateMachine(_S.CLOSED, LINK_TRANSITIONS, log, level=TRACE)
+        self._opening: Future[Opened] | None = None
+        self._opened: Opened | None = None
+        self._socket: BrokerSocket | None = None
+        self._renew_at: float = math.inf  # in ms
+        self._events = 0
+        self._correlation_id = 0
+        self._pending: deque[Pending] = deque()
+        self._not_before_ms = 0  # a quota, or a failure: nothing is sent until then
+        self._idle_since_ms = 0
+        #: What was asked when the connection was lost, and is not answered any more; whoever reads this empties it.
+        self.unanswered: list[Any] = []
+        #: The highest version of requests that both sides know, since there was a connection.
+        self.version = api.versions[0]
+        #: Why the connection was lost or refused, None since there is one again.
+        self.failure: str | None = None
+
+    @property
+    def state(self) -> LinkState:
+        """Return the state."""
+        return self._states.state
+
+    def is_ready(self, now_ms: int) -> bool:
+        """Return whether a request may be sent now. Begins to connect if it must."""
+        if now_ms < self._not_before_ms:
+            return False
+        if self.state is _S.IDLE and now_ms - self._idle_since_ms >= self._settings.max_idle_ms:
+            self._let_go()  # who is between us and the broker may have forgotten the connection, and tell nobody
+        if self.state is _S.CLOSED:
+            self._states.transition_to(_S.CONNECTING)
+            self._opening = self._brokers.open(self.node, self._on_done)
+        if now_ms >= self._renew_at:  # behind the answers that are on their way
+            if self.state is _S.IDLE:
+                self._renew()
+            return False
+        return self.state is _S.IDLE or (self.state is _S.WAITING and len(self._pending) < self._api.in_flight)
+
+    def _renew(self) -> None:
+        """Lend the connection until it is authenticated again."""
+        assert self._opened is not None
+        assert self._socket is not None
+        self._states.transition_to(_S.RENEWING)
+        self._selector.unregister(self._socket)
+        self._opening = self._brokers.authenticate(self._opened, self._on_done)
+
+    def note_pause(self, ms: int) -> None:
+        """Take in time that is not counted otherwise: the connection was idle all the same."""
+        self._idle_since_ms -= ms
+
+    def next_at(self, now_ms: int) -> int | None:
+        """Return when something is to be done though no answer comes, in ms, None if nothing is."""
+        if self.state is _S.WAITING:
+            return self._pending[0].deadline_ms
+        return self._not_before_ms if self._not_before_ms > now_ms else None
+
+    def send(
+        self, request: Callable[[int], bytes], asked: Any, max_wait_ms: int, now_ms: int, version: int | None = None
+    ) -> None:
+        """Send the request that a correlation id makes. If the connection is lost, advance() says so.
+
+        asked: comes back with the answer, or among what is unanswered. max_wait_ms: how long the broker may wait by
+        itself before it answers. version: of the request; None: the link's.
+        """
+        assert self._socket is not None
+        self._correlation_id = (self._correlation_id + 1) % (1 << 31)
+        deadline_ms = now_ms + max_wait_ms + self._settings.request_timeout_ms
+        version = self.version if version is None else version
+        self._pending.append(Pending(self._correlation_id, version, deadline_ms, asked))
+        if self.state is _S.IDLE:
+            self._states.transition_to(_S.WAITING)
+        try:
+            self._socket.send(request(self._correlation_id))
+            self._watch()
+        except OSError as error:
+            self._lose(error, now_ms)
+
+    def advance(self, now_ms: int) -> tuple[Any, A] | None:
+        """Take a connection that was made, or return what was asked and the answer, if one has come.
+
+        Raises OldBrokerError.
+        """
+        if self._opening is not None:
+            self._take_opened(self._opening, now_ms)
+        elif self.state is _S.WAITING:
+            return self._receive(now_ms)
+        elif self.state is _S.IDLE:
+            self._notice_its_end(now_ms)
+        return None
+
+    def _notice_its_end(self, now_ms: int) -> None:
+        """Let go of a connection that the broker closed because nothing was asked for long: that is no failure."""
+        assert self._socket is not None
+        try:
+            if self._socket.receive() is not None:
+                self._lose(ConnectionError("an answer that was not asked for"), now_ms)
+        except OSError:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._close_socket()
+        self._states.transition_to(_S.CLOSED)
+
+    def _take_opened(self, opening: Future[Opened], now_ms: int) -> None:
+        if not opening.done():
+            return
+        self._opening = None
+        error = opening.exception()
+        if error is not None:
+            self._lose(error, now_ms)
+            return
+        self._opened = opened = opening.result()
+        self._agree(opened)
+        self._socket = BrokerSocket(opened.socket, self._settings.max_answer_bytes)
+        self._events = selectors.EVENT_READ
+        self._selector.register(self._socket, self._events)
+        self._renew_at = math.inf
+        if opened.session_ms is not None:
+            self._renew_at = now_ms + opened.session_ms * random.uniform(*RENEWAL)
+        self._not_before_ms, self.failure = 0, None
+        self._idle_since_ms = now_ms
+        self._states.transition_to(_S.IDLE)
+
+    def _agree(self, opened: Opened) -> None:
+        """Choose the version of requests. Raises OldBrokerError if there is none."""
+        least, most = opened.versions.get(self._api.key, (0, -1))
+        self.version = min(most, self._api.versions[1])
+        if self.version < max(least, self._api.versions[0]):
+            opened.socket.close()
+            self._opened = None
+            self._states.transition_to(_S.CLOSED)
+            raise OldBrokerError(
+                f"broker {self.node} is older than Kafka {self._api.since}: it cannot be {self._api.verb} by requests "
+                f"of version {self._api.versions[0]}, only by versions {least} to {most}"
+            )
+
+    def _watch(self) -> None:
+        """Have the selector wake up for room in the socket too while a request is not sent as a whole."""
+        assert self._socket is not None
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._socket.has_unsent else 0)
+        if events != self._events:
+            self._events = events
+            self._selector.modify(self._socket, events)
+
+    def _receive(self, now_ms: int) -> tuple[Any, A] | None:
+        assert self._socket is not None
+        first = self._pending[0]
+        try:
+            received = self._socket.receive()
+            self._watch()
+            if received is None:
+                if self._socket.has_received:  # a part of it; who asks may have come late himself
+                    self._pending[0] = replace(first, deadline_ms=now_ms + self._settings.request_timeout_ms)
+                elif now_ms >= first.deadline_ms:
+                    raise TimeoutError(f"no answer within {self._settings.request_timeout_ms} ms")
+                return None
+            answer = self._api.decode(received, first.version)
+            if answer.correlation_id != first.correlation_id:
+                raise ConnectionError(f"answer {answer.correlation_id} to request {first.correlation_id}")
+        except (OSError, ValueError) as error:
+            self._lose(error, now_ms)
+            return None
+        self._pending.popleft()
+        self._not_before_ms = now_ms + answer.throttle_ms if answer.throttle_ms > 0 else 0  # KIP-219
+        if not self._pending:
+            self._idle_since_ms = now_ms
+            self._states.transition_to(_S.IDLE)
+        return first.asked, answer
+
+    def _lose(self, error: BaseException, now_ms: int) -> None:
+        self.failure = str(error) or type(error).__name__
+        self._not_before_ms = now_ms + self._settings.retry_backoff_ms
+        self.unanswered += [pending.asked for pending in self._pending]
+        self._pending.clear()
+        self._let_go()
+
+    def _close_socket(self) -> None:
+        if self._socket is not None:
+            if self.state is not _S.RENEWING:
+                self._selector.unregister(self._socket)
+            self._socket.close()
+        self._socket = self._opened = None
+        self._renew_at = math.inf
+
+    def close(self) -> None:
+        """Close the connection, or the one that is being made or authenticated."""
+        if self._opening is not None:
+            self._opening.add_done_callback(_close_opened)
+        if self.state is not _S.RENEWING:  # else the event loop has it, until the future is done or cancelled
+            self._close_socket()
+        elif self._opening is not None and self._socket is not None:
+            lent = self._socket
+            self._opening.add_done_callback(lambda _: lent.close())
+        self._opening = None
+
+
+def _close_opened(opening: Future[Opened]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().socket.close()

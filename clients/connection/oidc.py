@@ -1,0 +1,65 @@
+"""Tokens of an OpenID provider, by the client credentials grant (KIP-768): ``sasl.oauthbearer.method=oidc``."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+#: How long the provider may take, in seconds.
+TIMEOUT_SECONDS = 10.0
+#: When another token is fetched, as a part of how long one is valid.
+RENEWAL = 0.8
+#: How long a token is taken for valid whose provider does not say, in seconds (RFC 6749 recommends that it does).
+DEFAULT_LIFETIME_SECONDS = 300.0
+
+
+class OidcTokens:
+    """What ``oauth_cb`` would return, from a token endpoint; it is asked when the last token has almost expired.
+
+    settings: librdkafka's ``sasl.oauthbearer.`` ones. Any thread may call it; it raises OSError and ValueError.
+    """
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._url = str(settings["sasl.oauthbearer.token.endpoint.url"])
+        client = f"{settings['sasl.oauthbearer.client.id']}:{settings['sasl.oauthbearer.client.secret']}"
+        self._authorization = f"Basic {base64.b64encode(client.encode()).decode()}"
+        self._scope = settings.get("sasl.oauthbearer.scope")
+        self._extensions = dict(
+            pair.split("=", 1) for pair in (settings.get("sasl.oauthbearer.extensions") or "").split(",") if pair
+        )
+        self._tls = ssl.create_default_context(cafile=settings.get("https.ca.location"))
+        self._lock = threading.Lock()
+        self._token = ""
+        self._expires = self._renew_at = 0.0
+
+    def __call__(self) -> tuple[str, float, str, Mapping[str, str]]:
+        """Return the token, when it expires (seconds since 1970), no principal, and the extensions."""
+        with self._lock:
+            if time.time() >= self._renew_at:
+                self._fetch()
+            return self._token, self._expires, "", self._extensions
+
+    def _fetch(self) -> None:
+        form = {"grant_type": "client_credentials"} | ({"scope": self._scope} if self._scope else {})
+        headers = {"Authorization": self._authorization, "Accept": "application/json"}
+        request = urllib.request.Request(self._url, urllib.parse.urlencode(form).encode(), headers)
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS, context=self._tls) as response:
+                answer = json.load(response)
+        except urllib.error.HTTPError as error:
+            with error:
+                detail = error.read(500).decode(errors="replace")
+            raise OSError(f"{self._url} answered {error.code} {error.reason}: {detail}") from error
+        if not isinstance(answer, dict) or not isinstance(answer.get("access_token"), str):
+            raise ValueError(f"{self._url} answered without an access_token")
+        now, lifetime = time.time(), float(answer.get("expires_in") or DEFAULT_LIFETIME_SECONDS)
+        self._token = answer["access_token"]
+        self._expires, self._renew_at = now + lifetime, now + lifetime * RENEWAL

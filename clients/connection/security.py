@@ -1,0 +1,189 @@
+"""TLS and SASL for both clients: the keys are librdkafka's, here they are translated for connections of our own.
+
+One table says what each ``ssl.*`` and ``sasl.*`` key becomes. A key that is not in it is refused: to drop one silently
+could open a connection that is less safe than its user believes.
+"""
+
+from __future__ import annotations
+
+import ssl
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.topology.errors import ConfigError
+
+from . import sasl
+from .oidc import OidcTokens
+
+#: Keys that only one of the two clients needs to know, or that are read below by their names.
+_KNOWN = frozenset(
+    (
+        "security.protocol",
+        "sasl.mechanism",
+        "sasl.mechanisms",
+        "sasl.username",
+        "sasl.password",
+        "sasl.kerberos.service.name",
+        # librdkafka runs kinit with these, and ours take the ticket from the cache that kinit fills.
+        "sasl.kerberos.principal",
+        "sasl.kerberos.keytab",
+        "sasl.kerberos.kinit.cmd",
+        "sasl.kerberos.min.time.before.relogin",
+        "sasl.oauthbearer.config",
+        "oauth_cb",
+        "sasl.oauthbearer.method",
+        "sasl.oauthbearer.token.endpoint.url",
+        "sasl.oauthbearer.client.id",
+        "sasl.oauthbearer.client.secret",
+        "sasl.oauthbearer.scope",
+        "sasl.oauthbearer.extensions",
+        "https.ca.location",
+        "ssl.ca.location",
+        "ssl.ca.pem",
+        "ssl.certificate.location",
+        "ssl.certificate.pem",
+        "ssl.key.location",
+        "ssl.key.pem",
+        "ssl.key.password",
+        "ssl.crl.location",
+        "ssl.cipher.suites",
+        "ssl.endpoint.identification.algorithm",
+        "enable.ssl.certificate.verification",
+    )
+)
+
+#: Keys that others would expect to work, and what to do instead.
+_REFUSED: Mapping[str, str] = {
+    "ssl.keystore.": "use PEM files: ssl.certificate.location and ssl.key.location (openssl pkcs12 converts them)",
+    "ssl.truststore.": "use a PEM file: ssl.ca.location",
+    "ssl.engine.": "OpenSSL engines are not supported for group membership; use PEM files",
+    "ssl.providers": "OpenSSL providers are not supported for group membership",
+    "ssl.curves.list": "use ssl.cipher.suites, or the default curves",
+    "ssl.sigalgs.list": "use the default signature algorithms",
+    "ssl.ca.certificate.stores": "use a PEM file: ssl.ca.location",
+    "sasl.jaas.config": "use sasl.username and sasl.password",
+    "sasl.oauthbearer.": (
+        "sasl.oauthbearer.method=oidc takes a client's id and secret; for other ways to get a token give a function as "
+        "oauth_cb (consumer.oauth_cb, producer.oauth_cb …)"
+    ),
+    "sasl.login.": "use oauth_cb for OAUTHBEARER, sasl.username and sasl.password for PLAIN and SCRAM",
+    "sasl.client.callback.handler.class": "use oauth_cb for OAUTHBEARER",
+}
+
+#: What the method oidc needs.
+_OIDC = ("sasl.oauthbearer.token.endpoint.url", "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret")
+_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER")
+_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
+def is_security_key(name: str) -> bool:
+    """Return True for keys of TLS and SASL."""
+    return name.startswith(("ssl.", "sasl.")) or name in _KNOWN
+
+
+def check_security_keys(settings: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a TLS or SASL key that not both clients understand."""
+    for name in settings:
+        if is_security_key(name) and name not in _KNOWN:
+            advice = next((advice for start, advice in _REFUSED.items() if name.startswith(start)), None)
+            raise ConfigError(f"{name} is not supported: {advice or 'it is not a key of librdkafka'}.")
+
+
+@dataclass(frozen=True)
+class Security:
+    """How connections are secured. mechanism: makes a SASL exchange with a host, None without SASL."""
+
+    ssl_context: ssl.SSLContext | None = None
+    mechanism_name: str = ""
+    mechanism: sasl.Mechanism | None = None
+
+
+PLAINTEXT = Security()
+
+
+def security(settings: Mapping[str, Any]) -> Security:
+    """Return what librdkafka's security settings mean; raises ConfigError."""
+    check_security_keys(settings)
+    protocol = str(settings.get("security.protocol") or "PLAINTEXT").upper()
+    if protocol not in _PROTOCOLS:
+        raise ConfigError(f"security.protocol={protocol} is not valid: expected one of {', '.join(_PROTOCOLS)}.")
+    context = ssl_context(settings) if protocol.endswith("SSL") else None
+    if not protocol.startswith("SASL"):
+        return Security(context)
+    name = str(settings.get("sasl.mechanism") or settings.get("sasl.mechanisms") or "GSSAPI").upper()
+    if name not in _MECHANISMS:
+        raise ConfigError(f"sasl.mechanism={name} is not valid: expected one of {', '.join(_MECHANISMS)}.")
+    return Security(context, name, _mechanism(name, settings))
+
+
+def _mechanism(name: str, settings: Mapping[str, Any]) -> sasl.Mechanism:
+    if name == "GSSAPI":
+        return sasl.gssapi(settings.get("sasl.kerberos.service.name", "kafka"))
+    if name == "OAUTHBEARER" and str(settings.get("sasl.oauthbearer.method", "")).lower() == "oidc":
+        _require(settings, name, _OIDC)
+        return sasl.oauthbearer(OidcTokens(settings))
+    if name == "OAUTHBEARER":
+        oauth_cb, config = settings.get("oauth_cb"), settings.get("sasl.oauthbearer.config", "")
+        if not callable(oauth_cb):
+            raise ConfigError(
+                "sasl.mechanism=OAUTHBEARER needs consumer.oauth_cb, a function that returns (token, expiry time), or "
+                "sasl.oauthbearer.method=oidc."
+            )
+        return sasl.oauthbearer(lambda: tuple(oauth_cb(config)))
+    _require(settings, name, ("sasl.username", "sasl.password"))
+    username, password = settings["sasl.username"], settings["sasl.password"]
+    return sasl.plain(username, password) if name == "PLAIN" else sasl.scram(name, username, password)
+
+
+def _require(settings: Mapping[str, Any], mechanism: str, keys: Sequence[str]) -> None:
+    missing = [key for key in keys if not settings.get(key)]
+    if missing:
+        raise ConfigError(f"sasl.mechanism={mechanism} needs {' and '.join(missing)}.")
+
+
+def ssl_context(settings: Mapping[str, Any]) -> ssl.SSLContext:
+    """Return Python's TLS settings for librdkafka's; raises ConfigError for files or texts that OpenSSL refuses."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if settings.get("ssl.endpoint.identification.algorithm", "https") == "none":
+        context.check_hostname = False
+    if str(settings.get("enable.ssl.certificate.verification", True)).lower() == "false":
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    try:
+        _load(context, settings)
+    except (OSError, ssl.SSLError) as error:
+        given = sorted(name for name in settings if name.startswith("ssl."))
+        raise ConfigError(f"The TLS settings {', '.join(given)} cannot be used: {error}.") from error
+    return context
+
+
+def _load(context: ssl.SSLContext, settings: Mapping[str, Any]) -> None:
+    if "ssl.ca.location" in settings or "ssl.ca.pem" in settings:
+        context.load_verify_locations(settings.get("ssl.ca.location"), cadata=settings.get("ssl.ca.pem"))
+    else:
+        context.load_default_certs()
+    with ExitStack() as files:
+        certificate = _file(settings, "ssl.certificate", files)
+        if certificate:
+            context.load_cert_chain(certificate, _file(settings, "ssl.key", files), settings.get("ssl.key.password"))
+    if "ssl.crl.location" in settings:
+        context.load_verify_locations(settings["ssl.crl.location"])
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+    if "ssl.cipher.suites" in settings:
+        context.set_ciphers(settings["ssl.cipher.suites"])
+
+
+def _file(settings: Mapping[str, Any], name: str, files: ExitStack) -> str | None:
+    """Return the path of ``<name>.location``, or of a temporary file with ``<name>.pem``: OpenSSL reads files only."""
+    if f"{name}.pem" not in settings:
+        location = settings.get(f"{name}.location")
+        return None if location is None else str(location)
+    file = tempfile.NamedTemporaryFile("w", suffix=".pem")  # noqa: SIM115  # of mode 600; files closes and deletes it
+    files.enter_context(file)
+    file.write(settings[f"{name}.pem"])
+    file.flush()
+    return file.name

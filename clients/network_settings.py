@@ -1,0 +1,87 @@
+"""What settings mean for connections of our own: one table, by librdkafka's names, for all that asks brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .connection.security import PLAINTEXT, Security, security
+
+#: Longer than anything runs.
+FOREVER_MS = 1 << 62
+
+
+def limit_ms(value: Any) -> int:
+    """Return a setting that limits a time, in ms; 0 and less are no limit, as librdkafka and Java have it."""
+    return int(value) if int(value) > 0 else FOREVER_MS
+
+
+def servers(value: str) -> tuple[tuple[str, int], ...]:
+    """Return the hosts and ports of ``bootstrap.servers``; the port is 9092 where none is given."""
+    found = []
+    for entry in filter(None, (each.strip() for each in value.split(","))):
+        address = entry.rpartition("://")[2]
+        host, colon, port = address.rpartition(":")
+        if not colon or not port.isdecimal() or (":" in host and not host.startswith("[")):
+            host, port = address, "9092"
+        found.append((host.strip("[]"), int(port)))
+    return tuple(found)
+
+
+#: Fields of NetworkSettings by librdkafka's names, and how a value is read.
+NETWORK_FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    "bootstrap.servers": ("bootstrap_servers", servers),
+    "metadata.broker.list": ("bootstrap_servers", servers),
+    "client.id": ("client_id", str),
+    "client.dns.lookup": ("canonical_names", lambda value: value == "resolve_canonical_bootstrap_servers_only"),
+    "receive.message.max.bytes": ("max_answer_bytes", int),
+    "socket.timeout.ms": ("request_timeout_ms", int),
+    "socket.connection.setup.timeout.ms": ("setup_timeout_ms", int),
+    "reconnect.backoff.ms": ("reconnect_backoff_ms", int),
+    "reconnect.backoff.max.ms": ("reconnect_backoff_max_ms", int),
+    "retry.backoff.ms": ("retry_backoff_ms", int),
+    "connections.max.idle.ms": ("max_idle_ms", limit_ms),
+    "metadata.max.age.ms": ("metadata_max_age_ms", limit_ms),
+    "topic.metadata.propagation.max.ms": ("unknown_topic_ms", int),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSettings:
+    """How to ask brokers; durations in ms.
+
+    Defaults are librdkafka's, but for metadata_max_age_ms and max_idle_ms (Java's) and reconnect_backoff_max_ms, which
+    is shorter than librdkafka's 10 s: a broker that is back should not be waited for. canonical_names: connect to the
+    bootstrap servers by the names that their addresses have. reconnect_backoff_ms: 0 for none.
+    """
+
+    bootstrap_servers: tuple[tuple[str, int], ...] = ()
+    client_id: str = "penstock"
+    canonical_names: bool = False
+    max_answer_bytes: int = 100_000_000
+    request_timeout_ms: int = 60_000
+    setup_timeout_ms: int = 30_000
+    reconnect_backoff_ms: int = 100
+    reconnect_backoff_max_ms: int = 1_000
+    retry_backoff_ms: int = 100
+    max_idle_ms: int = 540_000
+    metadata_max_age_ms: int = 300_000
+    unknown_topic_ms: int = 30_000
+    security: Security = field(default=PLAINTEXT, compare=False, repr=False)
+
+
+def network_fields(
+    settings: Mapping[str, Any], fields: Mapping[str, tuple[str, Callable[[Any], Any]]]
+) -> dict[str, Any]:
+    """Return the fields that settings give, by fields' table, and the security among them; raises ConfigError.
+
+    Of two names of one field, the last one of the table wins, as with librdkafka.
+    """
+    found = {name: read(settings[key]) for key, (name, read) in fields.items() if settings.get(key) is not None}
+    return {**found, "security": security(settings)}
+
+
+def network_settings(settings: Mapping[str, Any]) -> NetworkSettings:
+    """Return what a client's settings mean for its connections; raises ConfigError for TLS and SASL ones."""
+    return NetworkSettings(**network_fields(settings, NETWORK_FIELDS))

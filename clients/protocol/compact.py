@@ -1,0 +1,87 @@
+"""Kafka's compact encoding, as the flexible versions of requests have it (KIP-482)."""
+
+from __future__ import annotations
+
+import struct
+
+#: "No tagged fields", behind each header and structure.
+NO_TAGS = b"\0"
+#: A string or list that is none.
+NULL = b"\0"
+
+_HEADER = struct.Struct(">hhi")
+_ENDLESS = "a number that does not end"
+_TOO_SHORT = "an answer that ends too early"
+
+
+def compact_length(size: int) -> bytes:
+    """Return the length in front of a string, a list or bytes: one more, seven bits in each byte, the lowest first."""
+    rest, found = size + 1, bytearray()
+    while rest > 127:
+        found.append(rest & 127 | 128)
+        rest >>= 7
+    found.append(rest)
+    return bytes(found)
+
+
+def compact_string(text: str) -> bytes:
+    """Return a string with its length in front."""
+    data = text.encode()
+    return compact_length(len(data)) + data
+
+
+def request_header(api_key: int, version: int, correlation_id: int, client_id: str) -> bytes:
+    """Return a request's header (version 2), without the length in front of it."""
+    name = client_id.encode()
+    return _HEADER.pack(api_key, version, correlation_id) + struct.pack(">h", len(name)) + name + NO_TAGS
+
+
+class CompactReader:
+    """Reads an answer from its begin to its end. Raises ValueError if it ends too early."""
+
+    def __init__(self, data: bytes | bytearray) -> None:
+        self._data = data
+        self._at = 0
+
+    @property
+    def left(self) -> int:
+        """How many bytes are left."""
+        return len(self._data) - self._at
+
+    def take(self, size: int) -> bytes:
+        """Return so many bytes."""
+        return bytes(self._taken(size))
+
+    def number(self, size: int) -> int:
+        """Return a signed number of so many bytes."""
+        return int.from_bytes(self._taken(size), "big", signed=True)
+
+    def unsigned(self) -> int:
+        """Return a number of the compact kind."""
+        value = 0
+        for shift in range(0, 35, 7):
+            (byte,) = self._taken(1)
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+        raise ValueError(_ENDLESS)
+
+    def count(self) -> int:
+        """Return how many entries or bytes follow; none at all counts as 0."""
+        return max(self.unsigned() - 1, 0)
+
+    def string(self) -> str:
+        """Return a string; none is the empty one."""
+        return bytes(self._taken(self.count())).decode()
+
+    def tags(self) -> dict[int, bytes]:
+        """Return the tagged fields of a structure."""
+        return {self.unsigned(): bytes(self._taken(self.unsigned())) for _ in range(self.unsigned())}
+
+    def _taken(self, size: int) -> bytes | bytearray:
+        end = self._at + size
+        if end > len(self._data):
+            raise ValueError(_TOO_SHORT)
+        found = self._data[self._at : end]
+        self._at = end
+        return found

@@ -1,0 +1,152 @@
+"""The messages of streams groups (KIP-1071), as Kafka 4.4 has them; version 0 is that of Kafka 4.2."""
+
+from __future__ import annotations
+
+from .schema import Api
+
+STREAMS_GROUP_HEARTBEAT = Api(
+    "StreamsGroupHeartbeat", 88, 0, 1, 0,
+    """
+group_id: string
+member_id: string
+member_epoch: int32
+endpoint_information_epoch: int32
+instance_id: string?
+rack_id: string?
+rebalance_timeout_ms: int32 = -1
+topology: {}?
+  epoch: int32
+  subtopologies: []
+    subtopology_id: string
+    source_topics: [string]
+    source_topic_regex: [string]
+    state_changelog_topics: [TopicInfo]
+    repartition_sink_topics: [string]
+    repartition_source_topics: [TopicInfo]
+    copartition_groups: []
+      source_topics: [int16]
+      source_topic_regex: [int16]
+      repartition_source_topics: [int16]
+active_tasks: [TaskIds]?
+standby_tasks: [TaskIds]?
+warmup_tasks: [TaskIds]?
+process_id: string?
+user_endpoint: {}?
+  host: string
+  port: uint16
+client_tags: [KeyValue]?
+task_offsets: [TaskOffset]?
+task_end_offsets: [TaskOffset]?
+shutdown_application: bool
+KeyValue:
+key: string
+value: string
+TopicInfo:
+name: string
+partitions: int32
+replication_factor: int16
+topic_configs: [KeyValue]
+TaskIds:
+subtopology_id: string
+partitions: [int32]
+TaskOffset:
+subtopology_id: string
+partition: int32
+offset: int64
+""",
+    """
+throttle_time_ms: int32
+error_code: int16
+error_message: string?
+member_id: string
+member_epoch: int32
+heartbeat_interval_ms: int32
+acceptable_recovery_lag_legacy: int32 0 = -1
+task_offset_interval_ms: int32
+acceptable_recovery_lag: int64 1+ = -1
+status: []?
+  status_code: int8
+  status_detail: string
+active_tasks: [TaskIds]?
+standby_tasks: [TaskIds]?
+warmup_tasks: [TaskIds]?
+topology_description_required: bool 1+
+endpoint_information_epoch: int32
+partitions_by_user_endpoint: []?
+  user_endpoint: {}
+    host: string
+    port: uint16
+  active_partitions: [TopicPartitions]
+  standby_partitions: [TopicPartitions]
+TaskIds:
+subtopology_id: string
+partitions: [int32]
+TopicPartitions:
+topic: string
+partitions: [int32]
+""",
+)  # fmt: skip
+
+STREAMS_GROUP_DESCRIBE = Api(
+    "StreamsGroupDescribe", 89, 0, 0, 0,
+    """
+group_ids: [string]
+include_authorized_operations: bool
+""",
+    """
+throttle_time_ms: int32
+groups: []
+  error_code: int16
+  error_message: string?
+  group_id: string
+  group_state: string
+  group_epoch: int32
+  assignment_epoch: int32
+  topology: {}?
+    epoch: int32
+    subtopologies: []?
+      subtopology_id: string
+      source_topics: [string]
+      repartition_sink_topics: [string]
+      state_changelog_topics: [TopicInfo]
+      repartition_source_topics: [TopicInfo]
+  members: []
+    member_id: string
+    member_epoch: int32
+    instance_id: string?
+    rack_id: string?
+    client_id: string
+    client_host: string
+    topology_epoch: int32
+    process_id: string
+    user_endpoint: {}?
+      host: string
+      port: uint16
+    client_tags: [KeyValue]
+    task_offsets: [TaskOffset]
+    task_end_offsets: [TaskOffset]
+    assignment: Assignment
+    target_assignment: Assignment
+    is_classic: bool
+  authorized_operations: int32 = -2147483648
+KeyValue:
+key: string
+value: string
+TopicInfo:
+name: string
+partitions: int32
+replication_factor: int16
+topic_configs: [KeyValue]
+TaskOffset:
+subtopology_id: string
+partition: int32
+offset: int64
+TaskIds:
+subtopology_id: string
+partitions: [int32]
+Assignment:
+active_tasks: [TaskIds]
+standby_tasks: [TaskIds]
+warmup_tasks: [TaskIds]
+""",
+)  # fmt: skip

@@ -1,0 +1,68 @@
+"""What a consumer's settings mean for a fetcher, and whether it knows all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..connection.security import is_security_key
+from ..network_settings import NETWORK_FIELDS, NetworkSettings, network_fields
+
+#: What an answer has beside records, in bytes: as much as librdkafka allows for.
+FRAMING_BYTES = 512
+#: Fields of FetchSettings by librdkafka's names (of aliases, the last one that is given wins, as there).
+_FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    **NETWORK_FIELDS,
+    "client.rack": ("rack", str),
+    "isolation.level": ("read_committed", lambda value: value == "read_committed"),
+    "check.crcs": ("check_crcs", lambda value: str(value).lower() in ("true", "t", "1")),
+    "fetch.wait.max.ms": ("max_wait_ms", int),
+    "fetch.min.bytes": ("min_bytes", int),
+    "fetch.max.bytes": ("max_bytes", int),
+    "fetch.message.max.bytes": ("max_partition_bytes", int),
+    "max.partition.fetch.bytes": ("max_partition_bytes", int),
+    "fetch.queue.backoff.ms": ("queue_backoff_ms", int),
+}
+
+#: What the runtime gives to each consumer, and nothing else has to do with how records are read.
+_WITHOUT_EFFECT = frozenset(
+    (
+        "allow.auto.create.topics",
+        "auto.offset.reset",
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "enable.partition.eof",
+        "group.id",
+        "max.poll.interval.ms",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSettings(NetworkSettings):
+    """How to fetch; defaults are librdkafka's."""
+
+    rack: str = ""
+    read_committed: bool = True
+    check_crcs: bool = False
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = 52_428_800
+    max_partition_bytes: int = 1_048_576
+    queue_backoff_ms: int = 1_000
+
+
+def unknown_settings(settings: Mapping[str, Any]) -> list[str]:
+    """Return those of a consumer's settings that a fetcher would not follow: with them, librdkafka reads."""
+    known = _FIELDS.keys() | _WITHOUT_EFFECT
+    return sorted(name for name in settings if name not in known and not is_security_key(name))
+
+
+def fetch_settings(settings: Mapping[str, Any]) -> FetchSettings:
+    """Return what a consumer's settings, all of them known, mean; raises ConfigError for TLS and SASL ones."""
+    made = FetchSettings(**network_fields(settings, _FIELDS))
+    if "receive.message.max.bytes" in settings:
+        return made
+    # An answer may be as large as it is asked for: librdkafka raises this limit too, where it is not given.
+    return replace(made, max_answer_bytes=max(made.max_answer_bytes, made.max_bytes + FRAMING_BYTES))

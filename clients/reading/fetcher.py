@@ -1,0 +1,393 @@
+"""Reads assigned partitions from their leaders by Fetch requests, in the stream thread itself (Kafka: Fetcher).
+
+Nothing here waits but fetch(), and no other thread reads: an answer comes into the socket while records of the one
+before are processed. docs/fetching.md says what is asked when.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
+from uuid import UUID
+
+from confluent_kafka import KafkaError
+
+from penstock.kernel import record_batches
+from penstock.topology.errors import StreamsError
+from penstock.topology.records import TopicPartition
+
+from ..clock import Clock
+from ..cluster.brokers import Brokers, KafkaBrokers, Leader
+from ..cluster.leader_table import MOVED, UNKNOWN_THERE
+from ..cluster.network_client import NetworkClient
+from ..connection.broker_link import Api, BrokerLink, LinkState, OldBrokerError
+from ..errors import ErrorCode
+from ..log_context import PrefixedLogger
+from ..protocol.fetch_request import API_KEY, API_VERSIONS, NAMES_VERSION, Part, PartitionRequest, fetch_request
+from ..served_clock import ServedClock
+from .fetch_session import Asked, FetchSession, PartitionAsked
+from .fetch_settings import FetchSettings
+from .partition_fetch import Buffered, FetchBuffer, PartitionEvent, PartitionFetch
+from .record_source import NotFetchableError, Records
+
+#: A partition with so many answers in the buffer is not asked for more: one is processed, the next is there.
+ANSWERS_AHEAD = 2
+#: … unless they are small: less than this part of what an answer may have.
+SMALL_PART = 16
+#: How long read_ahead() goes on at most, in ms.
+READ_AHEAD_MS = 10_000
+
+#: Errors of a whole answer: the broker does not remember what it was asked before as we do.
+_SESSION_ERRORS = frozenset(
+    (
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    )
+)
+#: Errors after which the same broker is asked again.
+_AGAIN = frozenset((ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT))
+
+
+class Fetcher:
+    """A RecordSource; see there. One thread may use it. It owns brokers."""
+
+    def __init__(self, brokers: Brokers, settings: FetchSettings, clock: Clock, log: PrefixedLogger) -> None:
+        self._brokers = brokers
+        self._settings = settings
+        self._clock = ServedClock(clock, self._note_pause)
+        self._log = log
+        api = Api(API_KEY, API_VERSIONS, "2.7", "read from", record_batches.FetchAnswer)
+        self._network = NetworkClient(brokers, settings, api, self._note, log)
+        self._leaders = self._network.leaders
+        self._sessions: defaultdict[int, FetchSession] = defaultdict(FetchSession)  # by broker
+        self._fetches: dict[TopicPartition, PartitionFetch] = {}
+        self._buffer = FetchBuffer()
+        self._events: list[PartitionEvent] = []  # of the client
+        self._ask_at = 0  # in ms: when there may be something to ask for, though nothing happens before
+
+    def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """See RecordSource."""
+        for partition, offset in offsets.items():
+            self._fetches[partition] = PartitionFetch(partition, offset)
+        self._leaders.hear_of(offsets)
+        self._ask_at = 0
+
+    def set_epochs(self, epochs: Mapping[TopicPartition, int]) -> None:
+        """See RecordSource."""
+        for partition, epoch in epochs.items():
+            self._fetches[partition].last_epoch = epoch
+            self._fetches[partition].epochs.extend([(-1, epoch)])
+
+    def epoch_before(self, partition: TopicPartition, offset: int) -> int:
+        """See RecordSource."""
+        return self._fetches[partition].epochs.before(offset)
+
+    def unassign(self, partitions: Collection[TopicPartition]) -> None:
+        """See RecordSource."""
+        for partition in partitions:
+            self._fetches.pop(partition).is_assigned = False
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """See RecordSource."""
+        for partition in partitions:
+            self._fetches[partition].paused = True
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """See RecordSource."""
+        for partition in partitions:
+            self._fetches[partition].paused = False
+            self._buffer.resume(self._fetches[partition])
+        self._ask_at = 0
+
+    def high_watermark(self, partition: TopicPartition) -> int | None:
+        """See RecordSource."""
+        return self._fetches[partition].high_watermark
+
+    def fetch(self, max_records: int, timeout_seconds: float) -> tuple[Records, list[Any]]:
+        """See RecordSource. Raises NotFetchableError for what only librdkafka can read, StreamsError if all is over."""
+        now = self._clock.monotonic_ms()
+        deadline = now + int(timeout_seconds * 1000)
+        while True:
+            self._advance(now)
+            found = self._take(max_records)
+            self._maybe_ask(now)
+            if any(found) or now >= deadline:
+                return found
+            self._wait(now, deadline)
+            now = self._clock.monotonic_ms()
+
+    def read_ahead(self, until: Future[Any]) -> None:
+        """Take what brokers send into the buffer, and ask for more, until something else is done."""
+        self._network.wake_when(until)
+        now = self._clock.monotonic_ms()
+        deadline = now + READ_AHEAD_MS
+        with suppress(NotFetchableError, StreamsError):  # the next fetch() meets the same
+            while not until.done() and now < deadline:
+                self._advance(now)
+                self._maybe_ask(now)
+                self._wait(now, deadline)
+                now = self._clock.monotonic_ms()
+
+    def _maybe_ask(self, now: int) -> None:
+        if now >= self._ask_at:
+            self._ask(now)
+            self._ask_at = now + self._settings.queue_backoff_ms
+
+    def _take(self, max_records: int) -> tuple[Records, list[Any]]:
+        records, events = self._buffer.take(max_records)
+        if self._buffer.freed:
+            self._ask_at = 0
+        if self._events:
+            events += self._events
+            self._events.clear()
+        return records, events
+
+    def _wait(self, now: int, deadline: int) -> None:
+        until = min((deadline, *self._retries(now)))
+        self._clock.begin_wait(until - now)
+        self._network.wait(now, until)
+
+    def _note_pause(self, ms: int) -> None:
+        self._network.note_pause(ms)
+
+    def _retries(self, now: int) -> Iterable[int]:
+        return (fetch.retry_at_ms for fetch in self._fetches.values() if fetch.retry_at_ms > now)
+
+    def _advance(self, now: int) -> None:
+        """Take the answers that are there."""
+        network = self._network
+        try:
+            over = network.advance(self._fetches, now)
+        except OldBrokerError as error:
+            raise NotFetchableError(str(error)) from error
+        for each in over:
+            if each.answer is None:
+                self._sessions[each.node].lost()
+            else:
+                self._take_answer(each.node, each.asked, each.answer, now)
+        if network.has_changed:
+            network.has_changed = False
+            self._settle_doubts(now)
+            self._give_up_unreadable(now)
+            self._leave_lost_replicas()
+            self._ask_at = 0
+
+    def _leave_lost_replicas(self) -> None:
+        for fetch in self._fetches.values() if self._network.lost_nodes else ():
+            if fetch.replica in self._network.lost_nodes:
+                fetch.replica = None
+        self._network.lost_nodes.clear()
+
+    def _note(self, what: str, failure: str) -> None:
+        text = f"{what}: {failure}; trying again"
+        self._events.append(PartitionEvent(None, -1, KafkaError(KafkaError._TRANSPORT, text)))
+
+    def _give_up_unreadable(self, now: int) -> None:
+        for fetch in self._fetches.values():
+            code = None if fetch.has_failed else self._leaders.error_of(fetch.partition, now)
+            if code is not None:
+                self._fail(fetch, KafkaError(code))
+
+    def _settle_doubts(self, now: int) -> None:
+        """Find out, by answers since then, whether topics that a broker did not know are others of the same name."""
+        for fetch in self._fetches.values():
+            if fetch.doubted_at is None or fetch.doubted_at >= self._leaders.answers or fetch.has_failed:
+                continue
+            if self._leaders.of(fetch.partition) is None:
+                self._leaders.refresh(now)
+                continue
+            fetch.doubted_at = None
+            topic_id = self._leaders.id_of(fetch.partition.topic)
+            if fetch.topic_id is not None and topic_id is not None and topic_id != fetch.topic_id:
+                self._fail(fetch, _recreated(fetch, topic_id))
+
+    def _fail(self, fetch: PartitionFetch, error: KafkaError) -> None:
+        """Ask for a partition no more until it is assigned anew, and say why, behind what was fetched of it before."""
+        fetch.has_failed = True
+        self._buffer.put(Buffered(fetch, None, PartitionEvent(fetch.partition, fetch.next_offset, error)))
+
+    # Asking
+
+    def _ask(self, now: int) -> None:
+        """Ask each broker that may be asked, and has partitions that are wanted."""
+        for node, fetches in self._by_node(now).items():
+            link = self._network.link(node)
+            if link.state is LinkState.WAITING:
+                continue
+            wanted = [fetch for fetch in fetches if not self._has_enough(fetch)]
+            if wanted and link.is_ready(now):
+                self._send(link, wanted, now, waits=len(wanted) == len(fetches))
+
+    def _has_enough(self, fetch: PartitionFetch) -> bool:
+        small = self._settings.max_partition_bytes // SMALL_PART
+        return fetch.waiting >= ANSWERS_AHEAD and fetch.waiting_bytes >= small
+
+    def _by_node(self, now: int) -> dict[int, list[PartitionFetch]]:
+        """Return the partitions that may be read now, by the broker to ask."""
+        found = defaultdict(list)
+        for fetch in self._fetches.values():
+            if not (fetch.has_failed or fetch.paused) and now >= fetch.retry_at_ms and fetch.doubted_at is None:
+                node = self._node_of(fetch, now)
+                if node is not None:
+                    found[node].append(fetch)
+        return found
+
+    def _node_of(self, fetch: PartitionFetch, now: int) -> int | None:
+        leader = self._leaders.of(fetch.partition)
+        if leader is None:
+            self._leaders.refresh(now)
+            return None
+        if fetch.replica is not None and now >= fetch.replica_until_ms:
+            fetch.replica = None
+        return leader.node if fetch.replica is None else fetch.replica
+
+    def _send(self, link: BrokerLink[Any], wanted: list[PartitionFetch], now: int, waits: bool) -> None:
+        """Ask for partitions. waits: there is none beside them whose records may soon be wanted."""
+        for fetch in wanted:
+            fetch.topic_id = fetch.topic_id or self._leaders.id_of(fetch.partition.topic)
+        by_id = link.version > NAMES_VERSION and all(fetch.topic_id for fetch in wanted)
+        version = link.version if by_id else NAMES_VERSION
+        asked: Asked = dict(self._asked(fetch, by_id) for fetch in wanted)
+        session = self._sessions[link.node].next(asked, by_id)
+        max_wait = self._settings.max_wait_ms
+        if not waits:
+            max_wait = min(self._settings.queue_backoff_ms, max_wait)
+        link.send(
+            lambda number: fetch_request(self._settings, version, number, max_wait, session),
+            asked,
+            max_wait,
+            now,
+            version,
+        )
+
+    def _asked(self, fetch: PartitionFetch, by_id: bool) -> tuple[Part, PartitionAsked]:
+        leader = self._leaders.of(fetch.partition)
+        epoch = -1 if leader is None else leader.epoch
+        request = PartitionRequest(fetch.next_offset, epoch, fetch.last_epoch)
+        topic = fetch.topic_id if by_id and fetch.topic_id is not None else fetch.partition.topic
+        return (topic, fetch.partition.partition), PartitionAsked(fetch, request, fetch.replica is not None)
+
+    # Answers
+
+    def _take_answer(self, node: int, asked: Asked, answer: record_batches.FetchAnswer, now: int) -> None:
+        session = self._sessions[node]
+        if answer.error:
+            if session.lost() and answer.error in _SESSION_ERRORS:
+                return  # the next request, which names all, is sent at once
+            for each in asked.values():
+                self._retry(each.fetch, answer.error, now)
+            return
+        session.took(answer.session_id)
+        for found in answer.partitions:
+            of = asked.get((found.topic, found.partition))
+            if of is None or of.is_stale:
+                continue
+            if found.error:
+                self._take_error(node, of, found, now)
+            elif found.diverging_offset >= 0:
+                self._take_diverging(of, found, now)
+            else:
+                self._take_records(of.fetch, found, answer.data, now)
+
+    def _take_records(self, fetch: PartitionFetch, found: record_batches.PartitionAnswer, data: Any, now: int) -> None:
+        settings = self._settings
+        fetch.high_watermark = found.high_watermark
+        if found.preferred_replica >= 0:
+            fetch.replica, fetch.replica_until_ms = found.preferred_replica, now + settings.metadata_max_age_ms
+        batches = None
+        if found.size:
+            batches = self._batches(fetch, found, data)
+            if batches is None:
+                return
+            fetch.next_offset = batches.next_offset
+            if batches.leader_epoch >= 0:
+                fetch.last_epoch = batches.leader_epoch
+                fetch.epochs.extend(batches.epochs)
+            # Others come first in the next request, whose answer may be full before it is their turn.
+            self._fetches[fetch.partition] = self._fetches.pop(fetch.partition)
+        end = found.last_stable_offset if settings.read_committed else found.high_watermark
+        event = None
+        if fetch.next_offset >= end and fetch.told_end != fetch.next_offset:
+            fetch.told_end = fetch.next_offset
+            event = PartitionEvent(fetch.partition, fetch.next_offset, KafkaError(KafkaError._PARTITION_EOF))
+        if batches is not None or event is not None:
+            self._buffer.put(Buffered(fetch, batches, event, found.size))
+
+    def _batches(
+        self, fetch: PartitionFetch, found: record_batches.PartitionAnswer, data: Any
+    ) -> record_batches.RecordBatches | None:
+        aborted = (found.aborted or []) if self._settings.read_committed else None
+        place = data, found.start, found.size
+        try:
+            return record_batches.RecordBatches(
+                fetch.origin, *place, fetch.next_offset, aborted, self._settings.check_crcs
+            )
+        except record_batches.CorruptRecordsError as error:
+            self._fail(fetch, KafkaError(KafkaError._BAD_MSG, str(error)))
+        except record_batches.UnknownFormatError as error:
+            raise NotFetchableError(f"{fetch.partition} has {error}") from error
+        return None
+
+    def _take_diverging(self, of: PartitionAsked, found: record_batches.PartitionAnswer, now: int) -> None:
+        """Take that the broker does not have the epoch that was read last where it was read (KIP-320)."""
+        fetch = of.fetch
+        if found.diverging_offset >= fetch.next_offset:  # it has none of its records any more: a compacted topic
+            fetch.last_epoch = -1
+        elif of.at_replica:  # which may be behind: only the leader knows
+            self._retry(fetch, ErrorCode.OFFSET_OUT_OF_RANGE, now)
+        else:
+            self._fail(fetch, _truncated(fetch, found))
+
+    def _take_error(self, node: int, of: PartitionAsked, found: record_batches.PartitionAnswer, now: int) -> None:
+        fetch = of.fetch
+        if found.error == ErrorCode.OFFSET_OUT_OF_RANGE and not of.at_replica:
+            self._fail(fetch, KafkaError(found.error, f"offset {fetch.next_offset} is not on broker {node}"))
+        elif found.error in MOVED or found.error in _AGAIN or of.at_replica:
+            if found.error in UNKNOWN_THERE:
+                fetch.doubted_at = self._leaders.answers
+            if found.leader >= 0:
+                self._leaders.learn(fetch.partition, Leader(found.leader, found.leader_epoch))
+            self._retry(fetch, found.error, now)
+        else:
+            self._fail(fetch, KafkaError(found.error))
+
+    def _retry(self, fetch: PartitionFetch, code: int, now: int) -> None:
+        self._log.debug("Fetching %s again after %s", fetch.partition, ErrorCode(code).name)
+        fetch.replica = None
+        fetch.retry_at_ms = now + self._settings.retry_backoff_ms
+        if code not in _AGAIN:
+            self._leaders.refresh(now)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._network.close()
+
+
+def fetcher_for(consumer: Any, clock: Clock, log: PrefixedLogger) -> Fetcher | None:
+    """Return a Fetcher in place of a consumer whose supplier gave it fetch_settings, None where librdkafka reads."""
+    settings: FetchSettings | None = getattr(consumer, "fetch_settings", None)
+    if settings is None or record_batches is None:
+        return None
+    return Fetcher(KafkaBrokers(settings), settings, clock, log)
+
+
+def _truncated(fetch: PartitionFetch, found: record_batches.PartitionAnswer) -> KafkaError:
+    """Return what a log means whose end is now before what was read of it (KIP-320, Kafka: LogTruncationException)."""
+    return KafkaError(
+        KafkaError.OFFSET_OUT_OF_RANGE,
+        f"the log was truncated to {found.diverging_offset}, records up to {fetch.next_offset} had been read "
+        f"(an unclean election of its leader, number {fetch.last_epoch + 1} or later)",
+    )
+
+
+def _recreated(fetch: PartitionFetch, topic_id: bytes) -> KafkaError:
+    """Return what it means that a topic has another id now: what was read is not in it, whatever its offsets are."""
+    before, now = (UUID(bytes=found) for found in (fetch.topic_id or b"", topic_id))
+    return KafkaError(
+        KafkaError.OFFSET_OUT_OF_RANGE,
+        f"the topic {fetch.partition.topic} was deleted and created again, its id is {now}, no more {before}",
+    )

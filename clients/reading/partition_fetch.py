@@ -1,0 +1,162 @@
+"""How far fetching a partition is, and what of it is not yet taken (Kafka: TopicPartitionState, FetchBuffer)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError
+
+from penstock.kernel import record_batches
+from penstock.topology.records import TopicPartition
+
+from .record_source import NotFetchableError, Records
+
+
+class PartitionEvent:
+    """What is said of a partition instead of a record; its methods are confluent_kafka.Message's."""
+
+    def __init__(self, partition: TopicPartition | None, offset: int, error: KafkaError) -> None:
+        self._partition = partition
+        self._offset = offset
+        self._error = error
+
+    def topic(self) -> str | None:
+        """Return the topic, None for what concerns the client."""
+        return None if self._partition is None else self._partition.topic
+
+    def partition(self) -> int | None:
+        """Return the partition, None for what concerns the client."""
+        return None if self._partition is None else self._partition.partition
+
+    def offset(self) -> int:
+        """Return the offset."""
+        return self._offset
+
+    def error(self) -> KafkaError:
+        """Return what happened."""
+        return self._error
+
+
+class LeaderEpochs:
+    """The leader epochs of a partition's records, from where it is read (Kafka: LeaderEpochFileCache)."""
+
+    def __init__(self) -> None:
+        self._starts: list[tuple[int, int]] = []  # (first offset, epoch), ascending
+
+    def extend(self, starts: Iterable[tuple[int, int]]) -> None:
+        """Add epochs of records behind those that are known."""
+        for offset, epoch in starts:
+            if not self._starts or self._starts[-1][1] != epoch:
+                self._starts.append((offset, epoch))
+
+    def before(self, offset: int) -> int:
+        """Return the epoch of the record before an offset, -1 if it is not known. Those before it are forgotten."""
+        while len(self._starts) > 1 and self._starts[1][0] < offset:
+            del self._starts[0]
+        return self._starts[0][1] if self._starts and self._starts[0][0] < offset else -1
+
+
+class PartitionFetch:
+    """A partition that is assigned. next_offset: of the next request."""
+
+    def __init__(self, partition: TopicPartition, offset: int) -> None:
+        self.partition = partition
+        self.origin = record_batches.origin_of(partition.topic, partition.partition)
+        self.next_offset = offset
+        self.last_epoch = -1  # of the last record that was fetched
+        self.epochs = LeaderEpochs()
+        self.topic_id: bytes | None = None  # of the topic that is read, from the first request on
+        self.doubted_at: int | None = None  # at which of LeaderTable.answers a broker did not know the topic
+        self.high_watermark: int | None = None
+        self.paused = False
+        self.is_assigned = True
+        self.has_failed = False  # it is not asked for until it is assigned anew
+        self.told_end = -1
+        self.retry_at_ms = 0
+        self.replica: int | None = None  # a broker that is nearer than the leader (KIP-392)
+        self.replica_until_ms = 0
+        self.waiting = 0  # how many answers of it are in the buffer
+        self.waiting_bytes = 0  # compressed, as they came
+        self.parked: list[Buffered] = []  # those of them that came to their turn while it was paused
+
+
+@dataclass(slots=True)
+class Buffered:
+    """Records of a partition and an event behind them; either may be missing."""
+
+    fetch: PartitionFetch
+    batches: record_batches.RecordBatches | None
+    event: PartitionEvent | None
+    size: int = 0  # of the records, in bytes
+
+
+class FetchBuffer:
+    """What was fetched and not yet taken. Partitions take turns; those that are paused wait."""
+
+    def __init__(self) -> None:
+        self._buffered: deque[Buffered] = deque()
+        #: Whether the last take() finished an answer, so that there is room for another.
+        self.freed = False
+
+    def put(self, buffered: Buffered) -> None:
+        """Add what an answer has of a partition."""
+        buffered.fetch.waiting += 1
+        buffered.fetch.waiting_bytes += buffered.size
+        self._buffered.append(buffered)
+
+    def resume(self, fetch: PartitionFetch) -> None:
+        """Give a partition that is paused no more its turn again."""
+        self._buffered.extendleft(reversed(fetch.parked))
+        fetch.parked.clear()
+
+    def take(self, limit: int) -> tuple[Records, list[Any]]:
+        """Return up to so many records, in order for each partition, and the events up to there."""
+        records: Records = {}
+        events: list[Any] = []
+        left, turns = limit, len(self._buffered)
+        self.freed = False
+        while left > 0 and turns > 0:
+            turns -= 1
+            buffered = self._buffered.popleft()
+            fetch = buffered.fetch
+            if not fetch.is_assigned:
+                continue
+            if fetch.paused:
+                fetch.parked.append(buffered)
+                continue
+            if buffered.batches is not None:
+                run = records.setdefault(fetch.partition, [])
+                left -= self._take_from(buffered, run, left)
+                if buffered.batches is not None and not buffered.batches.finished:
+                    self._put_back(buffered)
+                    continue
+            fetch.waiting -= 1
+            fetch.waiting_bytes -= buffered.size
+            self.freed = True
+            if buffered.event is not None:
+                events.append(buffered.event)
+        return {partition: run for partition, run in records.items() if run}, events
+
+    def _put_back(self, buffered: Buffered) -> None:
+        """Let others have their turn first, but not what is behind it in the same partition."""
+        behind = [other for other in self._buffered if other.fetch is buffered.fetch]
+        if behind:
+            self._buffered = deque(other for other in self._buffered if other.fetch is not buffered.fetch)
+        self._buffered.extend((buffered, *behind))
+
+    @staticmethod
+    def _take_from(buffered: Buffered, run: list[Any], limit: int) -> int:
+        assert buffered.batches is not None
+        try:
+            return int(buffered.batches.take(run, limit))
+        except record_batches.CorruptRecordsError as error:
+            fetch = buffered.fetch
+            fetch.is_assigned, fetch.has_failed = False, True  # nothing behind it is of use
+            buffered.batches = None
+            buffered.event = PartitionEvent(fetch.partition, -1, KafkaError(KafkaError._BAD_MSG, str(error)))
+            return 0
+        except record_batches.UnknownFormatError as error:
+            raise NotFetchableError(f"{buffered.fetch.partition} has {error}") from error

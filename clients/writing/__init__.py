@@ -1,0 +1,1 @@
+"""Writing records: Produce requests of our own, whose batches the kernel makes."""

@@ -1,0 +1,238 @@
+"""A producer that the stream thread itself runs, in place of librdkafka's (Kafka: KafkaProducer).
+
+transactional_producer.py adds transactions.
+
+The kernel grows a batch for each partition (kernel/record_accumulator.pyx). It is closed when it is full, or after
+``linger.ms``, and then the Sender's. Nothing here waits but flush(), a full buffer, and the first record of a topic.
+docs/producing.md says what happens when.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+
+from penstock.kernel import record_accumulator
+from penstock.topology.records import RawRecord, TopicPartition
+
+from ..clock import Clock
+from ..cluster.brokers import Brokers
+from ..connection.broker_link import OldBrokerError
+from ..log_context import PrefixedLogger
+from ..served_clock import ServedClock
+from .partition_queue import PartitionQueue
+from .produce_settings import ProduceSettings
+from .producer_identity import Identity, ProducerIdentity
+from .sender import WAIT_MAX_MS, Sender
+
+
+class NotProducibleError(Exception):
+    """A broker does not know our requests, but librdkafka can write to it."""
+
+
+class KafkaProducer:
+    """Has the methods of confluent_kafka.Producer that a StreamsProducer calls. One thread may use it.
+
+    client: a confluent_kafka.Producer, for questions that are asked seldom. seed: where records without keys begin.
+    """
+
+    #: Timestamps that stand for now, and for the beginning of time.
+    NOW, EARLIEST = -1, 0
+
+    def __init__(
+        self, client: Any, brokers: Brokers, settings: ProduceSettings, clock: Clock, log: PrefixedLogger, seed: int
+    ) -> None:
+        self._client = client
+        self._settings = settings
+        self._clock = ServedClock(clock, self._note_pause)
+        self._log = log
+        self._brokers = brokers
+        self._sender = Sender(brokers, settings, log, self._new_identity)
+        self._growing: dict[Any, float] = {}  # the kernel's PartitionRecords, and when their batches are to be closed
+        self._seen_answers = 0
+        self._failure: Exception | None = None
+        #: Takes records past produce().
+        self.records = record_accumulator.RecordAccumulator(
+            settings.batch_bytes, settings.max_request_bytes, self._batch_is_full, clock.wall_clock_ms, seed
+        )
+
+    def _new_identity(self, on_done: Callable[[], None]) -> Identity:
+        return ProducerIdentity(self._brokers, self._settings.retry_backoff_ms, on_done)
+
+    def produce(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        partition: int,
+        callback: None,
+        on_delivery: None,
+        timestamp: int,
+        headers: Any = None,
+    ) -> None:
+        """Take a record that ``records`` has not taken; waits until the topic is known to the brokers.
+
+        partition: -1 for the one of its key. timestamp: in ms; NOW. Raises KafkaException if it cannot be written.
+        """
+        key, value = _as_bytes(key), _as_bytes(value)
+        timestamp = self._clock.wall_clock_ms() if timestamp == self.NOW else timestamp
+        if self.records.offer(topic, partition, key, value, timestamp, headers):
+            return
+        try:
+            self._learn(topic, partition)
+        except TimeoutError:  # as if it had been sent, and not been acknowledged in time
+            lost = RawRecord(topic, partition, -1, timestamp, key, value, headers)
+            self._sender.lost.append((KafkaError(KafkaError._MSG_TIMED_OUT), lost))
+            return
+        if not self.records.offer(topic, partition, key, value, timestamp, headers):
+            raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
+
+    def _learn(self, topic: str, partition: int) -> None:
+        """Wait until a topic's partitions are known, this one among them. Raises KafkaException, TimeoutError."""
+        probe = TopicPartition(topic, max(partition, 0))
+        now = self._clock.monotonic_ms()
+        deadline = now + self._settings.delivery_timeout_ms
+        if self.records.partition_count(topic) <= probe.partition:
+            self._sender.hear_of(probe)
+        while self.records.partition_count(topic) <= probe.partition:
+            self._advance(now)
+            if self._failure is not None or now >= deadline:
+                raise TimeoutError
+            error = self._sender.missing(probe, now)
+            if error is not None:
+                raise KafkaException(error)
+            if self.records.partition_count(topic) <= probe.partition:
+                self._sender.leaders.refresh(now)
+                now = self._wait(now, deadline)
+
+    def _batch_is_full(self, records: Any) -> None:
+        """Close a batch for the kernel; wait if too much is not acknowledged yet."""
+        now = self._clock.monotonic_ms()
+        self._note_begun(now)
+        self._close(records)
+        self._advance(now)
+        while self._sender.buffered_bytes > self._settings.buffer_bytes and self._failure is None:
+            now = self._wait(now, math.inf)
+            self._advance(now)
+
+    def _note_pause(self, ms: int) -> None:
+        self._sender.note_pause(ms)
+
+    def _wait(self, now: int, until: float) -> int:
+        """Wait until there is something to do, or so long; return the time then."""
+        self._clock.begin_wait(min(until - now, WAIT_MAX_MS))
+        self._sender.wait(now, until)
+        return self._clock.monotonic_ms()
+
+    def _note_begun(self, now: int) -> None:
+        begun = self.records.begun
+        for records in begun:
+            records.growing.created_ms = now
+            self._growing[records] = now + self._settings.linger_ms
+        begun.clear()
+
+    def _close(self, records: Any) -> None:
+        del self._growing[records]
+        self._sender.enqueue(records.queue, records.close())
+
+    def _advance(self, now: int) -> None:
+        """Do what can be done without a wait; what makes all of it futile is raised by poll() and flush()."""
+        if self._failure is None:
+            try:
+                self._sender.advance(now)
+            except Exception as failure:  # noqa: BLE001  raised by the next poll: the kernel's loops must not be left here
+                self._failure = failure
+        if self._sender.leaders.answers != self._seen_answers:
+            self._seen_answers = self._sender.leaders.answers
+            self._know_partitions()
+
+    def _know_partitions(self) -> None:
+        for topic, count in self._sender.leaders.partition_counts.items():
+            for records in self.records.know(topic, count):
+                records.queue = PartitionQueue(records)
+
+    def poll(self, seconds: float = 0) -> None:
+        """Close batches that have waited for long enough, send, take answers; wait only if told to.
+
+        Raises NotProducibleError, StreamsError if nothing can be written any more.
+        """
+        now = self._clock.monotonic_ms()
+        self._note_begun(now)
+        for records in self._due(now):
+            self._close(records)
+        if not self._sender.is_idle:
+            self._advance(now)
+            if seconds and not self._sender.is_idle:
+                self._advance(self._wait(now, now + seconds * 1000))
+        self._raise_failure()
+
+    def _due(self, now: int) -> list[Any]:
+        found = []
+        for records, due in self._growing.items():  # in the order in which they begun
+            if due > now:
+                break
+            found.append(records)
+        return found
+
+    def _raise_failure(self) -> None:
+        if isinstance(self._failure, OldBrokerError):
+            raise NotProducibleError(str(self._failure)) from self._failure
+        if self._failure is not None:
+            raise self._failure
+
+    def wait_ms(self) -> float:
+        """Return how long it is until poll() may have something to do, in ms; infinity: not before more is produced."""
+        now = self._clock.monotonic_ms()
+        self._note_begun(now)
+        due, wait_ms = next(iter(self._growing.values()), math.inf) - now, self._sender.wait_ms
+        return max(due if wait_ms is None else min(due, wait_ms), 0)
+
+    def flush(self, seconds: float = math.inf) -> None:
+        """Wait until every record is acknowledged or given up, for so long at most. Raises as poll() does."""
+        self._note_begun(self._clock.monotonic_ms())
+        for records in tuple(self._growing):
+            self._close(records)
+        self._serve_until(lambda: self._sender.is_idle, seconds)
+        self._raise_failure()
+
+    def _serve_until(self, is_done: Callable[[], bool], seconds: float) -> bool:
+        """Do what there is to do until something is so, time is over, or nothing can be done. Returns whether it is."""
+        now = self._clock.monotonic_ms()
+        deadline = now + seconds * 1000
+        self._advance(now)
+        while not is_done() and self._failure is None and now < deadline:
+            now = self._wait(now, deadline)
+            self._advance(now)
+        return is_done()
+
+    def drop(self) -> None:
+        """Forget what is not on its way to a broker: others may write in its place by now."""
+        self._note_begun(self._clock.monotonic_ms())
+        for records in self._growing:
+            records.close()
+        self._growing.clear()
+        self._sender.drop()
+
+    def take_lost(self) -> list[tuple[KafkaError, Any]]:
+        """Return the records that were given up since the last call, and why."""
+        lost, self._sender.lost = self._sender.lost, []
+        return lost
+
+    def list_topics(self, *arguments: Any, **named: Any) -> Any:
+        """See confluent_kafka.Producer."""
+        return self._client.list_topics(*arguments, **named)
+
+    def purge(self) -> None:
+        """Give up all that is not acknowledged, and close the connections. Nothing else may be called then."""
+        self._sender.close()
+        self._client.purge()
+
+
+def _as_bytes(given: Any) -> bytes | None:
+    """Return a key or value as confluent-kafka takes it; raises TypeError."""
+    if given is None:
+        return None
+    return given.encode() if isinstance(given, str) else bytes(memoryview(given))

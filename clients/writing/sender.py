@@ -1,0 +1,313 @@
+"""Writes closed batches to the leaders of their partitions (Kafka: Sender).
+
+A batch is sent as soon as the one before it is acknowledged: one of a partition is on its way, so that the order needs
+no bookkeeping, and each request has one of each partition that a broker leads. Nothing waits here but wait().
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from confluent_kafka import KafkaError
+
+from penstock.kernel import record_accumulator, record_batches
+from penstock.topology.errors import StreamsError
+from penstock.topology.records import TopicPartition
+
+from ..cluster.brokers import Brokers, ProducerId
+from ..cluster.leader_table import MOVED
+from ..cluster.network_client import Answered, NetworkClient
+from ..connection.broker_link import Api
+from ..log_context import PrefixedLogger
+from ..protocol.produce_messages import API_KEY, API_VERSION, PartitionResponse, ProduceAnswer, produce_request
+from .partition_queue import PartitionQueue
+from .produce_settings import ProduceSettings
+from .producer_identity import Identity
+
+#: How many requests a broker may have at a time; none of them has a partition that another one has.
+REQUESTS_IN_FLIGHT = 5
+#: How long a batch waits for its transaction to begin where the one before is still being ended, in ms.
+CONCURRENT_BACKOFF_MS = 20
+#: How long is waited before a look at what is behind a batch that is on its way, and while none is, without a leader or
+#: a connection; in ms.
+BEHIND_WAIT_MS, AWAY_WAIT_MS = 1, 10
+#: The longest wait, in ms, for whatever comes.
+WAIT_MAX_MS = 10_000
+PRODUCE = Api(API_KEY, (API_VERSION, API_VERSION), "2.4", "written to", ProduceAnswer, REQUESTS_IN_FLIGHT)
+
+#: The batch is there, now or since it was sent before.
+_WRITTEN = (KafkaError.NO_ERROR, KafkaError.DUPLICATE_SEQUENCE_NUMBER)
+#: Errors after which nobody knows whether a batch is there: what went wrong is not said, or what was acknowledged
+#: before it is not there any more.
+_UNCERTAIN = (KafkaError.UNKNOWN, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER)
+#: Errors after which the same is sent again.
+_AGAIN = frozenset(
+    (
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.CONCURRENT_TRANSACTIONS,
+        KafkaError.INVALID_MSG,  # its checksum, so it was damaged on its way
+    )
+)
+
+
+#: Makes an identity; called with what it calls, on another thread, when there is an answer for it to take.
+MakeIdentity = Callable[[Callable[[], None]], Identity]
+
+
+class Sender:
+    """Sends the batches of all partitions. One thread may use it; it owns brokers."""
+
+    def __init__(
+        self, brokers: Brokers, settings: ProduceSettings, log: PrefixedLogger, make_identity: MakeIdentity
+    ) -> None:
+        self._settings = settings
+        self._log = log
+        self._network: NetworkClient[ProduceAnswer] = NetworkClient(brokers, settings, PRODUCE, self._note, log)
+        self._identity = make_identity(self._network.wake)
+        self._partitions: set[TopicPartition] = set()  # whose leaders are wanted
+        self._queues: dict[TopicPartition, PartitionQueue] = {}  # those that have batches; the next turn comes first
+        self._send_at: float = 0  # in ms: when there may be something to send, though nothing happens before
+        #: Who leads what, and how many partitions topics have.
+        self.leaders = self._network.leaders
+        #: Of all batches that are not acknowledged, before compression.
+        self.buffered_bytes = 0
+        #: Records that were given up, and why; whoever reads this empties it.
+        self.lost: list[tuple[KafkaError, Any]] = []
+
+    def _note(self, what: str, failure: str) -> None:
+        self._log.warning("%s: %s; trying again", what, failure)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is no batch that is not acknowledged."""
+        return not self._queues
+
+    @property
+    def wait_ms(self) -> int | None:
+        """How long who has nothing else to do may wait before the next advance(); None: as long as he likes."""
+        if not any(not queue.in_flight or len(queue.batches) > 1 for queue in self._queues.values()):
+            return None  # all is on its way
+        return BEHIND_WAIT_MS if any(queue.in_flight for queue in self._queues.values()) else AWAY_WAIT_MS
+
+    def hear_of(self, partition: TopicPartition) -> None:
+        """Ask for a partition's leader from now on."""
+        self._partitions.add(partition)
+        self.leaders.hear_of((partition,))
+
+    def enqueue(self, queue: PartitionQueue, batch: Any) -> None:
+        """Send a batch behind those that the queue has."""
+        queue.batches.append(batch)
+        self.buffered_bytes += batch.size
+        if queue.partition not in self._queues:
+            self._queues[queue.partition] = queue
+            if queue.partition not in self._partitions:
+                self.hear_of(queue.partition)
+        self._send_at = 0
+
+    def advance(self, now_ms: int) -> None:
+        """Take what has come and send what may be sent. Raises OldBrokerError, StreamsError if all is over."""
+        network = self._network
+        for over in network.advance(self._partitions, now_ms):
+            self._take(over, now_ms)
+        if network.has_changed or self._identity.has_answer:
+            network.has_changed = False
+            self._send_at = 0
+        if now_ms >= min(self._send_at, self._identity.next_at):
+            self._send(now_ms)
+
+    def wait(self, now_ms: int, until_ms: float) -> None:
+        """Wait until advance() has something to do, or until_ms."""
+        until_ms = min(until_ms, self._send_at, self._identity.next_at, now_ms + WAIT_MAX_MS)
+        self._network.wait(now_ms, int(until_ms))
+
+    def note_pause(self, ms: int) -> None:
+        """Take in that nothing was served for so long, which the times that this is called with do not count."""
+        self._network.note_pause(ms)
+
+    # Sending
+
+    def _send(self, now: int) -> None:
+        self._identity.advance(now)  # which may be refused
+        by_node: dict[int, deque[PartitionQueue]] = defaultdict(deque)
+        again: float = math.inf  # when something that has to wait may be sent
+        for queue in tuple(self._queues.values()):
+            if queue.in_flight or self._give_up(queue, now):
+                continue
+            leader = self.leaders.of(queue.partition)
+            if leader is None:
+                self.leaders.refresh(now)
+            is_known = leader is not None and self.leaders.answers > queue.moved_after
+            if now < queue.retry_at_ms:
+                again = min(again, queue.retry_at_ms)
+            elif leader is None or not is_known or not self._identity.may_write(queue.partition):
+                again = min(again, now + self._settings.retry_backoff_ms)
+            else:
+                by_node[leader.node].append(queue)
+        self._identity.advance(now)  # behind what was given up, which may have begun a new epoch
+        producer = self._identity.producer
+        for node, queues in by_node.items():
+            if producer is None or self._send_to(node, queues, producer, now):
+                again = min(again, now + self._settings.retry_backoff_ms)
+        self._send_at = again
+
+    def _send_to(self, node: int, queues: deque[PartitionQueue], producer: ProducerId, now: int) -> bool:
+        """Send a broker as many requests as it may have; return whether something is left."""
+        link, identity = self._network.link(node), self._identity
+        in_transaction = identity.transactional_id is not None
+        while queues and link.is_ready(now):
+            sent: dict[TopicPartition, PartitionQueue] = {}
+            batches: dict[TopicPartition, bytes] = {}
+            left = self._settings.max_request_bytes
+            while queues:
+                batch = queues[0].batches[0]
+                batch.pack(self._settings.compression_type)
+                if batches and batch.packed_size > left:
+                    break
+                queue = queues.popleft()
+                stamp = queue.stamp(producer)
+                batches[queue.partition] = batch.sealed(
+                    stamp.producer.id, stamp.producer.epoch, stamp.sequence, in_transaction
+                )
+                queue.was_uncertain = batch.is_uncertain
+                batch.is_uncertain = queue.in_flight = True
+                sent[queue.partition] = queue
+                left -= batch.packed_size
+                self._queues[queue.partition] = self._queues.pop(queue.partition)  # others have their turn first
+            version = identity.produce_version
+            request = partial(produce_request, self._settings, version, identity.transactional_id, batches)
+            link.send(request, sent, 0, now, version)
+        return bool(queues)
+
+    # Answers
+
+    def _take(self, over: Answered[ProduceAnswer], now: int) -> None:
+        lost: dict[TopicPartition, PartitionResponse] = {}
+        responses = lost if over.answer is None else over.answer.partitions
+        for partition, queue in over.asked.items():
+            queue.in_flight = False
+            response = responses.get(partition)
+            if response is not None:
+                self._settle(queue, response, now)
+
+    def _settle(self, queue: PartitionQueue, response: PartitionResponse, now: int) -> None:
+        """Make what a broker says of the first batch true."""
+        code, batch = response.error, queue.batches[0]
+        if code in _WRITTEN:
+            self._remove(queue, queue.acknowledge())
+            return
+        if code in MOVED or code in _AGAIN:  # it may have been written even so
+            self._log.debug("Sending to %s again after %s", queue.partition, KafkaError(code).name())
+            is_short = code == KafkaError.CONCURRENT_TRANSACTIONS  # the one before is still being ended
+            queue.retry_at_ms = now + (CONCURRENT_BACKOFF_MS if is_short else self._settings.retry_backoff_ms)
+            if code in MOVED:
+                queue.moved_after = self.leaders.answers
+                self.leaders.refresh(now)
+            return
+        if code == KafkaError.UNKNOWN_PRODUCER_ID:  # the broker forgot us; it takes a new epoch from its beginning
+            batch.is_uncertain = False
+            self._identity.bump()
+            return
+        # What is refused now may have been written by the request before.
+        batch.is_uncertain = queue.was_uncertain or code in _UNCERTAIN
+        if code == KafkaError.MSG_SIZE_TOO_LARGE and batch.count > 1:
+            self._split(queue)
+        else:
+            self._fail(queue, KafkaError(code, response.message) if response.message else KafkaError(code))
+
+    def _split(self, queue: PartitionQueue) -> None:
+        """Send the first batch in two parts: its topic takes none that large, whatever one record may have."""
+        batch = queue.batches.popleft()
+        self.buffered_bytes -= batch.size
+        self._not_to_be_taken_for(batch)
+        records = _records_of(queue.partition, batch)
+        for part in (records[len(records) // 2 :], records[: len(records) // 2]):
+            half = record_accumulator.ProducerBatch()
+            half.created_ms = batch.created_ms
+            for record in part:
+                half.add(record.key(), record.value(), record.timestamp()[1], record.headers())
+            queue.batches.appendleft(half)
+            self.buffered_bytes += half.size
+        self._log.debug("A batch for %s is too large for its topic and was split", queue.partition)
+
+    # Giving up
+
+    def _give_up(self, queue: PartitionQueue, now: int) -> bool:
+        """Give up what cannot be written any more; return whether nothing is left."""
+        error = self._identity.refusal
+        if error is None and self.leaders.of(queue.partition) is None:
+            error = self.missing(queue.partition, now)
+        while queue.batches and (error is not None or self._is_late(queue.batches[0], now)):
+            self._fail(queue, error or KafkaError(KafkaError._MSG_TIMED_OUT))
+        return not queue.batches
+
+    def missing(self, partition: TopicPartition, now: int) -> KafkaError | None:
+        """Return why a partition cannot be written, None if it can or may be soon.
+
+        A topic that was recreated may have fewer partitions (_UNKNOWN_PARTITION). Then the leaders are asked for again:
+        the partition may be there by the next time.
+        """
+        code = self.leaders.error_of(partition, now)
+        if code is None:
+            return None
+        self.leaders.refresh(now)
+        count = self.leaders.partition_counts.get(partition.topic)
+        if count is None:
+            return KafkaError(code)
+        reason = f"topic {partition.topic} has {count} partition(s) now, and no partition {partition.partition}"
+        return KafkaError(KafkaError._UNKNOWN_PARTITION, reason)
+
+    def _is_late(self, batch: Any, now: int) -> bool:
+        return bool(now - batch.created_ms >= self._settings.delivery_timeout_ms)
+
+    def _fail(self, queue: PartitionQueue, error: KafkaError) -> None:
+        batch = queue.batches.popleft()
+        batch.pack(self._settings.compression_type)
+        self.lost += [(error, record) for record in _records_of(queue.partition, batch)]
+        self._identity.note_failed(error)
+        self._not_to_be_taken_for(batch)
+        self._remove(queue, batch)
+
+    def _not_to_be_taken_for(self, batch: Any) -> None:
+        """Begin a new epoch if a broker may have a batch's numbers, which would be those of what follows."""
+        if batch.is_uncertain:
+            self._identity.bump()
+
+    def _remove(self, queue: PartitionQueue, batch: Any) -> None:
+        self.buffered_bytes -= batch.size
+        if not queue.batches:
+            del self._queues[queue.partition]
+
+    def drop(self) -> bool:
+        """Forget the batches that are not on their way. Returns whether any is."""
+        for queue in tuple(self._queues.values()):
+            while len(queue.batches) > int(queue.in_flight):
+                batch = queue.batches.pop()
+                self._not_to_be_taken_for(batch)
+                self._remove(queue, batch)
+        return bool(self._queues)
+
+    def close(self) -> None:
+        """Close all connections; what is not acknowledged is given up without a word."""
+        self._queues.clear()
+        self._network.close()
+
+
+def _records_of(partition: TopicPartition, batch: Any) -> list[Any]:
+    """Return a packed batch's records, as they would be consumed."""
+    data = batch.sealed(-1, -1, -1, False)
+    found: list[Any] = []
+    origin = record_batches.origin_of(partition.topic, partition.partition)
+    record_batches.RecordBatches(origin, data, 0, len(data), 0, None, False).take(found, batch.count)
+    if len(found) != batch.count:
+        raise StreamsError(f"{batch.count} records for {partition} were not written, but only {len(found)} can be read")
+    return found

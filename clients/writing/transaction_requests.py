@@ -1,0 +1,145 @@
+"""What a transaction asks its coordinators; which versions go with which protocol (KIP-890)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from penstock.topology.records import TopicPartition
+
+from ..cluster.brokers import ProducerId
+from ..protocol.messages import (
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_TO_TXN,
+    END_TXN,
+    INIT_PRODUCER_ID,
+    TXN_OFFSET_COMMIT,
+)
+from ..protocol.schema import Request
+
+#: The last versions of the old protocol. In the next ones the coordinator adds the group by itself, and the answer has
+#: the next epoch.
+_OLD_TXN_OFFSET_COMMIT = _OLD_END_TXN = 4
+#: The finalized feature of a cluster whose brokers know the new protocol, and the level from which on they do.
+TRANSACTION_VERSION, NEW_PROTOCOL_LEVEL = "transaction.version", 2
+
+#: Error code by partition.
+Codes = Mapping[TopicPartition, int]
+
+
+class GroupMetadata(NamedTuple):
+    """The member that commits offsets in a transaction, by which the broker refuses a zombie (KIP-447).
+
+    instance_id: its ``group.instance.id``, None for a dynamic member.
+    """
+
+    group_id: str
+    generation: int = -1
+    member_id: str = ""
+    instance_id: str | None = None
+
+
+class CommittedOffset(NamedTuple):
+    """The next offset to read, the text stored with it, and the leader epoch of the last record; -1: unknown."""
+
+    offset: int
+    metadata: str
+    leader_epoch: int
+
+
+def transaction_level(answer: Any) -> int:
+    """Return the finalized level of transaction.version, 0 without one."""
+    levels = {feature.name: feature.max_version_level for feature in answer.finalized_features}
+    return int(levels.get(TRANSACTION_VERSION, 0)) if answer.finalized_features_epoch >= 0 else 0
+
+
+def init_producer_id(transactional_id: str, timeout_ms: int, producer: ProducerId) -> Request:
+    """Ask for a producer id and epoch. producer: whose epoch to bump (KIP-360); id -1 for the first time."""
+    return INIT_PRODUCER_ID(transaction_timeout_ms=timeout_ms, **_who(transactional_id, producer))
+
+
+def add_partitions(transactional_id: str, producer: ProducerId, partitions: Collection[TopicPartition]) -> Request:
+    """Add partitions to the transaction (old protocol)."""
+    topics = _by_topic((partition, partition.partition) for partition in partitions)
+    return ADD_PARTITIONS_TO_TXN(topics=topics, **_who(transactional_id, producer))
+
+
+def added_partitions(answer: Any) -> Codes:
+    """Return the error codes of an answer to add_partitions."""
+    return {
+        TopicPartition(topic.name, partition.partition_index): partition.partition_error_code
+        for topic in answer.results_by_topic
+        for partition in topic.results_by_partition
+    }
+
+
+def add_offsets(transactional_id: str, producer: ProducerId, group_id: str) -> Request:
+    """Add a group's offsets to the transaction (old protocol)."""
+    return ADD_OFFSETS_TO_TXN(group_id=group_id, **_who(transactional_id, producer))
+
+
+def txn_offset_commit(
+    transactional_id: str,
+    producer: ProducerId,
+    group: GroupMetadata,
+    offsets: Mapping[TopicPartition, CommittedOffset],
+    is_new: bool,
+) -> Request:
+    """Commit offsets when the transaction is committed. is_new: the new protocol, in which this adds the group too."""
+    topics = _by_topic(
+        (
+            partition,
+            {
+                "partition_index": partition.partition,
+                "committed_offset": committed.offset,
+                "committed_leader_epoch": committed.leader_epoch,
+                "committed_metadata": committed.metadata,
+            },
+        )
+        for partition, committed in offsets.items()
+    )
+    request = TXN_OFFSET_COMMIT(
+        group_id=group.group_id,
+        generation_id_or_member_epoch=group.generation,
+        member_id=group.member_id,
+        group_instance_id=group.instance_id,
+        topics=topics,
+        **_who(transactional_id, producer),
+    )
+    return request if is_new else replace(request, version_max=_OLD_TXN_OFFSET_COMMIT)
+
+
+def committed_offsets(answer: Any) -> Codes:
+    """Return the error codes of an answer to txn_offset_commit."""
+    return {
+        TopicPartition(topic.name, partition.partition_index): partition.error_code
+        for topic in answer.topics
+        for partition in topic.partitions
+    }
+
+
+def end_txn(transactional_id: str, producer: ProducerId, commit: bool, is_new: bool) -> Request:
+    """Commit the transaction, or abort it. is_new: see next_producer."""
+    request = END_TXN(committed=commit, **_who(transactional_id, producer))
+    return request if is_new else replace(request, version_max=_OLD_END_TXN)
+
+
+def next_producer(answer: Any, producer: ProducerId) -> ProducerId:
+    """Return who the producer is after end_txn: in the new protocol the answer says so, in the old it is as before."""
+    return producer if answer.producer_id < 0 else ProducerId(answer.producer_id, answer.producer_epoch)
+
+
+def _who(transactional_id: str, producer: ProducerId) -> dict[str, Any]:
+    return {
+        "transactional_id": transactional_id,
+        "producer_id": producer.id,
+        "producer_epoch": producer.epoch,
+    }
+
+
+def _by_topic(entries: Iterable[tuple[TopicPartition, Any]]) -> list[dict[str, Any]]:
+    found: dict[str, list[Any]] = {}
+    for partition, entry in entries:
+        found.setdefault(partition.topic, []).append(entry)
+    return [{"name": topic, "partitions": of_topic} for topic, of_topic in found.items()]

@@ -1,0 +1,333 @@
+"""A producer's transactions, as its coordinators have them (Kafka: TransactionManager).
+
+Two protocols. The new one (KIP-890, Kafka 4.0 and later) is spoken where the cluster has finalized it: partitions and
+the group are added by the requests that write to them, and each transaction has an epoch of its own, which the end of
+the one before brings. So no late request can end, or get into, a transaction that it was not meant for. The old one
+adds them with requests of their own before anything is written, and keeps its epoch unless something went wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from enum import Enum, auto
+from functools import partial
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+
+from penstock.topology.records import TopicPartition
+
+from ..cluster.brokers import ProducerId
+from ..cluster.coordinators import CoordinatorKind, Coordinators
+from ..errors import BrokerError, ErrorCode, RetriableError
+from ..log_context import PrefixedLogger
+from ..protocol.messages import api_versions
+from ..protocol.produce_messages import API_VERSION, NEW_TRANSACTIONS_VERSION
+from ..state_machine import StateMachine
+from . import transaction_requests as requests
+from .open_transaction import OpenTransaction, Question, code_of
+from .transaction_requests import CommittedOffset, GroupMetadata
+
+#: How long a coordinator is not asked again that still ends the transaction before; it takes it some milliseconds.
+CONCURRENT_BACKOFF_MS = 20
+#: How old the knowledge may be of which protocol the cluster speaks, in ms (metadata.max.age.ms).
+LEVEL_MAX_AGE_MS = 300_000
+_NOBODY = ProducerId(-1, -1)
+
+#: The transaction has failed, the producer may begin another.
+_ABORTABLE = frozenset(
+    (
+        ErrorCode.TRANSACTION_ABORTABLE,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.OPERATION_NOT_ATTEMPTED,
+        ErrorCode.OFFSET_METADATA_TOO_LARGE,
+    )
+)
+#: Another producer with our transactional id has taken over, or the coordinator has aborted what took too long.
+_FENCED = frozenset((ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH))
+
+
+class TransactionState(Enum):
+    """What a transactional producer is doing (Kafka: TransactionManager.State, but for DRAINING).
+
+    ::
+
+        UNINITIALIZED ---------> INITIALIZING
+        INITIALIZING ----------> READY, FATAL_ERROR
+        READY -----------------> IN_TRANSACTION
+        IN_TRANSACTION --------> COMMITTING_TRANSACTION, DRAINING, ABORTABLE_ERROR, FATAL_ERROR
+        COMMITTING_TRANSACTION > READY, ABORTABLE_ERROR, FATAL_ERROR
+        ABORTABLE_ERROR -------> DRAINING
+        DRAINING --------------> ABORTING_TRANSACTION
+        ABORTING_TRANSACTION --> READY, INITIALIZING, FATAL_ERROR
+        FATAL_ERROR ----------->
+
+    - DRAINING: to be aborted when no batch is on its way any more.
+    - INITIALIZING after ABORTING_TRANSACTION: in the old protocol only another epoch makes numbers free again that
+      batches had of which nobody knows whether they were written (KIP-360).
+    - FATAL_ERROR: only another producer is of use.
+    """
+
+    UNINITIALIZED = auto()
+    INITIALIZING = auto()
+    READY = auto()
+    IN_TRANSACTION = auto()
+    COMMITTING_TRANSACTION = auto()
+    DRAINING = auto()
+    ABORTING_TRANSACTION = auto()
+    ABORTABLE_ERROR = auto()
+    FATAL_ERROR = auto()
+
+
+_S = TransactionState
+TRANSACTION_TRANSITIONS = {
+    _S.UNINITIALIZED: (_S.INITIALIZING,),
+    _S.INITIALIZING: (_S.READY, _S.FATAL_ERROR),
+    _S.READY: (_S.IN_TRANSACTION,),
+    _S.IN_TRANSACTION: (_S.COMMITTING_TRANSACTION, _S.DRAINING, _S.ABORTABLE_ERROR, _S.FATAL_ERROR),
+    _S.COMMITTING_TRANSACTION: (_S.READY, _S.ABORTABLE_ERROR, _S.FATAL_ERROR),
+    _S.DRAINING: (_S.ABORTING_TRANSACTION,),
+    _S.ABORTING_TRANSACTION: (_S.READY, _S.INITIALIZING, _S.FATAL_ERROR),
+    _S.ABORTABLE_ERROR: (_S.DRAINING,),
+    _S.FATAL_ERROR: (),
+}
+
+
+class TransactionManager:
+    """One transaction after the other, of one transactional id. Nothing here waits: see advance().
+
+    timeout_ms: after so long the coordinator aborts a transaction. on_done: called on another thread when there is an
+    answer to take. To a Sender it is what a ProducerIdentity is.
+    """
+
+    def __init__(
+        self,
+        coordinators: Coordinators,
+        transactional_id: str,
+        timeout_ms: int,
+        retry_backoff_ms: int,
+        on_done: Callable[[], None],
+        log: PrefixedLogger,
+    ) -> None:
+        self._coordinators = coordinators
+        #: By which brokers know the transactions of a producer and of those before it.
+        self.transactional_id = transactional_id
+        self._timeout_ms = timeout_ms
+        self._retry_backoff_ms = retry_backoff_ms
+        self._on_done = on_done
+        self._log = log
+        self._states = StateMachine(_S.UNINITIALIZED, TRANSACTION_TRANSITIONS, log, level=10)
+        self._producer = _NOBODY
+        self._level = 0  # of transaction.version, as far as known
+        self._level_is_due = True  # to be asked for again
+        self._level_due_ms = 0  # when it is
+        self._numbers_used_up = False  # of batches that nobody knows whether they were written
+        self._open = OpenTransaction(transactional_id, _NOBODY, is_new=False)  # the current one, or the last
+        self._asked: tuple[Future[Any], Question, TransactionState] | None = None
+        self._ask_at: float = 0  # in ms
+        #: Why the last question was not answered, None since it was.
+        self.failure: str | None = None
+        #: Why the transaction has failed, or the producer with it, None as long as all is well.
+        self.refusal: KafkaError | None = None
+
+    @property
+    def state(self) -> TransactionState:
+        """Return the state."""
+        return self._states.state
+
+    # What a Sender sees
+
+    @property
+    def produce_version(self) -> int:
+        """Return the version of Produce requests: the new protocol's adds partitions to the transaction."""
+        return NEW_TRANSACTIONS_VERSION if self._open.is_new else API_VERSION
+
+    @property
+    def producer(self) -> ProducerId | None:
+        """Return who writes, None as long as nothing is to be written."""
+        return self._producer if self.state is _S.IN_TRANSACTION else None
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether advance() has something to take."""
+        return self._asked is not None and self._asked[0].done()
+
+    @property
+    def next_at(self) -> float:
+        """When advance() has something to do though no answer comes, in ms; infinity: not before."""
+        if self._asked is not None:
+            return math.inf
+        if self._next_question() is not None:
+            return self._ask_at
+        return self._level_due_ms if self.state is _S.IN_TRANSACTION else math.inf
+
+    def may_write(self, partition: TopicPartition) -> bool:
+        """Return whether batches of a partition may be sent; if not, it is added to the transaction."""
+        return self._open.may_write(partition)
+
+    def note_failed(self, error: KafkaError) -> None:
+        """Take in that a batch was refused or came too late: the transaction is not to be committed."""
+        if self.state is _S.IN_TRANSACTION:
+            self._fail(error.code(), error.str(), fatal=error.code() in _FENCED)
+
+    def bump(self) -> None:
+        """Take in that a broker may have numbers that the next batches would have: those need another epoch."""
+        self._numbers_used_up = True
+        if self.state is _S.IN_TRANSACTION:
+            self._fail(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a batch may have been written or not", fatal=False)
+
+    # The transaction
+
+    def initialize(self) -> None:
+        """Begin to become the one producer with this transactional id: the one before is fenced."""
+        self._states.transition_to(_S.INITIALIZING)
+
+    def begin(self) -> None:
+        """Begin a transaction, by the protocol that the cluster speaks now."""
+        self.check()
+        self._states.transition_to(_S.IN_TRANSACTION)
+        is_new = self._level >= requests.NEW_PROTOCOL_LEVEL
+        self._open = OpenTransaction(self.transactional_id, self._producer, is_new)
+
+    def send_offsets(self, offsets: Mapping[TopicPartition, CommittedOffset], group: GroupMetadata) -> None:
+        """Begin to put consumed offsets into the transaction."""
+        self.check()
+        self._open.send_offsets(offsets, group)
+
+    @property
+    def has_sent_offsets(self) -> bool:
+        """Whether all offsets are in the transaction."""
+        return self._open.has_sent_offsets
+
+    def commit(self) -> None:
+        """Begin to commit; the state is READY when that is done. All batches have to be acknowledged."""
+        self.check()
+        self._end(_S.COMMITTING_TRANSACTION)
+
+    def drain(self) -> None:
+        """Let no batch of the transaction be sent any more, so that it can be aborted."""
+        if self.state is _S.FATAL_ERROR:
+            self.check()
+        self._states.transition_to(_S.DRAINING)
+        self.refusal = None
+
+    def abort(self) -> None:
+        """Begin to abort; the state is READY when that is done. No batch may be on its way."""
+        self._end(_S.ABORTING_TRANSACTION)
+
+    def _end(self, state: TransactionState) -> None:
+        self._states.transition_to(state)
+        self._ask_at = 0
+        if not self._open.has_begun and self._asked is None:
+            self._complete()  # the coordinator has never heard of it
+
+    def check(self) -> None:
+        """Raise KafkaException if the transaction or the producer has failed."""
+        if self.refusal is not None:
+            raise KafkaException(self.refusal)
+
+    # Questions and answers
+
+    def advance(self, now_ms: int) -> None:
+        """Take an answer if there is one, and ask what is to be asked next."""
+        if self._asked is not None and self._asked[0].done():
+            (answer, question, state), self._asked = self._asked, None
+            if state is self.state:  # else it was asked for a transaction that has failed since
+                self._take(answer, question, now_ms)
+        if now_ms >= self._level_due_ms:
+            self._level_is_due, self._level_due_ms = True, now_ms + LEVEL_MAX_AGE_MS
+        if self._asked is None and now_ms >= self._ask_at:
+            self._ask()
+
+    def _ask(self) -> None:
+        question = self._next_question()
+        if question is not None:
+            self._open.has_begun |= question.begins
+            asked = self._coordinators.ask_coordinator(question.kind, question.key, question.request, self._on_done)
+            self._asked = asked, question, self.state
+        elif self.state in (_S.COMMITTING_TRANSACTION, _S.ABORTING_TRANSACTION):
+            self._complete()
+
+    def _take(self, answer: Future[Any], question: Question, now_ms: int) -> None:
+        error = answer.exception()
+        if error is None:
+            self._take_answer(answer.result(), question, now_ms)
+            return
+        if isinstance(error, BrokerError) and not isinstance(error, RetriableError):
+            self._fail(error.code, error.message, fatal=True)
+            return
+        failure = str(error) or type(error).__name__
+        if failure != self.failure:
+            self._log.warning(
+                "The %s coordinator cannot be asked: %s; trying again", question.kind.name.lower(), failure
+            )
+        self.failure = failure
+        self._ask_at = now_ms + self._retry_backoff_ms
+
+    def _take_answer(self, answer: Any, question: Question, now_ms: int) -> None:
+        """Take what a coordinator has done, or ask again, or fail."""
+        code, what = question.failure(answer)
+        reason = f"{KafkaError(code).str()} {what}".rstrip()
+        self.failure = reason if code else None
+        if not code:
+            question.done(answer)
+        elif ErrorCode(code).retriable:
+            is_short = code == ErrorCode.CONCURRENT_TRANSACTIONS
+            self._ask_at = now_ms + (CONCURRENT_BACKOFF_MS if is_short else self._retry_backoff_ms)
+        else:
+            can_abort = code in _ABORTABLE and self.state in (_S.IN_TRANSACTION, _S.COMMITTING_TRANSACTION)
+            self._fail(code, reason, fatal=not can_abort)
+
+    def _next_question(self) -> Question | None:
+        """Return what is to be asked now."""
+        ask = partial(Question, CoordinatorKind.TRANSACTION, self.transactional_id)
+        state = self.state
+        if state is _S.INITIALIZING and not self._level_is_due:
+            request = requests.init_producer_id(self.transactional_id, self._timeout_ms, self._producer)
+            return ask(request, code_of, self._take_producer)
+        if state in (_S.COMMITTING_TRANSACTION, _S.ABORTING_TRANSACTION) and self._open.has_begun:
+            is_commit = state is _S.COMMITTING_TRANSACTION
+            request = requests.end_txn(self.transactional_id, self._producer, is_commit, self._open.is_new)
+            return ask(request, code_of, self._take_end)
+        if state is _S.IN_TRANSACTION:
+            question = self._open.next_question()
+            if question is not None:
+                return question
+        if state in (_S.INITIALIZING, _S.IN_TRANSACTION) and self._level_is_due:
+            return ask(api_versions(), code_of, self._take_level)
+        return None
+
+    def _take_level(self, answer: Any) -> None:
+        self._level = requests.transaction_level(answer)
+        self._level_is_due = False
+
+    def _take_producer(self, answer: Any) -> None:
+        self._set_producer(ProducerId(answer.producer_id, answer.producer_epoch))
+        self._complete()
+
+    def _take_end(self, answer: Any) -> None:
+        self._set_producer(requests.next_producer(answer, self._producer))
+        self._complete()
+
+    def _set_producer(self, producer: ProducerId) -> None:
+        if producer != self._producer:
+            self._numbers_used_up = False
+            self._producer = producer
+
+    def _complete(self) -> None:
+        """Go on to READY, or to another epoch."""
+        self._open.has_begun = False
+        self._states.transition_to(_S.INITIALIZING if self._numbers_used_up else _S.READY)
+
+    def _fail(self, code: int, reason: str, fatal: bool) -> None:
+        """Have the transaction fail, or the producer (fatal)."""
+        self.refusal = KafkaError(code, reason, fatal=fatal, txn_requires_abort=not fatal)
+        self._states.transition_to(_S.FATAL_ERROR if fatal else _S.ABORTABLE_ERROR)

@@ -1,0 +1,94 @@
+"""Messages have the fields of Kafka's own definitions, which are in the jar that the dev broker runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock.jar_lock
+from penstock.clients.protocol import messages, streams_messages
+from penstock.clients.protocol.schema import _PRIMITIVES, Api, Structure, Type, _Array, _Nullable, _Number
+
+ROOT = Path(__file__).resolve().parents[2]
+APIS = [api for module in (messages, streams_messages) for api in vars(module).values() if isinstance(api, Api)]
+#: Kafka's names of fields that only brokers send, or that are called so for brokers' sake.
+PREFIXES = "v3_and_below_"
+SUFFIXES = "_v3_and_below"
+
+
+@pytest.fixture(scope="module")
+def definitions() -> zipfile.ZipFile:
+    lock = penstock.jar_lock.read_lock(ROOT / "penstock" / "broker.lock")
+    (jar,) = penstock.jar_lock.fetch_jars([found for found in lock if found.name == "kafka-clients"])
+    return zipfile.ZipFile(jar)
+
+
+def defined(jar: zipfile.ZipFile, name: str) -> dict[str, Any]:
+    text = jar.read(f"common/message/{name}.json").decode()
+    found: dict[str, Any] = json.loads(re.sub(r"(?m)^\s*//.*$", "", text))
+    return found
+
+
+def snake(name: str) -> str:
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    return words.removeprefix(PREFIXES).removesuffix(SUFFIXES)
+
+
+def theirs(listed: list[dict[str, Any]], shared: dict[str, Any], version: int) -> list[Any]:
+    """Return what a definition says of a version's fields: name, type, tag, and the fields inside."""
+    found = []
+    for each in listed:
+        if has(each["versions"], version):
+            kind = each["type"].removeprefix("[]")
+            inner = each.get("fields") or shared.get(kind)
+            item = theirs(inner, shared, version) if inner else encoding(_PRIMITIVES[kind]())
+            is_array = each["type"] != kind
+            is_nullable = bool(inner) and not is_array and has(each.get("nullableVersions", "none"), version)
+            found.append((snake(each["name"]), is_array, is_nullable, item, each.get("tag")))
+    return found
+
+
+def encoding(kind: Type) -> tuple[str, str]:
+    return type(kind).__name__, kind._struct.format if isinstance(kind, _Number) else ""
+
+
+def has(versions: str, version: int) -> bool:
+    if versions == "none":
+        return False
+    first, more, last = re.fullmatch(r"(\d+)(\+?)(?:-(\d+))?", versions).groups()  # type: ignore[union-attr]
+    return int(first) <= version <= (1 << 15 if more else int(last or first))
+
+
+def ours(definition: Structure, version: int) -> list[Any]:
+    """Return the same of our definition."""
+    found = []
+    for each in definition._fields:
+        if each.since <= version <= each.until:
+            kind = each.type.item if isinstance(each.type, _Nullable) else each.type
+            is_array = isinstance(kind, _Array)
+            item = kind.item if isinstance(kind, _Array) else kind
+            is_structure = isinstance(item, Structure)
+            is_nullable = is_structure and not is_array and isinstance(each.type, _Nullable)
+            inner = ours(item, version) if isinstance(item, Structure) else encoding(item)
+            found.append((each.name, is_array, is_nullable, inner, each.tag))
+    return found
+
+
+@pytest.mark.broker  # its jars
+@pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
+def test_our_definitions_say_what_kafkas_say(definitions: zipfile.ZipFile, api: Api) -> None:
+    for kind, definition in (("Request", api.request), ("Response", api.response)):
+        message = defined(definitions, api.name + kind)
+        assert message["apiKey"] == api.key
+        most = int(message["validVersions"].rpartition("-")[2])
+        assert api.highest <= most
+        flexible = message["flexibleVersions"].rstrip("+")
+        assert flexible == ("none" if api.flexible > most else str(api.flexible))
+        shared = {found["name"]: found["fields"] for found in message.get("commonStructs", [])}
+        for version in range(max(api.lowest, int(message["validVersions"].partition("-")[0])), api.highest + 1):
+            assert ours(definition, version) == theirs(message["fields"], shared, version), f"version {version}"

@@ -1,0 +1,58 @@
+"""Drivers that start with one checkpoint at the same moment, with the files that Spark writes."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.pipeline.checkpoint_lease import LEASE_FILE, CheckpointLease
+from penstock.pipeline.hadoop_files import HadoopFiles
+from penstock.topology.errors import LockError
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.slow
+DRIVERS = 3
+
+
+class Meeting(HadoopFiles):
+    """The first read of each driver returns once all have read: none sees the lease of another."""
+
+    def __init__(self, spark: Any, all_have_read: threading.Barrier) -> None:
+        super().__init__(spark)
+        self._all_have_read = all_have_read
+        self._has_met = False
+
+    def read(self, path: str) -> bytes | None:
+        found = super().read(path)
+        if not self._has_met:
+            self._has_met = True
+            self._all_have_read.wait()
+        return found
+
+
+def has_lost(lease: CheckpointLease) -> bool:
+    try:
+        lease.check()
+    except LockError as error:
+        return "was taken over by another driver" in str(error)
+    return False
+
+
+def test_of_drivers_that_start_at_the_same_moment_one_keeps_the_lease(spark: Any, tmp_path: Path) -> None:
+    barrier = threading.Barrier(DRIVERS, timeout=60)
+    leases = [CheckpointLease(Meeting(spark, barrier), str(tmp_path)) for _ in range(DRIVERS)]
+    try:
+        with ThreadPoolExecutor(DRIVERS) as drivers:
+            list(drivers.map(lambda number: leases[number].acquire(f"driver-{number}"), range(DRIVERS)))
+        eventually(lambda: sum(map(has_lost, leases)) == DRIVERS - 1, "one has the lease")
+        for lease in filter(has_lost, leases):
+            lease.release()
+        assert (tmp_path / LEASE_FILE).exists(), "a driver without the lease does not delete it"
+    finally:
+        for lease in leases:
+            lease.release()
+    assert not (tmp_path / LEASE_FILE).exists()

@@ -1,0 +1,178 @@
+"""What operators do to an application on Spark, with real processes: start it twice, stop it, start it wrongly."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from penstock.pipeline.checkpoint_lease import LEASE_FILE
+from penstock.supervisor.exit_codes import ExitCode
+from tests.waiting import eventually
+
+from .application import DEADLINE_SECONDS, Application, kill_all
+from .kills import count_more, finish
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture
+def application(bootstrap_servers: str, tmp_path: Path) -> Iterator[Application]:
+    found = Application(bootstrap_servers, tmp_path)
+    with found.topics():
+        yield found
+
+
+def test_a_checkpoint_has_one_driver_on_all_hosts(application: Application) -> None:
+    with application.running() as process:
+        count_more(application)
+        status, printed = application.run("run", "--engine", "spark", host="other")
+        assert (status, "is in use by the driver with process id" in printed) == (ExitCode.LOCKED, True), printed
+        assert str(process.pid) in printed
+        count_more(application)
+        kill_all(process)
+    with application.running(host="other") as process:
+        finish(application, process)
+    assert "was not renewed for" in application.log.read_text()
+    with application.running() as process:
+        finish(application, process)
+    assert application.log.read_text().count("was not renewed for") == 1, "a lease that was given back needs no wait"
+
+
+def test_a_driver_that_was_suspended_until_its_lease_was_over_stops(application: Application) -> None:
+    with application.running() as process:
+        count_more(application)
+        first = psutil.Process(process.pid)
+        suspended = [first, *first.children(recursive=True)]
+        for each in suspended:
+            each.suspend()
+        with application.command("run", "--engine", "spark", host="other", output=subprocess.DEVNULL) as other:
+            lease = application.checkpoint / LEASE_FILE
+            eventually(lambda: f'"pid":{other.pid}' in lease.read_text(), lease.read_text, DEADLINE_SECONDS)
+            for each in suspended:
+                each.resume()
+            assert process.wait(DEADLINE_SECONDS) == ExitCode.LOCKED, application.log.read_text()
+            other.send_signal(signal.SIGTERM)
+            assert other.wait(DEADLINE_SECONDS) == ExitCode.OK
+    assert "was taken over by another driver" in application.log.read_text()
+
+
+@pytest.mark.parametrize("name", ["check point", "50%", "a#b", "é", "{a,b}"])
+@pytest.mark.parametrize("command", [("run", "--engine", "spark"), ("handover", "--to", "local"), ("backfill",)])
+def test_a_checkpoint_whose_state_could_not_be_handed_over_is_refused_at_once(
+    application: Application, command: tuple[str, ...], name: str
+) -> None:
+    application.checkpoint = application.checkpoint.with_name(name)
+    status, printed = application.run(*command)
+    assert (status, f"{name} cannot have the characters" in printed) == (ExitCode.USAGE, True), printed
+    assert not application.checkpoint.exists()
+
+
+@pytest.mark.parametrize(("command", "options"), [("run", ("--engine", "spark")), ("handover", ("--to", "local"))])
+@pytest.mark.parametrize(
+    # The shell script, which is there for some milliseconds, and the Java that it becomes.
+    "program",
+    [pytest.param("spark-submit", marks=pytest.mark.long), "SparkSubmit"],
+)
+def test_ctrl_c_while_java_starts_leaves_no_process(
+    application: Application, command: str, options: tuple[str, ...], program: str
+) -> None:
+    with application.command(command, *options) as process:
+        java = child(process, program)
+        process.send_signal(signal.SIGINT)
+        printed, _ = process.communicate(timeout=DEADLINE_SECONDS)
+        assert process.returncode == (ExitCode.OK if command == "run" else ExitCode.FAILED), printed
+        assert "Traceback" not in printed
+        assert not java.is_running() or java.status() == psutil.STATUS_ZOMBIE
+
+
+def child(process: subprocess.Popen[str], program: str) -> psutil.Process:
+    """Return the child whose command line names a program, waiting for it."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while time.monotonic() < deadline:
+        for found in psutil.Process(process.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # it ended meanwhile
+                if any(word.endswith(program) for word in found.cmdline()):
+                    return found
+        time.sleep(0.01)
+    raise TimeoutError(f"no {program}")
+
+
+# A shell's `kill %1` and `timeout` signal the process group; systemd's KillMode=control-group all processes.
+@pytest.mark.parametrize("to_java", [False, True])
+def test_sigterm_to_all_processes_is_a_clean_stop(application: Application, to_java: bool) -> None:
+    with application.running() as process:
+        count_more(application)
+        java = psutil.Process(process.pid).children(recursive=True)
+        os.killpg(process.pid, signal.SIGTERM)
+        for each in java if to_java else ():
+            each.terminate()
+        assert process.wait(DEADLINE_SECONDS) == ExitCode.OK, application.log.read_text()
+    assert "Traceback" not in application.log.read_text()
+    assert to_java or "ERROR" not in application.log.read_text()
+    assert not [each for each in java if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.parametrize("master", ["nonsense", "local[0]", "yarn", "spark://127.0.0.1:1"])
+def test_a_master_that_spark_does_not_start_with_is_named_in_the_last_line(
+    application: Application, master: str
+) -> None:
+    status, printed = application.run("run", "--engine", "spark", master=master)
+    last = printed.splitlines()[-1]
+    assert (status, last.startswith(f"Error: Spark does not start with --master {master}: ")) == (2, True), printed
+
+
+def test_a_source_topic_that_was_recreated_or_has_another_partition_is_refused(application: Application) -> None:
+    with application.running() as process:
+        finish(application, process)
+    application.add_partition()
+    status, printed = application.run("run", "--engine", "spark")
+    assert (status, "-in had 2, and has 3" in printed) == (ExitCode.FAILED, True), printed
+    with application.running("--accept-changes") as process:
+        ends = application.ends()
+        application.produce()
+        application.await_growth(ends)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_SECONDS) == ExitCode.OK, application.log.read_text()
+    application.recreate_source()
+    application.add_partition()
+    application.produce(3 * application.produced)
+    status, printed = application.run("run", "--engine", "spark")
+    assert (status, "-in was deleted and created again" in printed) == (ExitCode.FAILED, True), printed
+
+
+def test_a_backfill_that_was_broken_off_is_continued_and_the_local_engine_says_how(application: Application) -> None:
+    application.produce()
+    with application.command("backfill") as process:
+        eventually(application.handed_over.exists, lambda: str(process.poll()), DEADLINE_SECONDS)
+        kill_all(process)
+    status, printed = application.run("run")
+    assert (status, "run `penstock backfill` again" in printed) == (ExitCode.TOPOLOGY, True), printed
+    assert "handover" not in printed
+    status, printed = application.run("backfill")
+    assert (status, "The application is the local engine's now" in printed) == (ExitCode.OK, True), printed
+
+
+def test_after_a_local_run_by_mistake_spark_goes_on_with_its_checkpoint(application: Application) -> None:
+    with application.running() as process:
+        finish(application, process)
+    ends = application.ends()
+    with application.command("run", output=subprocess.DEVNULL) as process:
+        application.await_growth(ends)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_SECONDS) == ExitCode.OK
+    status, printed = application.run("run", "--engine", "spark")
+    assert (status, "handover --to spark --keep-checkpoint" in printed) == (ExitCode.FAILED, True), printed
+    status, printed = application.run("handover", "--to", "spark", "--keep-checkpoint", "--wait", "120")
+    assert (status, "of the local run are dropped" in printed) == (ExitCode.OK, True), printed
+    status, printed = application.run("handover", "--to", "spark", "--keep-checkpoint", "--wait", "120")
+    assert (status, "was Spark's with this checkpoint already" in printed) == (ExitCode.OK, True), printed
+    with application.running() as process:
+        finish(application, process)

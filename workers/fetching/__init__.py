@@ -1,1 +1,0 @@
-"""Reading records without librdkafka: Fetch requests of our own, whose answers the kernel takes apart."""

@@ -1,0 +1,64 @@
+"""Input positions that are not on the brokers, until they are reset (Kafka Streams: StreamThread.resetOffsets)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.clients.log_context import PrefixedLogger
+from penstock.topology.errors import BrokerUnavailableError, StreamsError
+from penstock.topology.records import TaskId, TopicPartition
+
+from .offset_reset import OffsetReset
+from .partition_consumer import InvalidOffsetError, PartitionConsumer
+from .task_timeouts import TaskTimeouts
+
+RESETTING = "resetting offsets"
+
+
+class InvalidPositions:
+    """They are reset by the sources' policies, as soon as the brokers say where that is.
+
+    A position often gets lost when a broker does: the one that is to say where the log begins may not be there yet.
+    task_of: the running task that reads a partition, None if there is none.
+    """
+
+    def __init__(
+        self,
+        consumer: PartitionConsumer,
+        offset_reset: OffsetReset,
+        timeouts: TaskTimeouts,
+        task_of: Callable[[TopicPartition], TaskId | None],
+        log: PrefixedLogger,
+    ) -> None:
+        self._consumer = consumer
+        self._offset_reset = offset_reset
+        self._timeouts = timeouts
+        self._task_of = task_of
+        self._log = log
+        self._found: dict[TopicPartition, InvalidOffsetError] = {}
+
+    def add(self, error: InvalidOffsetError) -> None:
+        """Have these partitions go on elsewhere."""
+        self._found |= dict.fromkeys(error.partitions, error)
+
+    def reset(self) -> None:
+        """Go on where the policies say; what the brokers do not answer is asked again with the next call.
+
+        Raises StreamsError if a policy says that it must not, TaskTimeoutError after ``task.timeout.ms`` of failures.
+        """
+        assigned = self._consumer.assignment()
+        self._found = {partition: error for partition, error in self._found.items() if partition in assigned}
+        if not self._found:
+            return
+        task_ids = {task_id for p in self._found if (task_id := self._task_of(p)) is not None}
+        try:
+            self._consumer.seek(self._offset_reset.offsets(self._found))
+        except BrokerUnavailableError as error:
+            self._timeouts.failed(task_ids, RESETTING, error)
+            return
+        except StreamsError as refused:
+            raise refused from next(iter(self._found.values()))
+        for message in sorted({str(error) for error in self._found.values()}):
+            self._log.warning("%s; reset", message)
+        self._found = {}
+        self._timeouts.succeeded(task_ids, RESETTING)

@@ -1,1 +1,0 @@
-"""Asking brokers without librdkafka: connections, leaders, bytes. What is asked stands in fetching and producing."""
