@@ -135,9 +135,32 @@ def test_a_replayed_record_comes_out_once(tmp_path: Path, copies: list[int], sai
         workload.see(seen(program.NUMBERS, {"key": "k0", "n": number}))
     for number in copies:
         workload.see(seen(program.COPIES, {"key": "k0", "n": number}))
-    assert str(workload.verdict("")) == said
+    tallies = {"k0": {"records": 2, "sum": 3, "last": 1, "breaks": 1}}
+    assert str(workload.judge(tallies)) == said
     workload.see(seen(program.COPIES, {"key": "k0", "n": 9, "aborted": True}))
-    assert not workload.verdict("").good
+    assert not workload.judge(tallies).good
+
+
+@pytest.mark.parametrize(
+    ("records", "total", "exactly_once", "at_least_once"),
+    [
+        (2, 3, "state equal", "state equal"),
+        (3, 5, "state differs from a replay in 1 values", "state complete (1 values count doubled records too)"),
+        (2, 2, *["state differs from a replay in 1 values"] * 2),
+        (1, 2, *["state differs from a replay in 1 values"] * 2),
+        (0, 0, *["state differs from a replay in 1 values"] * 2),
+    ],
+)
+def test_a_tally_that_lacks_a_replayed_record_or_counts_it_twice_is_found(
+    tmp_path: Path, records: int, total: int, exactly_once: str, at_least_once: str
+) -> None:
+    tallies = {"k0": {"records": records, "sum": total, "last": 2, "breaks": 0}} if records else {}
+    for guarantee, said in ((EXACTLY_ONCE, exactly_once), (AT_LEAST_ONCE, at_least_once)):
+        workload = dead_letters(tmp_path, guarantee)
+        for number in (1, 2):
+            for topic in (program.NUMBERS, program.COPIES):
+                workload.see(seen(topic, {"key": "k0", "n": number}))
+        assert str(workload.judge(tallies)) == f"0 lost, 0 doubled, 0 out of order, {said}"
 
 
 def test_two_letters_about_one_failure_are_found(tmp_path: Path) -> None:
