@@ -18,8 +18,8 @@ from .program import Fault
 from .test_chaos import AT_LEAST_ONCE, chaos
 from .workloads import WORKLOADS, Setting
 from .workloads.dead_letters import LETTERS, PLACE_HEADERS, DeadLetters
-from .workloads.numbers import LargeRecords
-from .workloads.recorded import compare, outputs_of, record_of
+from .workloads.numbers import HotKeys, LargeRecords, Numbers
+from .workloads.recorded import Recorded, compare, outputs_of, record_of
 from .workloads.recorded_cases import CASES, CLOSER, DISORDER_MS, Case, Comparison, encode
 
 #: A run of each workload takes about half a minute where nothing else runs.
@@ -188,6 +188,29 @@ def test_a_padding_that_is_cut_short_is_found(tmp_path: Path) -> None:
     assert workload._spoilt == []
     workload.see(seen(program.COPIES, good | {"pad": program.padding(99)}))
     assert len(workload._spoilt) == 1
+
+
+def test_recorded_cases_that_come_late_or_not_at_all_are_found(tmp_path: Path) -> None:
+    def faults(took: float, without: str = "") -> list[str]:
+        workload = Recorded(Setting(1, 2, budget_seconds=10.0), tmp_path)
+        for topic in workload.followed:
+            if topic != without:
+                workload.see(Sight(topic, 0, b"k", b"v", 0, ()))
+        workload._complete_at = took
+        return list(workload.reports("", None)[0].faults)  # type: ignore[arg-type]
+
+    assert faults(9.0) == []
+    assert faults(11.0) == ["stuck: the last output came 11.0 s after the last record"]
+    assert faults(9.0, "process_dedup-out") == ["recorded cases: process_dedup-out has no output"]
+
+
+# -- progress
+
+
+def test_every_partition_moves_or_where_few_records_go_there_any_output(tmp_path: Path) -> None:
+    seen = {(program.NUMBERS, 0): 9, (program.COPIES, 0): 3, (program.COPIES, 1): 0}
+    assert Numbers(Setting(1, 2), tmp_path).progress(seen) == {"copies-0": 3, "copies-1": 0}
+    assert HotKeys(Setting(1, 2), tmp_path).progress(seen) == {"any output": 3}
 
 
 # -- real processes
