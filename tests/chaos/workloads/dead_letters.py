@@ -199,7 +199,9 @@ class DeadLetters(Workload):
             if self.setting.exact and found != wanted or any(found[field] < wanted[field] for field in wanted):
                 state.append(f"changelog of the tallies, {key}: {found} instead of {wanted}")
             ahead += found != wanted
-        return Verdict(self.setting.judged_as, lost, doubled, 0, aliens, tuple(state), 0 if self.setting.exact else ahead)
+        return Verdict(
+            self.setting.judged_as, lost, doubled, 0, aliens, tuple(state), 0 if self.setting.exact else ahead
+        )
 
     def _replayed_tallies(self) -> dict[str, dict[str, int]]:
         """Return what a tally has to be, as far as the order of a key's records does not matter."""
