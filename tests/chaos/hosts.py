@@ -53,8 +53,8 @@ class Host:
         self.name = name
         #: Where its Penstock is, and its settings: both count from the next start.
         self.root, self.config = ROOT, dict(config)
-        #: Whether its disk fails or its memory is too little; whether its processes have gone through that. They may end
-        #: for it later too: a store that could not write says so with its next write, whenever that is.
+        #: Whether its disk fails or its memory is too little; whether its processes have gone through that. They may
+        #: end for it later too: a store that could not write says so with its next write, whenever that is.
         self.troubled = self.excused = False
         self.threads = THREADS
         self.directory = directory / name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -51,7 +51,7 @@ class Ending:
 class Silent:
     """Stands in for a reader that is given nothing."""
 
-    seen: dict[tuple[str, int], int] = {}
+    seen: ClassVar[dict[tuple[str, int], int]] = {}
 
     def poll(self, seconds: float) -> list[Any]:
         return []

@@ -31,8 +31,8 @@ class _Passage:
 class Board:
     """Used in the proxy's event loop only. failure: the first thing that could not be passed on.
 
-    tls: that a client has begun TLS. Clients ask so whether a listener that is silent speaks it, so it is no failure where
-    others were understood.
+    tls: that a client has begun TLS. Clients ask so whether a silent listener speaks it: no failure where others were
+    understood.
     """
 
     def __init__(self, record: Record) -> None:

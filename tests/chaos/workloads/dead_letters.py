@@ -196,7 +196,7 @@ class DeadLetters(Workload):
         ahead, state = 0, []
         for key, wanted in self._replayed_tallies().items():
             found = {field: tallies.get(key, {}).get(field, 0) for field in wanted}
-            if self.setting.exact and found != wanted or any(found[field] < wanted[field] for field in wanted):
+            if (self.setting.exact and found != wanted) or any(found[field] < wanted[field] for field in wanted):
                 state.append(f"changelog of the tallies, {key}: {found} instead of {wanted}")
             ahead += found != wanted
         return Verdict(
