@@ -125,6 +125,18 @@ class CachingStore(StateStore):
 
         return get
 
+    def _forwarded_getter(self) -> Callable[[Any], Any]:
+        """Return the function from a cache key to the value that was last sent downstream."""
+        get_cell, deleting, find, read = self._cache.entries.get, self._deleting, self._read_entry, self.values.read
+
+        def get_forwarded(key: Any) -> Any:
+            cell = get_cell(key)
+            if cell is not None and not cell[STAMP]:  # nothing waits: it is what is below
+                return read(cell[VALUE])
+            return None if key in deleting else read(find(key))
+
+        return get_forwarded
+
     def _putter(self) -> Callable[[Any, Any], None]:
         """Return the function that puts an entry under a cache key."""
         task, cache, log_key = self.task, self._cache, self._log_key
@@ -258,7 +270,13 @@ class CachingStore(StateStore):
     def close(self) -> None:
         """See StateStore.close."""
         self._cache.close()
-        for name in ("get", "fetch", "put", "put_held"):  # what is called from now on finds the closed rows
+        for name in (
+            "get",
+            "get_forwarded",
+            "fetch",
+            "put",
+            "put_held",
+        ):  # what is called from now on finds the closed rows
             vars(self).pop(name, None)
         super().close()
 
@@ -272,10 +290,14 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
         self._row_key = self.serdes.row_key
         self._evicts = builder.backend is StoreBackend.LRU
         get_cached, put_cached, hold = self._getter(self._load), self._putter(), self.values.hold
+        get_sent = self._forwarded_getter()
         cache_key, key_type = self.serdes.cache_key, self.serdes.cache_key_type
 
         def get(key: Any) -> Any:
             return get_cached(key if type(key) is key_type else cache_key(key))
+
+        def get_forwarded(key: Any) -> Any:
+            return get_sent(key if type(key) is key_type else cache_key(key))
 
         def put(key: Any, value: Any) -> None:
             put_cached(key if type(key) is key_type else cache_key(key), hold(value))
@@ -283,7 +305,7 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
         def put_held(key: Any, held: Any) -> None:
             put_cached(key if type(key) is key_type else cache_key(key), held)
 
-        vars(self).update(get=get, put=put, put_held=put_held)
+        vars(self).update(get=get, get_forwarded=get_forwarded, put=put, put_held=put_held)
 
     def _load(self, key: Any) -> Any:
         """Read an entry from the rows and keep it in the cache."""

@@ -38,6 +38,10 @@ class KeyValueStore(StateStore):
         """Return the value of a key, None if there is none. The object is the caller's own."""
         return self._decode(self.rows.get(self._encode_key(key)))
 
+    def get_forwarded(self, key: Any) -> Any:
+        """Return what get returned when changes were last sent downstream: a cache has changes that were not."""
+        return self.get(key)
+
     def put(self, key: Any, value: Any) -> None:
         """Set the value of a key; None deletes it. The object stays the caller's own.
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import logging
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 from penstock.kafka_distribution import distributions
 
 from .checker import EXACTLY_ONCE, SHOWN
+from .interruption import end_early_at_sigint
 from .means import PREVIOUS, why_not
 from .options import Options
 from .run import Chaos
@@ -43,7 +43,7 @@ def main() -> int:
     )
     start = time.monotonic()
     chaos = Chaos(options, directory, sys.stdout, sys.stderr if sys.stderr.isatty() or arguments.progress else None)
-    end_early_at_sigint(chaos)
+    end_early_at_sigint(chaos.interrupt)
     outcome = chaos.run()
     print(
         f"{outcome.records} records, {outcome.aborted} more in aborted transactions, {time.monotonic() - start:.0f} s"
@@ -59,16 +59,6 @@ def main() -> int:
         print("This run says nothing: the broker itself has made a mistake, see above. Try again.")
     print(f"Logs, state and the broker's data are in {directory}")
     return 1
-
-
-def end_early_at_sigint(chaos: Chaos) -> None:
-    """Let the first SIGINT end the kills and the second one the run, also if it is ignored (a shell's background)."""
-
-    def end_early(_number: int, _frame: object) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        chaos.interrupt()
-
-    signal.signal(signal.SIGINT, end_early)
 
 
 def _options() -> tuple[Options, argparse.Namespace]:

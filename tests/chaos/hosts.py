@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -27,6 +28,8 @@ THREADS_TO_SPARE = 3
 WORKER_COMMANDS = ("spawn_main", "penstock: ")
 #: What the names of librdkafka's threads begin with: a process that has none has no client, so it is no stream thread.
 CLIENT_THREADS = "rdk:"
+#: A line of a host's log that is an error; others may contain the word, as a state's name does.
+ERROR_LINE = re.compile(r"\S+ \S+ (ERROR|CRITICAL) ")
 
 
 class Host:
@@ -50,8 +53,9 @@ class Host:
         self.name = name
         #: Where its Penstock is, and its settings: both count from the next start.
         self.root, self.config = ROOT, dict(config)
-        #: Whether its disk fails or its memory is too little; until when it may end for that (monotonic clock).
-        self.troubled, self.excused_until = False, 0.0
+        #: Whether its disk fails or its memory is too little; whether its processes have gone through that. They may
+        #: end for it later too: a store that could not write says so with its next write, whenever that is.
+        self.troubled = self.excused = False
         self.threads = THREADS
         self.directory = directory / name
         self.state = self.directory / "state"
@@ -74,7 +78,7 @@ class Host:
 
     def start(self) -> None:
         """Start the supervisor; it ends with this process, whatever happens."""
-        self.threads = THREADS
+        self.threads, self.excused = THREADS, False
         lines = [f'"{key}" = {value!r}\n' for key, value in self.config.items()]
         (self.directory / "penstock.toml").write_text("".join([*lines, f'"state.dir" = {str(self.state)!r}\n']))
         command = [sys.executable, "-m", "penstock.cli", "run", self._topology]
@@ -163,7 +167,7 @@ class Host:
     def last_error(self) -> str:
         """Return the last line of the log that tells of an error."""
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        return next((line for line in reversed(lines) if " ERROR " in line), lines[-1] if lines else "")
+        return next(filter(ERROR_LINE.match, reversed(lines)), lines[-1] if lines else "")
 
     # -- the disk of a host that is down
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import random
 import signal
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 from .faults import Faults, Stage
@@ -18,8 +17,6 @@ from .schedule import Action, Event
 CLOCK_MS = (60_000, 600_000)
 #: How often a clock jumps before it is right again.
 JUMPS = 4
-#: How long after its trouble a host may end by itself.
-EXCUSED_SECONDS = 60.0
 #: What each write of a slow disk takes longer, in µs.
 WRITE_DELAY_US = 20_000
 
@@ -121,9 +118,9 @@ class MachineFaults(Faults):
         return f"{self._hosts[event.host].name}'s machine"
 
     def _end_trouble(self, host: Host) -> None:
-        """A host may still end for what was: to close its tasks takes time."""
+        """A host may still end for what was."""
         if host.troubled:
-            host.troubled, host.excused_until = False, time.monotonic() + EXCUSED_SECONDS
+            host.troubled, host.excused = False, True
 
     def _name(self, event: Event) -> str:
         return f"{self._hosts[event.host].name}, for {event.duration_ms} ms"

@@ -68,10 +68,13 @@ def large() -> Topology:
 
 
 def dead_letters() -> Topology:
-    """Return a topology that only copies, and refuses some records until the code is mended."""
+    """Return a topology that copies and counts, and refuses some records until the code is mended."""
     builder = StreamsBuilder()
     copies = _numbers(builder).map_values(_refuse_poison)
     copies.to(COPIES, key_serde=Serdes.string(), value_serde=Serdes.json())
+    copies.group_by_key().aggregate(
+        new_tally, tally, store=TALLY_STORE, key_serde=Serdes.string(), value_serde=Serdes.json()
+    )
     return builder.build()
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from . import program
-from .__main__ import end_early_at_sigint
 from .hosts import ROOT, Host
+from .interruption import end_early_at_sigint
 from .options import Options
 from .run import Chaos, Outcome, run
 from .schedule import FAMILIES, KILLS, PROCESSES, Action, Event, each_once, schedule
@@ -106,7 +106,7 @@ def test_ctrl_c_lets_the_event_that_is_under_way_end(tmp_path: Path, monkeypatch
     chaos = Chaos(Options(seed=1, kills=20), tmp_path, out, None)
     before = signal.getsignal(signal.SIGINT)
     try:
-        end_early_at_sigint(chaos)
+        end_early_at_sigint(chaos.interrupt)
         chaos._do_all()
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "the second one ends it at once"
     finally:

@@ -43,3 +43,14 @@ def test_a_spare_process_is_hit_seldom_and_named(tmp_path: Path, monkeypatch: py
     assert hit[-1] == (spare, f"host-1 spare process (or one that starts), 2 of 2, pid {spare.pid}")
     monkeypatch.setattr(host, "workers", list)
     assert host.victim(0.5) is None
+
+
+def test_the_last_error_is_a_line_of_that_level(tmp_path: Path) -> None:
+    host = Host("host-1", tmp_path, {}, {}, "no:topology")
+    assert host.last_error() == ""
+    state = "2026-11-25 21:40:15,132 INFO    State transition from PENDING_ERROR to ERROR (penstock)"
+    host.log.write_text(f"{state}\n")
+    assert host.last_error() == state, "without an error the last line has to do"
+    error = "2026-11-25 21:40:15,130 ERROR   the disk is broken"
+    host.log.write_text(f"{error}\n{state}\n")
+    assert host.last_error() == error

@@ -18,8 +18,8 @@ from .program import Fault
 from .test_chaos import AT_LEAST_ONCE, chaos
 from .workloads import WORKLOADS, Setting
 from .workloads.dead_letters import LETTERS, PLACE_HEADERS, DeadLetters
-from .workloads.numbers import LargeRecords
-from .workloads.recorded import compare, outputs_of, record_of
+from .workloads.numbers import HotKeys, LargeRecords, Numbers
+from .workloads.recorded import Recorded, compare, outputs_of, record_of
 from .workloads.recorded_cases import CASES, CLOSER, DISORDER_MS, Case, Comparison, encode
 
 #: A run of each workload takes about half a minute where nothing else runs.
@@ -135,9 +135,32 @@ def test_a_replayed_record_comes_out_once(tmp_path: Path, copies: list[int], sai
         workload.see(seen(program.NUMBERS, {"key": "k0", "n": number}))
     for number in copies:
         workload.see(seen(program.COPIES, {"key": "k0", "n": number}))
-    assert str(workload.verdict("")) == said
+    tallies = {"k0": {"records": 2, "sum": 3, "last": 1, "breaks": 1}}
+    assert str(workload.judge(tallies)) == said
     workload.see(seen(program.COPIES, {"key": "k0", "n": 9, "aborted": True}))
-    assert not workload.verdict("").good
+    assert not workload.judge(tallies).good
+
+
+@pytest.mark.parametrize(
+    ("records", "total", "exactly_once", "at_least_once"),
+    [
+        (2, 3, "state equal", "state equal"),
+        (3, 5, "state differs from a replay in 1 values", "state complete (1 values count doubled records too)"),
+        (2, 2, *["state differs from a replay in 1 values"] * 2),
+        (1, 2, *["state differs from a replay in 1 values"] * 2),
+        (0, 0, *["state differs from a replay in 1 values"] * 2),
+    ],
+)
+def test_a_tally_that_lacks_a_replayed_record_or_counts_it_twice_is_found(
+    tmp_path: Path, records: int, total: int, exactly_once: str, at_least_once: str
+) -> None:
+    tallies = {"k0": {"records": records, "sum": total, "last": 2, "breaks": 0}} if records else {}
+    for guarantee, said in ((EXACTLY_ONCE, exactly_once), (AT_LEAST_ONCE, at_least_once)):
+        workload = dead_letters(tmp_path, guarantee)
+        for number in (1, 2):
+            for topic in (program.NUMBERS, program.COPIES):
+                workload.see(seen(topic, {"key": "k0", "n": number}))
+        assert str(workload.judge(tallies)) == f"0 lost, 0 doubled, 0 out of order, {said}"
 
 
 def test_two_letters_about_one_failure_are_found(tmp_path: Path) -> None:
@@ -165,6 +188,29 @@ def test_a_padding_that_is_cut_short_is_found(tmp_path: Path) -> None:
     assert workload._spoilt == []
     workload.see(seen(program.COPIES, good | {"pad": program.padding(99)}))
     assert len(workload._spoilt) == 1
+
+
+def test_recorded_cases_that_come_late_or_not_at_all_are_found(tmp_path: Path) -> None:
+    def faults(took: float, without: str = "") -> list[str]:
+        workload = Recorded(Setting(1, 2, budget_seconds=10.0), tmp_path)
+        for topic in workload.followed:
+            if topic != without:
+                workload.see(Sight(topic, 0, b"k", b"v", 0, ()))
+        workload._complete_at = took
+        return list(workload.reports("", None)[0].faults)  # type: ignore[arg-type]
+
+    assert faults(9.0) == []
+    assert faults(11.0) == ["stuck: the last output came 11.0 s after the last record"]
+    assert faults(9.0, "process_dedup-out") == ["recorded cases: process_dedup-out has no output"]
+
+
+# -- progress
+
+
+def test_every_partition_moves_or_where_few_records_go_there_any_output(tmp_path: Path) -> None:
+    seen = {(program.NUMBERS, 0): 9, (program.COPIES, 0): 3, (program.COPIES, 1): 0}
+    assert Numbers(Setting(1, 2), tmp_path).progress(seen) == {"copies-0": 3, "copies-1": 0}
+    assert HotKeys(Setting(1, 2), tmp_path).progress(seen) == {"any output": 3}
 
 
 # -- real processes

@@ -1,7 +1,7 @@
 """``python -m tests.wire --plans N``: an application behind the proxy, one random plan after the other.
 
-Prints one line for each plan, and a verdict. Exit status 0 if nothing was lost, doubled or stuck; else 1, and the
-directory with the logs is kept.
+Prints one line for each plan, and a verdict; Ctrl-C ends the plans early, a second one ends it all. Exit status 0 if
+nothing was lost, doubled or stuck; else 1, and the directory with the logs is kept.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 from tests.chaos.checker import EXACTLY_ONCE, SHOWN
+from tests.chaos.interruption import end_early_at_sigint
 
 from .run import WirePlans
 
@@ -30,6 +31,7 @@ def main() -> int:
     directory = Path(tempfile.mkdtemp(prefix="penstock-wire-"))
     print(f"{arguments.guarantee}, {arguments.protocol} protocol; in {directory}", flush=True)
     plans = WirePlans(directory, arguments.guarantee, arguments.protocol, sys.stdout)
+    end_early_at_sigint(plans.interrupt)
     result = plans.run(range(arguments.first, arguments.first + arguments.plans))
     for line in (*result.findings, *(result.verdict.state[:SHOWN] if result.verdict else ())):
         print(line)

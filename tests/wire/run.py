@@ -74,6 +74,11 @@ class WirePlans:
         self._out = out
         self._workload = Numbers(Setting(1, 1, guarantee, guarantee, fault), directory)
         self._ledger = self._workload.ledger
+        self._interrupted = False
+
+    def interrupt(self) -> None:
+        """End after the plan that is under way, and judge. A signal handler may call it."""
+        self._interrupted = True
 
     def run(self, seeds: Iterable[int]) -> Result:
         """Run the plans of these seeds, one after the other, and judge."""
@@ -86,6 +91,8 @@ class WirePlans:
             try:
                 self._set_up()
                 for seed in seeds:
+                    if self._interrupted:
+                        break
                     self._plan(Plan.random(seed))
                 return self._finish()
             finally:

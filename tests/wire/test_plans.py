@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,14 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 @pytest.mark.parametrize(("guarantee", "seeds"), [(EXACTLY_ONCE, range(1, 5)), ("at_least_once", range(5, 8))])
 def test_nothing_is_lost_doubled_or_stuck_after_random_plans(tmp_path: Path, guarantee: str, seeds: range) -> None:
-    result = run.WirePlans(tmp_path, guarantee, "classic", sys.stdout).run(seeds)
+    plans = run.WirePlans(tmp_path, guarantee, "classic", sys.stdout)
+
+    def then_ctrl_c() -> Iterator[int]:
+        yield from seeds
+        plans.interrupt()
+        yield seeds.stop
+
+    result = plans.run(then_ctrl_c())
     assert result.good, f"{result}\n" + "\n".join(result.findings)
     assert result.plans == len(seeds)
     assert result.done > 0

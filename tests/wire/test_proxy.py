@@ -24,6 +24,7 @@ from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopi
 from kio.schema.types import ProducerId, TopicName, TransactionalId
 from kio.static.primitive import i8, i16, i32Timedelta
 
+from penstock.clients.connection.listener_probe import security_mismatch
 from penstock.testing.wire import (
     Action,
     Blackhole,
@@ -356,6 +357,16 @@ def test_what_is_not_kafka_s_protocol_is_an_error_at_the_end(bootstrap_servers: 
     with pytest.raises(WireError) as failed:
         begin_tls_through_a_proxy(bootstrap_servers)
     assert "without TLS" in str(failed.value.__cause__)
+
+
+def test_a_client_that_asks_whether_a_listener_speaks_tls_is_no_error_where_others_are_understood(
+    bootstrap_servers: str,
+) -> None:
+    """Penstock's client asks so when a broker is silent for long; a broker without TLS closes the connection."""
+    with WireProxy(bootstrap_servers) as proxy:
+        with PlainClient(proxy.bootstrap_servers, "client") as client:
+            assert client.ask(ALL_TOPICS).brokers
+        assert security_mismatch(proxy.bootstrap_servers, "PLAINTEXT") is None
 
 
 def begin_tls_through_a_proxy(bootstrap_servers: str) -> None:

@@ -195,7 +195,7 @@ class SubscriptionJoinProcessor(Operator):
     def compile(self, node: NodeContext) -> Process:
         """See Operator.compile."""
         forward = node.forward
-        get = self.foreign_value_getter_supplier.compile(node).get
+        get = self.foreign_value_getter_supplier.compile(node).get_forwarded
 
         def subscription_join(combined_key: Any, change: Any, timestamp: int, headers: Headers) -> None:
             foreign_key, primary_key = combined_key

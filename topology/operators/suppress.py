@@ -10,7 +10,7 @@ from ..task_context import Process
 from .operator import NodeContext, Operator
 from .record_context import record_context, with_record_context
 from .table_store import NO_TIMESTAMP
-from .value_getters import KTableValueGetter, KTableValueGetterSupplier, Table
+from .value_getters import Getter, KTableValueGetter, KTableValueGetterSupplier, Table
 
 
 class KTableSuppressProcessor(Operator):
@@ -114,13 +114,16 @@ class _SuppressGetterSupplier(KTableValueGetterSupplier):
 
     def compile(self, node: NodeContext) -> KTableValueGetter:
         buffer = node.store(self.store_name)
-        get_parent = self.parent.compile(node).get
+        parent = self.parent.compile(node)
         prior_value_for_buffered = buffer.prior_value_for_buffered
 
-        def get(key: Any) -> ValueAndTimestamp | None:
-            prior = prior_value_for_buffered(key)
-            if prior is None:
-                return get_parent(key)
-            return None if prior[0] is None else ValueAndTimestamp(prior[0], NO_TIMESTAMP)
+        def getter(get_parent: Getter) -> Getter:
+            def get(key: Any) -> ValueAndTimestamp | None:
+                prior = prior_value_for_buffered(key)
+                if prior is None:
+                    return get_parent(key)
+                return None if prior[0] is None else ValueAndTimestamp(prior[0], NO_TIMESTAMP)
 
-        return KTableValueGetter(get)
+            return get
+
+        return KTableValueGetter(getter(parent.get), get_forwarded=getter(parent.get_forwarded))

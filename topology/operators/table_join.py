@@ -61,7 +61,7 @@ class KTableKTableAbstractJoin(Operator):
         forward, dropped, join = node.forward, node.dropped, self.join_function()
         send_old, use_versioned_semantics = self.send_old_values, self.use_versioned_semantics
         emits_without_other = self.emits_without_other
-        get_other = self.getter_supplier2.compile(node).get
+        get_other = self.getter_supplier2.compile(node).get_forwarded
 
         def table_join(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
             if key is None:
@@ -208,7 +208,9 @@ class _JoinGetterSupplier(KTableValueGetterSupplier):
         getter1 = self.join.getter_supplier1.compile(node)
         getter2 = self.join.getter_supplier2.compile(node)
         # Not versioned, even if both tables are: the join of two versioned tables is not versioned (KIP-914).
-        return KTableValueGetter(self.join.join_rows(getter1.get, getter2.get))
+        join = self.join.join_rows
+        forwarded = join(getter1.get_forwarded, getter2.get_forwarded)
+        return KTableValueGetter(join(getter1.get, getter2.get), get_forwarded=forwarded)
 
 
 class KTableKTableJoinMerger(Operator):

@@ -125,8 +125,9 @@ class KTableMaterializedValueGetterSupplier(KTableValueGetterSupplier):
     def compile(self, node: NodeContext) -> KTableValueGetter:
         """See KTableValueGetterSupplier."""
         store = TableStore(node, self.store_name)
-        timestamped = store.store.builder.kind is StoreKind.TIMESTAMPED_KEY_VALUE
-        return KTableValueGetter(store.get, store.get_as_of, store.store.cells() if timestamped else None)
+        if store.store.builder.kind is StoreKind.VERSIONED_KEY_VALUE:  # has no cache
+            return KTableValueGetter(store.get, store.get_as_of)
+        return KTableValueGetter(store.get, cells=store.store.cells(), get_forwarded=store.store.get_forwarded)
 
 
 def forwards_itself(node: NodeContext, store: Any, send_old_values: bool) -> bool:

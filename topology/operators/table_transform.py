@@ -100,7 +100,8 @@ class _TransformedValueGetterSupplier(KTableValueGetterSupplier):
     def compile(self, node: NodeContext) -> KTableValueGetter:
         parent, row_of = self.parent.compile(node), _row_function(node, self.operator.transformer(node))
         if parent.get_as_of is None:
-            return KTableValueGetter(_getter(parent.get, row_of))
+            forwarded = _getter(parent.get_forwarded, row_of)
+            return KTableValueGetter(_getter(parent.get, row_of), get_forwarded=forwarded)
         return KTableValueGetter(_getter(parent.get, row_of), _getter_as_of(parent.get_as_of, row_of))
 
 

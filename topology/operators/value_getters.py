@@ -24,33 +24,44 @@ class KTableValueGetter:
     """The getter of one task (Kafka Streams: KTableValueGetter).
 
     get(key) is the current row; get_as_of(key, timestamp) the row as of a time, None unless the table is versioned.
+    get_forwarded(key): the row that the table has forwarded, without what waits in its cache. A join of tables reads
+    this one: a key that comes and goes between two flushes is not forwarded, so what was joined with it would stay.
     cells: the cache of the store whose rows get returns as they are, None if there is none.
     """
 
-    __slots__ = ("cells", "get", "get_as_of")
+    __slots__ = ("cells", "get", "get_as_of", "get_forwarded")
 
-    def __init__(self, get: Getter, get_as_of: GetterAsOf | None = None, cells: Cells | None = None) -> None:
+    def __init__(
+        self,
+        get: Getter,
+        get_as_of: GetterAsOf | None = None,
+        cells: Cells | None = None,
+        get_forwarded: Getter | None = None,
+    ) -> None:
         self.get = get
+        self.get_forwarded = get_forwarded or get
         self.get_as_of = get_as_of
         self.cells = cells
 
     def map(self, row: Callable[[Any, ValueAndTimestamp], ValueAndTimestamp | None]) -> KTableValueGetter:
         """Return a getter whose rows are row(key, row of this getter)."""
-        get, get_as_of = self.get, self.get_as_of
 
-        def mapped(key: Any) -> ValueAndTimestamp | None:
-            found = get(key)
-            return None if found is None else row(key, found)
+        def mapping(get: Getter) -> Getter:
+            def mapped(key: Any) -> ValueAndTimestamp | None:
+                found = get(key)
+                return None if found is None else row(key, found)
 
-        if get_as_of is None:
-            return KTableValueGetter(mapped)
-        as_of = get_as_of
+            return mapped
+
+        if self.get_as_of is None:
+            return KTableValueGetter(mapping(self.get), get_forwarded=mapping(self.get_forwarded))
+        as_of = self.get_as_of
 
         def mapped_as_of(key: Any, timestamp: int) -> ValueAndTimestamp | None:
             found = as_of(key, timestamp)
             return None if found is None else row(key, found)
 
-        return KTableValueGetter(mapped, mapped_as_of)
+        return KTableValueGetter(mapping(self.get), mapped_as_of)
 
 
 class KTableValueGetterSupplier(ABC):

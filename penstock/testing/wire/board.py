@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 from dataclasses import dataclass
 
-from .framing import Request
+from .framing import Request, TlsError
 from .record import Record
 
 
@@ -29,11 +29,16 @@ class _Passage:
 
 
 class Board:
-    """Used in the proxy's event loop only. failure: the first thing that could not be passed on."""
+    """Used in the proxy's event loop only. failure: the first thing that could not be passed on.
+
+    tls: that a client has begun TLS. Clients ask so whether a silent listener speaks it: no failure where others were
+    understood.
+    """
 
     def __init__(self, record: Record) -> None:
         self.record = record
         self.failure: Exception | None = None
+        self.tls: TlsError | None = None
         self._passages: list[_Passage] = []
 
     def note(self, request: Request, broker: Broker, what: str) -> None:

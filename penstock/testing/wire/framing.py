@@ -13,9 +13,10 @@ from penstock.topology.errors import PenstockError
 _SIZE = struct.Struct(">i")
 _REQUEST_HEAD = struct.Struct(">hhih")  # API, its version, correlation id, length of the client id
 _CORRELATION_ID = struct.Struct(">i")
-#: Brokers take 100 MB (socket.request.max.bytes), and answers to a Fetch are seldom larger. TLS begins with the byte
-#: 0x16, which would be a size above this.
+#: Brokers take 100 MB (socket.request.max.bytes), and answers to a Fetch are seldom larger. The first bytes of TLS, a
+#: handshake record of version 3.x, would be a size above this.
 _FRAME_BYTES_MAX = 1 << 28
+_TLS_HANDSHAKE = 0x1603
 
 #: Kafka's name of each API by its number, e.g. 26: "EndTxn".
 API_NAMES = {key: name.title().replace("_", "") for key, name in api_key_map.items()}
@@ -23,6 +24,10 @@ API_NAMES = {key: name.title().replace("_", "") for key, name in api_key_map.ite
 
 class WireError(PenstockError):
     """Bytes that the proxy cannot read; the message says of which connection or API."""
+
+
+class TlsError(WireError):
+    """A client that begins TLS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +52,10 @@ class Request:
 async def read_frame(reader: asyncio.StreamReader) -> bytes:
     """Return the next frame without its size; raises IncompleteReadError at the end, WireError for other bytes."""
     (size,) = _SIZE.unpack(await reader.readexactly(_SIZE.size))
+    if size >> 16 == _TLS_HANDSHAKE:
+        raise TlsError("a client begins TLS: the wire proxy reads Kafka's protocol without TLS only")
     if not _CORRELATION_ID.size <= size <= _FRAME_BYTES_MAX:
-        raise WireError(f"a frame of {size} bytes: the wire proxy reads Kafka's protocol without TLS only")
+        raise WireError(f"a frame of {size} bytes: the wire proxy reads Kafka's protocol only")
     return await reader.readexactly(size)
 
 

@@ -8,7 +8,7 @@ import socket
 from .board import Board, Broker
 from .connection import Connection
 from .exchange import Action, Line, Side
-from .framing import Request
+from .framing import Request, TlsError
 from .rules import Rules
 
 HOST = "127.0.0.1"
@@ -118,6 +118,9 @@ class Front:
             client.abort()
             raise
         except OSError:  # the broker is away: clients see a reset instead of a refused connection
+            client.reset()
+        except TlsError as error:  # as a broker's listener without TLS: the connection is closed
+            self._fronts.board.tls = error
             client.reset()
         except Exception as error:  # noqa: BLE001  the proxy raises it at its end
             self._fronts.board.failure = self._fronts.board.failure or error

@@ -48,8 +48,10 @@ class WireProxy:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-        if self._fronts.board.failure is not None and error is None:
-            raise WireError("the proxy could not pass something on") from self._fronts.board.failure
+        board = self._fronts.board
+        failure = board.failure or (None if self._record.requests() else board.tls)
+        if failure is not None and error is None:
+            raise WireError("the proxy could not pass something on") from failure
 
     @property
     def bootstrap_servers(self) -> str:

@@ -3,7 +3,8 @@
 Every sixth record is refused as long as a file lacks, which comes and goes, and becomes a dead letter. All the time
 ``penstock dlq replay --all`` puts letters back, and is killed in the middle now and then. A record may become a letter
 again, several times; in the end each has to come out, and with exactly-once once. Its order among others of its key is
-lost with the first letter, so nothing is said of it.
+lost with the first letter, so nothing is said of it. A tally of each key, which does not mind the order, shows that a
+record that was refused is counted once as well, and gives faults of state something to hit.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tests.chaos import program
-from tests.chaos.checker import Reader, Sight, Verdict
+from tests.chaos.checker import Reader, Sight, Verdict, read_table
 from tests.chaos.checkers import Report
 from tests.chaos.feeder import NumberFeeder, Numbering
 from tests.chaos.hosts import ROOT
@@ -28,6 +29,7 @@ from tests.chaos.hosts import ROOT
 from .workload import Setting, Workload
 
 LETTERS = "letters"
+CHANGELOG = f"{program.APPLICATION_ID}-{program.TALLY_STORE}-changelog"
 #: The share of records that are refused as long as the code is not mended.
 POISON_SHARE = 1 / 6
 #: How long a replay may run before it is killed, in seconds; and how often it is left alone.
@@ -184,10 +186,31 @@ class DeadLetters(Workload):
 
     def verdict(self, bootstrap_servers: str) -> Verdict:
         """See Workload."""
+        return self.judge(read_table(bootstrap_servers, CHANGELOG))
+
+    def judge(self, tallies: Mapping[str, Mapping[str, Any]]) -> Verdict:
+        """Judge. tallies: of the changelog, by key."""
         lost = len(self._written - self._copies.keys())
         aliens = self._aliens + len(self._copies.keys() - self._written)
         doubled = sum(count - 1 for count in self._copies.values())
-        return Verdict(self.setting.judged_as, lost, doubled, 0, aliens, (), 0)
+        ahead, state = 0, []
+        for key, wanted in self._replayed_tallies().items():
+            found = {field: tallies.get(key, {}).get(field, 0) for field in wanted}
+            if (self.setting.exact and found != wanted) or any(found[field] < wanted[field] for field in wanted):
+                state.append(f"changelog of the tallies, {key}: {found} instead of {wanted}")
+            ahead += found != wanted
+        return Verdict(
+            self.setting.judged_as, lost, doubled, 0, aliens, tuple(state), 0 if self.setting.exact else ahead
+        )
+
+    def _replayed_tallies(self) -> dict[str, dict[str, int]]:
+        """Return what a tally has to be, as far as the order of a key's records does not matter."""
+        tallies: dict[str, dict[str, int]] = {}
+        for key, number in self._written:
+            tally = tallies.setdefault(key, {"records": 0, "sum": 0})
+            tally["records"] += 1
+            tally["sum"] += number
+        return tallies
 
     def reports(self, bootstrap_servers: str, reader: Reader) -> list[Report]:
         """See Workload: with exactly-once a failure has one letter."""

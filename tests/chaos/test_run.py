@@ -1,0 +1,106 @@
+"""How hosts end is judged too: by themselves, when they are told to stop, and when their supervisor is killed."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from .agenda import Agenda
+from .faults import Stage
+from .options import Options
+from .process_faults import ProcessFaults, stop_cleanly
+from .recovery import Recovery
+from .run import Chaos
+from .schedule import Action, Event
+
+
+class Ending:
+    """Stands in for a Host whose processes end in one way."""
+
+    name = "host-1"
+    troubled = excused = False
+    runs = True
+
+    def __init__(self, code: int | None) -> None:
+        self.exit_code = code
+        self.starts = 0
+
+    def start(self) -> None:
+        self.starts += 1
+        self.exit_code = None
+
+    def stop(self) -> int:
+        return self.exit_code or 0
+
+    def kill_supervisor(self) -> bool:
+        return False
+
+    def workers(self) -> list[int]:
+        return []
+
+    def pids(self) -> list[int]:
+        return []
+
+    def last_error(self) -> str:
+        return "why"
+
+
+class Silent:
+    """Stands in for a reader that is given nothing."""
+
+    seen: ClassVar[dict[tuple[str, int], int]] = {}
+
+    def poll(self, seconds: float) -> list[Any]:
+        return []
+
+
+@pytest.fixture
+def chaos(tmp_path: Path) -> Chaos:
+    made = Chaos(Options(seed=1, kills=1), tmp_path, io.StringIO(), None)
+    made._reader = Silent()  # type: ignore[assignment]
+    return made
+
+
+def stage(failures: list[str]) -> Stage:
+    agenda = Agenda()
+    return Stage(agenda, Recovery(agenda, dict, failures.append), lambda _line: None, failures.append)
+
+
+def end(chaos: Chaos, host: Ending) -> Ending:
+    chaos._hosts = [host]  # type: ignore[list-item]
+    chaos._turn()
+    return host
+
+
+def test_a_host_that_ends_by_itself_is_a_failure_and_is_started_again(chaos: Chaos) -> None:
+    assert end(chaos, Ending(1)).starts == 1
+    assert chaos.failures == ["host-1 ended by itself with exit code 1: why"]
+    chaos._turn()
+    assert len(chaos.failures) == 1
+
+
+def test_a_host_whose_disk_has_failed_may_end_and_one_whose_disk_fails_waits(chaos: Chaos) -> None:
+    excused, troubled = Ending(1), Ending(1)
+    excused.excused = troubled.troubled = True
+    assert end(chaos, excused).starts == 1
+    assert end(chaos, troubled).starts == 0
+    assert chaos.failures == []
+    assert ["ended by itself" in line for line in chaos._lines] == [True], "it is said all the same"
+
+
+def test_a_host_that_does_not_stop_cleanly_is_a_failure() -> None:
+    failures: list[str] = []
+    assert stop_cleanly(stage(failures), Ending(0)) == 0  # type: ignore[arg-type]
+    assert failures == []
+    stop_cleanly(stage(failures), Ending(6))  # type: ignore[arg-type]
+    assert failures == ["host-1 was told to stop and ended with exit code 6: why"]
+
+
+def test_workers_that_outlive_their_supervisor_are_a_failure() -> None:
+    failures: list[str] = []
+    faults = ProcessFaults(stage(failures), [Ending(None)])  # type: ignore[list-item]
+    faults.carry_out(Event(1, False, 0, Action.KILL_SUPERVISOR, 0, 0.0, 0, 0))
+    assert failures == ["workers of host-1 outlive their supervisor"]

@@ -1,0 +1,95 @@
+"""Joins of tables read what the other table has sent on, not what waits in its cache and may leave no trace.
+
+A key that comes and goes between two flushes is not sent on. What has read it in between would never be corrected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock import BufferConfig, KTable, Materialized, StreamsBuilder, Suppressed
+
+from .conftest import Flow
+
+CACHED = {"statestore.cache.max.bytes": 1_000_000}
+#: What happens to the right row between two commits, while a left row is written behind the first step.
+STEPS: list[list[str | None]] = [
+    ["R", None],
+    ["R"],
+    ["R", "S"],
+    [None, "R"],
+]
+BEFORE = [None, "Q"]
+Tables = KTable[Any, Any]
+
+
+def pair(one: Any, other: Any) -> str:
+    return f"{one}+{other}"
+
+
+def same(table: Tables, _other: Tables) -> Tables:
+    return table
+
+
+def mapped(table: Tables, _other: Tables) -> Tables:
+    return table.map_values(str.lower)
+
+
+def filtered(table: Tables, _other: Tables) -> Tables:
+    return table.filter(lambda _key, value: value != "S")
+
+
+def suppressed(table: Tables, _other: Tables) -> Tables:
+    return table.suppress(Suppressed.until_time_limit(0, BufferConfig.max_records(9)))
+
+
+def joined(table: Tables, other: Tables) -> Tables:
+    """Without rows of its own: they are read by joining."""
+    return table.join(other, pair)
+
+
+def by_key(left: Tables, right: Tables) -> Tables:
+    return left.left_join(right, pair)
+
+
+def by_foreign_key(left: Tables, right: Tables) -> Tables:
+    return left.left_join(right, pair, foreign_key=lambda value: "k")
+
+
+@pytest.mark.parametrize("before", BEFORE)
+@pytest.mark.parametrize("steps", STEPS)
+@pytest.mark.parametrize("derive", [same, mapped, filtered, suppressed, joined])
+@pytest.mark.parametrize("join", [by_key, by_foreign_key])
+def test_the_last_result_does_not_depend_on_when_caches_are_flushed(
+    start: Any,
+    text: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    join: Callable[[Tables, Tables], Tables],
+    derive: Callable[[Tables, Tables], Tables],
+    steps: list[str | None],
+    before: str | None,
+) -> None:
+    def declare(builder: StreamsBuilder) -> None:
+        left = builder.table("left", store=Materialized("left", caching=False, **text), **text)
+        right, other = builder.table("right", **text), builder.table("other", **text)
+        join(left, derive(right, other)).to_stream().to("out", **text)
+
+    def last(flow: Flow) -> Any:
+        flow.pipe("other", "k", "O")
+        if before is not None:
+            flow.pipe("right", "k", before)
+        with monkeypatch.context() as between_commits:
+            if flow is late:
+                between_commits.setattr(flow.driver._task, "commit", lambda: None)
+            flow.pipe("right", "k", steps[0]).pipe("left", "k", "L")
+            for value in steps[1:]:
+                flow.pipe("right", "k", value)
+        flow.driver._task.commit()
+        flow.driver.advance_wall_clock_time(1)  # what the flush has written to internal topics is read
+        return flow.read()[-1][1]
+
+    early, late = start(declare), start(declare, CACHED)
+    assert last(late) == last(early)
