@@ -10,8 +10,10 @@ from broker_stage import PARTITIONS, Counting, shared_by
 from confluent_kafka import Consumer, KafkaError
 from stage import LogLines
 
+from penstock.plan_command import _with_group as with_group
 from penstock.supervisor.application_state import ApplicationState as State
 from penstock.supervisor.exit_codes import ExitCode
+from penstock.topology.streams_config import StreamsConfig
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -98,6 +100,16 @@ def test_a_group_of_another_program_is_not_joined(
     counting.produce(1)
     program.read_all(counting)
     assert (program.assigned, program.revoked, program.errors) == (PARTITIONS, 0, [])
+
+
+def test_plan_says_that_the_group_is_of_another_program(counting: Counting, programs: list[OtherProgram]) -> None:
+    counting.produce(1)
+    program = OtherProgram(counting, "consumer")
+    programs.append(program)
+    program.read_all(counting)
+    (compared,) = with_group(StreamsConfig(counting.config), {})
+    assert compared.plan is None
+    assert compared.what.endswith("is a consumer group: its members are no Kafka Streams application")
 
 
 @pytest.mark.parametrize(("protocol", "other"), [("classic", "consumer"), ("streams", "classic")])
