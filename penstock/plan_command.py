@@ -102,6 +102,8 @@ def _with_group(config: StreamsConfig, new: Facts) -> list[Comparison]:
         return [Comparison(f"{name}: the names of its topics, as its broker knows them", plan)]
     if not group.has_members:
         return [Comparison(f"{name} has no members", None)]
+    if group.protocol == "consumer":
+        return [Comparison(f"{name} is a consumer group: its members are no Kafka Streams application", None)]
     told = [member.facts for member in group.members if member.facts is not None]
     distinct = [facts for number, facts in enumerate(told) if facts not in told[:number]]
     if not distinct and group.reads:

@@ -10,12 +10,13 @@ from broker_stage import PARTITIONS, Counting, shared_by
 from confluent_kafka import Consumer, KafkaError
 from stage import LogLines
 
+from penstock.plan_command import _with_group as with_group
+from penstock.supervisor.application_state import ApplicationState as State
 from penstock.supervisor.exit_codes import ExitCode
+from penstock.topology.streams_config import StreamsConfig
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
-
-PROTOCOLS = ("classic", "streams")
 
 
 class OtherProgram:
@@ -71,12 +72,6 @@ class OtherProgram:
         self._consumer.close()
 
 
-@pytest.fixture(params=["classic", "consumer"])
-def other(request: pytest.FixtureRequest) -> str:
-    """The protocol of the other program."""
-    return str(request.param)
-
-
 @pytest.fixture
 def programs() -> Iterator[list[OtherProgram]]:
     made: list[OtherProgram] = []
@@ -85,7 +80,9 @@ def programs() -> Iterator[list[OtherProgram]]:
         program.close()
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(
+    ("protocol", "other"), [("classic", "classic"), ("classic", "consumer"), ("streams", "consumer")]
+)
 def test_a_group_of_another_program_is_not_joined(
     counting: Counting, log: LogLines, programs: list[OtherProgram], protocol: str, other: str
 ) -> None:
@@ -96,7 +93,7 @@ def test_a_group_of_another_program_is_not_joined(
     counting.config["group.protocol"] = protocol
     with counting.streams(1) as streams:
         streams.start()
-        program.poll_until(lambda: streams.exit_code is not None, "Penstock ends")
+        program.poll_until(lambda: streams.state is State.ERROR, "Penstock ends")
     assert streams.exit_code is ExitCode.FAILED
     assert str(counting.config["application.id"]) in log.text
     assert "or choose another application.id" in log.text
@@ -105,7 +102,17 @@ def test_a_group_of_another_program_is_not_joined(
     assert (program.assigned, program.revoked, program.errors) == (PARTITIONS, 0, [])
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_plan_says_that_the_group_is_of_another_program(counting: Counting, programs: list[OtherProgram]) -> None:
+    counting.produce(1)
+    program = OtherProgram(counting, "consumer")
+    programs.append(program)
+    program.read_all(counting)
+    (compared,) = with_group(StreamsConfig(counting.config), {})
+    assert compared.plan is None
+    assert compared.what.endswith("is a consumer group: its members are no Kafka Streams application")
+
+
+@pytest.mark.parametrize(("protocol", "other"), [("classic", "consumer"), ("streams", "classic")])
 def test_another_program_does_not_get_into_the_group(
     counting: Counting, programs: list[OtherProgram], protocol: str, other: str
 ) -> None:

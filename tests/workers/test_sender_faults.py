@@ -10,6 +10,7 @@ from produce_stage import PartitionLog, ProduceStage, Request, Said, Sent
 from penstock import kernel
 from penstock.clients.cluster.brokers import Leader, Leaders, ProducerId
 from penstock.clients.errors import ErrorCode
+from penstock.clients.served_clock import ServedClock
 from penstock.topology.records import TopicPartition
 
 pytestmark = pytest.mark.skipif(kernel.record_accumulator is None, reason="the compiled kernel is not built here")
@@ -88,6 +89,11 @@ class FaultyBrokers:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_each_record_is_written_once_and_in_order(seed: int) -> None:
+    run(seed)
+
+
+def run(seed: int) -> None:
+    """Write while things go wrong, and while nobody serves the producer for long; raises AssertionError for a loss."""
     pick = random.Random(seed)
     brokers = FaultyBrokers(pick)
     stage = brokers.stage
@@ -104,13 +110,31 @@ def test_each_record_is_written_once_and_in_order(seed: int) -> None:
             stage.send(key, to=partition)
             expected[partition].append(key)
         stage.clock.advance(pick.randrange(30))
+        if number % 100 == 50:  # a record of the application's takes long
+            stage.clock.advance(stage.settings.delivery_timeout_ms)
         stage.producer.poll()
         brokers.serve()
         if pick.random() < 0.01:
             stage.producer.flush()
     brokers.faults = 0
     stage.producer.flush()
-    assert stage.lost() == []
+    lost = stage.lost()
+    stage.close()
+    assert lost == []
     assert {partition: log.keys for partition, log in brokers.logs.items()} == expected
     assert brokers.met >= {"lost before", "lost behind", "not taken", "taken, and not said", "moved", "duplicate"}
-    stage.close()
+
+
+def test_deadlines_that_count_while_nobody_serves_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """test_transaction_faults.py has faults of the epochs."""
+    monkeypatch.setattr(ServedClock, "monotonic_ms", lambda clock: clock._clock.monotonic_ms())
+    assert not all(holds(seed) for seed in range(5))
+
+
+def holds(seed: int) -> bool:
+    """Return whether a run finds nothing."""
+    try:
+        run(seed)
+    except AssertionError:
+        return False
+    return True
