@@ -46,6 +46,8 @@ NATIVE: Mapping[Any, type] = {
     Serdes.bytes().exact: bytes,
     Serdes.json().private: dict,
 }
+#: What caching stores have as closures over the cache's dicts.
+CLOSURES = ("get", "get_forwarded", "fetch", "fetch_forwarded", "put", "put_held")
 #: listener(key, new value, old value, timestamp in ms, headers); see StateStore.set_flush_listener.
 FlushListener = Callable[[Any, Any, Any, int, Headers], None]
 #: follower(store, changes, send) -> sent: may watch some of the changes of a flush on their way downstream; send(count)
@@ -270,13 +272,7 @@ class CachingStore(StateStore):
     def close(self) -> None:
         """See StateStore.close."""
         self._cache.close()
-        for name in (
-            "get",
-            "get_forwarded",
-            "fetch",
-            "put",
-            "put_held",
-        ):  # what is called from now on finds the closed rows
+        for name in CLOSURES:  # what is called from now on finds the closed rows
             vars(self).pop(name, None)
         super().close()
 

@@ -113,7 +113,8 @@ class CachingWindowStore(CachingSegments, WindowStore):
         def put(key: Any, value: Any, window_start: int) -> None:
             put_held(key, hold(value), window_start)
 
-        vars(self).update(fetch=self._fetcher(self._getter(self._read_entry)), put=put, put_held=put_held)
+        fetch, forwarded = self._fetcher(self._getter(self._read_entry)), self._fetcher(self._forwarded_getter())
+        vars(self).update(fetch=fetch, fetch_forwarded=forwarded, put=put, put_held=put_held)
 
     def _fetcher(self, get: Callable[[Any], Any]) -> Callable[[Any, int], Any]:
         segments, hidden = self.segments, self._cached.hidden
@@ -219,7 +220,7 @@ class CachingSessionStore(CachingSegments, SessionStore):
     def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore, cache: ThreadCache) -> None:
         SessionStore.__init__(self, builder, task, rows)
         CachingSegments.__init__(self, cache)
-        self._get = self._getter(self._read_entry)
+        self._get, self._get_forwarded = self._getter(self._read_entry), self._forwarded_getter()
         put_cached, cached, record_key = self._putter(), self._cached, self.serdes.cache_key
 
         def put_held(session: Windowed, held: Any) -> None:
@@ -232,10 +233,17 @@ class CachingSessionStore(CachingSegments, SessionStore):
 
     def fetch_session(self, key: Any, start: int, end: int) -> Any:
         """See SessionStore.fetch_session."""
+        return self._fetch(self._get, key, start, end)
+
+    def fetch_session_forwarded(self, key: Any, start: int, end: int) -> Any:
+        """See SessionStore.fetch_session_forwarded."""
+        return self._fetch(self._get_forwarded, key, start, end)
+
+    def _fetch(self, get: Callable[[Any], Any], key: Any, start: int, end: int) -> Any:
         cache_key = (self.serdes.cache_key(key), end, start)
         if end < self.segments.visible_from and self._cached.hidden(cache_key):
             return None
-        return self._get(cache_key)
+        return get(cache_key)
 
     def _log_key(self, key: CacheKey) -> bytes:
         return self._row_key(key[0]) + LONG.pack(key[1]) + LONG.pack(key[2])

@@ -87,6 +87,10 @@ class SessionStore(StateStore):
         """Return the aggregate of exactly this session, None if there is none."""
         return self.fetch_row(self._encode_key(key), start, end)
 
+    def fetch_session_forwarded(self, key: Any, start: int, end: int) -> Any:
+        """Return what fetch_session returned when changes were last sent downstream, see WindowStore."""
+        return self.fetch_session(key, start, end)
+
     def fetch_row(self, key: bytes, start: int, end: int) -> Any:
         """Return the aggregate of a serialized key's session."""
         return self.values.decode(self.segments.get(key + _pack(end, start), end))

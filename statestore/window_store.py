@@ -103,6 +103,10 @@ class WindowStore(StateStore):
         """Return the value of the window that starts at time, None if there is none. The object is the caller's own."""
         return self.fetch_row(self._encode_key(key), time)
 
+    def fetch_forwarded(self, key: Any, time: int) -> Any:
+        """Return what fetch returned when changes were last sent downstream: a cache has changes that were not."""
+        return self.fetch(key, time)
+
     def fetch_row(self, key: bytes, time: int) -> Any:
         """Return the value of a serialized key's window."""
         return self.values.decode(self.segments.get(key + _pack(time, self._sequence), time))

@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from penstock import BufferConfig, KTable, Materialized, StreamsBuilder, Suppressed
+from penstock import (
+    BufferConfig,
+    KTable,
+    Materialized,
+    SessionWindows,
+    StreamsBuilder,
+    Suppressed,
+    TimeWindows,
+)
 
 from .conftest import Flow
 
@@ -93,3 +101,41 @@ def test_the_last_result_does_not_depend_on_when_caches_are_flushed(
 
     early, late = start(declare), start(declare, CACHED)
     assert last(late) == last(early)
+
+
+def newest(_key: str, value: str, _aggregate: str) -> str | None:
+    return None if value == "gone" else value
+
+
+@pytest.mark.parametrize(
+    ("windows", "last_step"),
+    [
+        (TimeWindows(10), ("gone", 0)),  # the window has no aggregate any more
+        (SessionWindows(5), ("S", 4)),  # the session becomes part of a longer one
+    ],
+)
+def test_windows_and_sessions_that_come_and_go_are_joined_no_more(
+    start: Any, text: dict[str, Any], monkeypatch: pytest.MonkeyPatch, windows: Any, last_step: tuple[str, int]
+) -> None:
+    def declare(builder: StreamsBuilder) -> None:
+        def table(name: str, caching: bool) -> Tables:
+            windowed = builder.stream(name, **text).group_by_key().windowed_by(windows)
+            merger = (lambda _key, _one, other: other,) if isinstance(windows, SessionWindows) else ()
+            store = Materialized(name, caching=caching, **text)
+            return windowed.aggregate(str, newest, *merger, store=store)
+
+        joined = table("left", caching=False).left_join(table("right", caching=True), pair)
+        joined.to_stream().map(lambda window, value: (f"{window.start}-{window.end}", value)).to("out", **text)
+
+    def last(flow: Flow) -> dict[str, Any]:
+        with monkeypatch.context() as between_commits:
+            if flow is late:
+                between_commits.setattr(flow.driver._task, "commit", lambda: None)
+            flow.pipe("right", "k", "R", 0).pipe("left", "k", "L", 0).pipe("right", "k", *last_step)
+        flow.driver._task.commit()
+        return {key: value for key, value, _ in flow.read()}
+
+    early, late = start(declare), start(declare, CACHED)
+    expected = last(early)
+    assert "L+None" in expected.values()
+    assert last(late) == expected

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from ..records import Change, Headers, ValueAndTimestamp, Windowed
@@ -10,7 +10,7 @@ from ..task_context import Process
 from .aggregate import Aggregator, Initializer
 from .operator import NodeContext
 from .table_store import as_read
-from .value_getters import KTableValueGetter, KTableValueGetterSupplier
+from .value_getters import Getter, KTableValueGetter, KTableValueGetterSupplier
 from .window_close import CloseEmitter, EmitRange
 from .windowed import EmitStrategy, WindowedAggregator
 
@@ -157,10 +157,14 @@ class _SessionStoreGetterSupplier(KTableValueGetterSupplier):
         return (self.store_name,)
 
     def compile(self, node: NodeContext) -> KTableValueGetter:
-        fetch_session = node.store(self.store_name).fetch_session
+        store = node.store(self.store_name)
+        forwarded = _getter(store.fetch_session_forwarded)
+        return KTableValueGetter(_getter(store.fetch_session), get_forwarded=forwarded)
 
-        def get(session: Any) -> ValueAndTimestamp | None:
-            aggregate = fetch_session(session[0], session[1], session[2])
-            return None if aggregate is None else ValueAndTimestamp(aggregate, session[2])
 
-        return KTableValueGetter(get)
+def _getter(fetch_session: Callable[[Any, int, int], Any]) -> Getter:
+    def get(session: Any) -> ValueAndTimestamp | None:
+        aggregate = fetch_session(session[0], session[1], session[2])
+        return None if aggregate is None else ValueAndTimestamp(aggregate, session[2])
+
+    return get

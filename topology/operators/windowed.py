@@ -7,14 +7,14 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import TopologyError
-from ..records import Change, Headers, ValueAndTimestamp, Window, Windowed
+from ..records import Change, Headers, Window, Windowed
 from ..store_interfaces import Cells, StoreKind
 from ..task_context import Process
 from .aggregate import Aggregator, Initializer
 from .fused_cells import FusedCell, cached_store, exact_key
 from .operator import NodeContext, Operator
 from .table_store import as_read, forwards_itself
-from .value_getters import KTableValueGetter, KTableValueGetterSupplier
+from .value_getters import Getter, KTableValueGetter, KTableValueGetterSupplier
 from .window_close import CloseEmitter, EmitRange
 
 if TYPE_CHECKING:
@@ -252,10 +252,9 @@ class WindowStoreGetterSupplier(KTableValueGetterSupplier):
 
     def compile(self, node: NodeContext) -> KTableValueGetter:
         """See KTableValueGetterSupplier."""
-        fetch = node.store(self.store_name).fetch
+        store = node.store(self.store_name)
+        return KTableValueGetter(_getter(store.fetch), get_forwarded=_getter(store.fetch_forwarded))
 
-        def get(windowed: Any) -> ValueAndTimestamp | None:
-            row: ValueAndTimestamp | None = fetch(windowed[0], windowed[1])
-            return row
 
-        return KTableValueGetter(get)
+def _getter(fetch: Callable[[Any, int], Any]) -> Getter:
+    return lambda windowed: fetch(windowed[0], windowed[1])
