@@ -7,6 +7,7 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,15 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from penstock import Processor, ProcessorContext, Punctuation, Record, Serdes, StreamsBuilder, StreamsError
+from penstock.pipeline import spark_streams
 from penstock.pipeline.checkpoint import CheckpointError
 from penstock.pipeline.state_reader import blobs
 from penstock.spark import SparkStreams
 from tests.goldens.case import read
+from tests.waiting import eventually
 
 from .engines import SparkEngine, compare, depends_on_buckets
 
@@ -85,6 +88,62 @@ def test_an_exception_arrives_with_operator_topic_partition_and_offset(
     streams = SparkStreams(other, config, spark, checkpoint=checkpoint)
     with pytest.raises(CheckpointError, match=r"belongs to another topology: .*invert"):
         streams.process_available()
+
+
+def test_partitions_that_are_added_while_it_runs_are_read_with_a_warning(
+    spark: Any,
+    bootstrap_servers: str,
+    tmp_path: Path,
+    application_id: str,
+    make_topic: Callable[..., str],
+    admin: AdminClient,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(spark_streams, "ADMIT_SECONDS", 0.1)
+    source, sink = make_topic("in"), make_topic("out")
+    builder = StreamsBuilder()
+    builder.stream(source, **STRINGS).group_by_key().count(store="counts").to_stream().to(sink)
+    config = {"application.id": application_id, "bootstrap.servers": bootstrap_servers}
+    producer = Producer({"bootstrap.servers": bootstrap_servers})
+    with (
+        SparkStreams(builder, config, spark, checkpoint=str(tmp_path / "checkpoint")) as streams,
+        ThreadPoolExecutor(1) as waiting,
+    ):
+        producer.produce(source, "1", "k")
+        producer.flush()
+        streams.start()
+        ended = waiting.submit(streams.await_termination)
+        eventually(lambda: records(bootstrap_servers, sink, 1) == 1 or ended.done(), streams.status, DEADLINE_SECONDS)
+        for topic in (sink, source):
+            admin.create_partitions([NewPartitions(topic, 2)])[topic].result(DEADLINE_SECONDS)
+        warned = "Partitions were added"
+        eventually(lambda: warned in caplog.text or ended.done(), lambda: caplog.text, DEADLINE_SECONDS)
+        producer = Producer(
+            {"bootstrap.servers": bootstrap_servers}
+        )  # the first one does not know the new partition yet
+        producer.produce(source, "1", "k", partition=1)
+        producer.flush()
+        eventually(lambda: records(bootstrap_servers, sink, 2) == 2 or ended.done(), streams.status, DEADLINE_SECONDS)
+        streams.request_stop()
+        ended.result(DEADLINE_SECONDS)
+    (warning,) = [line for line in caplog.messages if line.startswith("Partitions were added")]
+    assert f"added: {source} had 1, and has 2. Spark reads them" in warning  # and no word of the sink
+    with (
+        SparkStreams(builder, config, spark, checkpoint=str(tmp_path / "checkpoint")) as streams,
+        pytest.raises(CheckpointError, match=f"Partitions were added: {source} had 1, and has 2"),
+    ):
+        streams.start()
+
+
+def records(bootstrap_servers: str, topic: str, partitions: int) -> int:
+    """Return how many records a topic of so many partitions has."""
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "none"})  # one that knows new partitions
+    try:
+        numbers = range(partitions)
+        return sum(consumer.get_watermark_offsets(TopicPartition(topic, each), DEADLINE_SECONDS)[1] for each in numbers)
+    finally:
+        consumer.close()
 
 
 def test_what_cannot_be_pickled_is_refused_with_what_to_do(

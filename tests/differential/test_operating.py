@@ -56,11 +56,11 @@ def test_a_driver_that_was_suspended_until_its_lease_was_over_stops(application:
         with application.command("run", "--engine", "spark", host="other", output=subprocess.DEVNULL) as other:
             lease = application.checkpoint / LEASE_FILE
             eventually(lambda: f'"pid":{other.pid}' in lease.read_text(), lease.read_text, DEADLINE_SECONDS)
-            for each in suspended:
-                each.resume()
-            assert process.wait(DEADLINE_SECONDS) == ExitCode.LOCKED, application.log.read_text()
             other.send_signal(signal.SIGTERM)
             assert other.wait(DEADLINE_SECONDS) == ExitCode.OK
+        for each in suspended:
+            each.resume()
+        assert process.wait(DEADLINE_SECONDS) == ExitCode.LOCKED, application.log.read_text()
     assert "was taken over by another driver" in application.log.read_text()
 
 
@@ -105,19 +105,35 @@ def child(process: subprocess.Popen[str], program: str) -> psutil.Process:
     raise TimeoutError(f"no {program}")
 
 
-# A shell's `kill %1` and `timeout` signal the process group; systemd's KillMode=control-group all processes.
-@pytest.mark.parametrize("to_java", [False, True])
-def test_sigterm_to_all_processes_is_a_clean_stop(application: Application, to_java: bool) -> None:
+# A shell's `kill %1` and `timeout` signal the process group, as does the kernel for a terminal that is closed (SIGHUP);
+# systemd's KillMode=control-group all processes.
+@pytest.mark.parametrize(
+    ("number", "to_java"), [(signal.SIGTERM, False), (signal.SIGHUP, False), (signal.SIGTERM, True)]
+)
+def test_a_signal_to_all_processes_is_a_clean_stop(
+    application: Application, number: signal.Signals, to_java: bool
+) -> None:
     with application.running() as process:
         count_more(application)
         java = psutil.Process(process.pid).children(recursive=True)
-        os.killpg(process.pid, signal.SIGTERM)
+        os.killpg(process.pid, number)
         for each in java if to_java else ():
             each.terminate()
         assert process.wait(DEADLINE_SECONDS) == ExitCode.OK, application.log.read_text()
     assert "Traceback" not in application.log.read_text()
     assert to_java or "ERROR" not in application.log.read_text()
     assert not [each for each in java if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_java_that_is_killed_is_named(application: Application) -> None:
+    with application.running() as process:
+        count_more(application)
+        child(process, "SparkSubmit").kill()
+        assert process.wait(DEADLINE_SECONDS) == ExitCode.FAILED, application.log.read_text()
+    *_, last = application.log.read_text().splitlines()
+    assert last.startswith("Error: Spark's Java has ended"), last
+    with application.running() as process:
+        finish(application, process)
 
 
 @pytest.mark.parametrize("master", ["nonsense", "local[0]", "yarn", "spark://127.0.0.1:1"])
