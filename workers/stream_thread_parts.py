@@ -33,6 +33,7 @@ from .client_supplier import KafkaClientSupplier, static_instance_id
 from .committer import Committer
 from .control import ApplicationShutdownRequested, ThreadControl
 from .custom_metrics import CustomMetrics
+from .event_loop import EventLoopThread
 from .global_state import GlobalState, GlobalTask, NoGlobalState
 from .internal_topic_manager import InternalTopicManager
 from .invalid_positions import InvalidPositions
@@ -186,6 +187,7 @@ class _Assembly:
         self.restore_listener, self.standby_listener = restore_listener, standby_listener
         self.open_rows = open_rows
         self.background = background or ThreadPoolExecutor(1, "background")
+        self.async_calls = EventLoopThread(f"{spec.client_id}-EventLoop-{spec.slot}")
         self.config = spec.config
         self.application_id: str = spec.config["application.id"]
         self.name = f"{spec.client_id}-StreamThread-{spec.slot}"
@@ -285,6 +287,7 @@ class _Assembly:
                 "offsets reader": self.offsets_reader.close,
                 "state directory": self.state_directory.close,
                 "background": self.background.shutdown,
+                "event loop": self.async_calls.close,
             },
             log=self.log,
         )
@@ -380,6 +383,7 @@ class _Assembly:
             self.log_prefix,
             self.background,
             self.custom_metrics,
+            self.async_calls,
             self.open_rows,
         )
 
