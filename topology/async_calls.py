@@ -30,9 +30,9 @@ OrderedBy = Literal["partition", "key"]
 class Retries:
     """How often a call that failed is made again, and after which pauses.
 
-    times: at most so often. wait_initial, wait_max (timedelta or ms): the first pause, which doubles each time up to the
-    second one, with up to wait_jitter more at random. on: the exceptions after which it is made again; a timeout is a
-    TimeoutError.
+    times: at most so often. wait_initial, wait_max (timedelta or ms): the first pause, which doubles each time up to
+    the second one, with up to wait_jitter more at random. on: the exceptions after which it is made again; a timeout
+    is a TimeoutError.
     """
 
     times: int

@@ -29,8 +29,8 @@ class CompiledTopology:
     """A sub-topology in one task.
 
     sources: by full topic name. errors: names the operator if something fails that no source called: a store's flush
-    (``errors.raise_flush_failure(store name, error)``), a punctuation does it itself. waiting: the records that wait for
-    async functions and batches.
+    (``errors.raise_flush_failure(store name, error)``), a punctuation does it itself. waiting: the records that wait
+    for async functions and batches.
     """
 
     def __init__(

@@ -61,9 +61,7 @@ class AsyncStream(AbstractStream, Generic[K, V]):
     """
 
     @abstractmethod
-    def result(
-        self, node: Any, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
-    ) -> KStream[Any, Any]:
+    def result(self, node: Any, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None) -> KStream[Any, Any]:
         """Return the stream that a node yields."""
 
     @overload
@@ -82,9 +80,7 @@ class AsyncStream(AbstractStream, Generic[K, V]):
         node.value_changing = True
         return self.result(node, self.key_serde, None)
 
-    def filter_async(
-        self, predicate: Callable[..., Awaitable[Any]], **options: Unpack[AsyncOptions]
-    ) -> KStream[K, V]:
+    def filter_async(self, predicate: Callable[..., Awaitable[Any]], **options: Unpack[AsyncOptions]) -> KStream[K, V]:
         """Keep the records for which the async predicate(key, value) returns something true."""
         node = self._async("KSTREAM-FILTER-", KStreamFilterAsync, predicate, True, options)
         return self.result(node, self.key_serde, self.value_serde)
@@ -109,12 +105,13 @@ class AsyncStream(AbstractStream, Generic[K, V]):
         with_key: bool,
         options: AsyncOptions,
     ) -> ProcessorGraphNode:
-        name, ordered_by = options.pop("name", None), options.pop("ordered_by", "partition")
+        name, ordered_by = options.get("name"), options.get("ordered_by", "partition")
         where = f"The function of {operator.__name__.removeprefix('KStream')} behind {self.name}"
         check_async_function(function, where)
         if ordered_by not in ("partition", "key"):
             raise TopologyError(f'ordered_by must be "partition" or "key", got {ordered_by!r}')
-        return self.attach(name, prefix, operator(function, CallOptions(**options), ordered_by, with_key))
+        called: Any = {option: value for option, value in options.items() if option not in ("name", "ordered_by")}
+        return self.attach(name, prefix, operator(function, CallOptions(**called), ordered_by, with_key))
 
     def map_batches(
         self,

@@ -15,7 +15,7 @@ from penstock.topology.errors import StreamsError
 from penstock.topology.event_loop import LoopCalls
 
 try:
-    from uvloop import new_event_loop
+    from uvloop import new_event_loop  # type: ignore[import-not-found,unused-ignore]
 except ImportError:
     from asyncio import new_event_loop
 

@@ -43,7 +43,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """See asyncio.AbstractEventLoop.time."""
         return time.monotonic() + self._jumping.skipped
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]
         """See asyncio.AbstractEventLoop.run_in_executor."""
         future = super().run_in_executor(executor, func, *args)
         self._jumping.busy += 1

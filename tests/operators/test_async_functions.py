@@ -14,7 +14,7 @@ import pytest
 from penstock import Retries, Serdes, StreamsBuilder, StreamsError, TimeWindows, TopologyError
 from tests.operators.conftest import Start
 
-INTS = {"key_serde": Serdes.string(), "value_serde": Serdes.int64()}
+INTS: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.int64()}
 
 
 async def doubled(value: int) -> int:
@@ -95,7 +95,7 @@ def test_by_key_only_records_of_one_key_wait_for_each_other(start: Start) -> Non
     results = flow.read_after("in", "k", 6)
     assert [value for key, value, _ in results if key == "k1"] == [1, 3, 5]
     assert [value for key, value, _ in results if key == "k0"] == [0, 2, 4]
-    assert [value for _, value, _ in results][0] == 1, "the slow one holds up no other key"
+    assert next(value for _, value, _ in results) == 1, "the slow one holds up no other key"
 
 
 def test_records_with_keys_that_cannot_be_compared_keep_their_order(start: Start) -> None:
@@ -162,7 +162,9 @@ def test_an_exception_names_operator_topic_offset_and_key(start: Start) -> None:
         raise ValueError("no price")
 
     flow = start(declare(lambda stream: stream.map_values_async(fails, name="price")))
-    with pytest.raises(StreamsError, match=r"processor=price, topic=in, partition=0, offset=0, key='a': ValueError: no price"):
+    with pytest.raises(
+        StreamsError, match=r"processor=price, topic=in, partition=0, offset=0, key='a': ValueError: no price"
+    ):
         flow.pipe("in", "a", 1)
 
 

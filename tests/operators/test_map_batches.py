@@ -11,7 +11,7 @@ import pytest
 from penstock import Serdes, StreamsBuilder, StreamsError, TopologyError
 from tests.operators.conftest import Start
 
-INTS = {"key_serde": Serdes.string(), "value_serde": Serdes.int64()}
+INTS: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.int64()}
 
 
 def declare(operation: Callable[[Any], Any]) -> Callable[[StreamsBuilder], None]:
@@ -80,7 +80,9 @@ def test_arrow_columns_in_and_out(start: Start) -> None:
 
     def build(builder: StreamsBuilder) -> None:
         orders = builder.stream("in", key_serde=Serdes.string(), value_serde=Serdes.json())
-        orders.map_batches(lambda batch: batch.select(["n"]), as_="arrow").to("out", key_serde=Serdes.string(), value_serde=Serdes.json())
+        orders.map_batches(lambda batch: batch.select(["n"]), as_="arrow").to(
+            "out", key_serde=Serdes.string(), value_serde=Serdes.json()
+        )
 
     assert start(build).read_after("in", "k", {"n": 1, "m": 2}) == [("k", {"n": 1}, 0)]
 

@@ -127,8 +127,8 @@ def _same(process: Process) -> Process:
 class Operator(ABC):
     """What one processor node does. Subclasses are named after Kafka Streams' processors, e.g. KStreamFilter.
 
-    reads_record_metadata: whether it asks from which topic, partition and offset a record comes. stateless: whether what
-    comes out depends on the record alone, so that nothing is different if it comes again.
+    reads_record_metadata: whether it asks from which topic, partition and offset a record comes. stateless: whether
+    what comes out depends on the record alone, so that nothing is different if it comes again.
     """
 
     reads_record_metadata: bool = False
