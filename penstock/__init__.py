@@ -14,6 +14,7 @@ from penstock.topology.shadowing import NamingShadows
 with NamingShadows():  # first, so that all that follows from it is explained
     import penstock.topology.streams_builder  # noqa: F401
 
+from penstock.topology.async_calls import Retries
 from penstock.topology.branched_kstream import BranchedKStream
 from penstock.topology.cogrouped_kstream import (
     CogroupedKStream,
@@ -151,6 +152,7 @@ __all__ = [
     # records
     "Record",
     "RecordMetadata",
+    "Retries",
     "ValueAndTimestamp",
     "Window",
     "Windowed",

@@ -69,6 +69,11 @@ _GLOBAL = (
     "tasks on Spark have no global stores: use a table that is co-partitioned with the stream, or a foreign-key join",
 )
 
+_WAITS = (
+    Capability.REFUSED,
+    "tasks on Spark have no event loop and no batches of their own: use map_values() with a plain function there",
+)
+
 #: By the operators' class names, which are Kafka Streams'.
 OPERATORS: Mapping[str, tuple[Capability, str]] = {
     **dict.fromkeys(
@@ -117,6 +122,16 @@ OPERATORS: Mapping[str, tuple[Capability, str]] = {
     "KTableTransformValues": _USER_OBJECT,
     "ProcessorOperator": _USER_OBJECT,
     "KStreamGlobalKTableJoin": _GLOBAL,
+    **dict.fromkeys(
+        (
+            "KStreamFilterAsync",
+            "KStreamFlatMapValuesAsync",
+            "KStreamForeachAsync",
+            "KStreamMapBatches",
+            "KStreamMapValuesAsync",
+        ),
+        _WAITS,
+    ),
     "ResponseJoinProcessor": (
         Capability.COARSER,
         "of several updates of a left row in one micro-batch only the last is answered, as locally while answers are "

@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 
 from penstock.statestore.thread_cache import ThreadCache
+from penstock.topology.async_calls import AsyncCalls
 from penstock.topology.compiled import CompiledSource, StampedRecord, compile_topology
 from penstock.topology.errors import StreamsError, UnknownStateStoreError
 from penstock.topology.processor_api import Punctuation, StreamsMetrics
@@ -210,6 +211,11 @@ class SparkTask:
         raise StreamsError(
             "A processor has no state_dir on Spark: the next micro-batch may run on another machine. Keep it in a store"
         )
+
+    @property
+    def async_calls(self) -> AsyncCalls:
+        """See TaskContext: the capability report refuses what asks for it."""
+        raise StreamsError("Tasks on Spark have no event loop")
 
     @property
     def streams_metrics(self) -> StreamsMetrics:

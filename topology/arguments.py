@@ -9,7 +9,7 @@ from typing import Any
 from .errors import TopologyError
 
 #: What to do instead of handing over an async function.
-ASYNC_ADVICE = "records are processed one after the other; call asyncio.run() in it if you must"
+ASYNC_ADVICE = "map_values_async() and its like await such functions, many at a time (docs/async.md)"
 
 
 def check_function(given: Any, what: str, *, optional: bool = False) -> None:
@@ -18,6 +18,14 @@ def check_function(given: Any, what: str, *, optional: bool = False) -> None:
         raise TopologyError(f"{what} must be a function, got {given!r}")
     if is_asynchronous(given):
         raise TopologyError(f"{what} must be a plain function, got the async {given!r}: {ASYNC_ADVICE}")
+
+
+def check_async_function(given: Any, what: str) -> None:
+    """Raise TopologyError unless given is a function that is to be awaited."""
+    if not callable(given):
+        raise TopologyError(f"{what} must be an async function, got {given!r}")
+    if not is_asynchronous(given) and inspect.isroutine(given):
+        raise TopologyError(f"{what} must be an async function, got the plain {given!r}: map_values() takes such")
 
 
 def is_asynchronous(given: Any) -> bool:

@@ -17,6 +17,7 @@ from .errors import ConfigError, StreamsError
 from .exception_handlers import DEAD_LETTER_TOPIC
 from .fusion import Fusion
 from .operators.operator import NodeContext
+from .operators.waiting import Waiting
 from .processor_topology import Node, ProcessorNode, ProcessorTopology, SinkNode, SourceNode
 from .records import Headers
 from .task_context import Process, TaskContext
@@ -28,7 +29,8 @@ class CompiledTopology:
     """A sub-topology in one task.
 
     sources: by full topic name. errors: names the operator if something fails that no source called: a store's flush
-    (``errors.raise_flush_failure(store name, error)``), a punctuation does it itself.
+    (``errors.raise_flush_failure(store name, error)``), a punctuation does it itself. waiting: the records that wait
+    for async functions and batches.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class CompiledTopology:
         self.errors = errors
         self._nodes = nodes
         self._compile_matching = compile_matching
+        self.waiting = Waiting([records for node in nodes for records in node.waiting])
 
     def source_of(self, topic: str) -> CompiledSource | None:
         """Return the source that reads a topic, by its full name; None if none does."""
@@ -127,6 +130,7 @@ class _Compiler:
                 self.named(node, partial(self.compile_source, fusion=fusion))
         if fusion is not None:
             fusion.fuse_flushes()
+        self.mark_replayable()
         sources = {topic: self.sources[topic] for topic in reversed(self.sources)}
         compile_matching = partial(self.compile_matching, fusion=fusion)
         return CompiledTopology(sources, tuple(self.contexts.values())[::-1], self.errors, compile_matching)
@@ -187,6 +191,25 @@ class _Compiler:
             for closure in (process, *context.closures):
                 self.errors.register(node.name, closure)
         return self.errors.guard(node.name, process) if self.errors.guards_nodes else process
+
+    def mark_replayable(self) -> None:
+        """Say of each operator at which records wait whether nothing but its source has seen them."""
+        nodes = self.topology.nodes
+        parents: dict[str, list[Node]] = {}
+        for parent in nodes.values():
+            for child in () if isinstance(parent, SinkNode) else parent.children:
+                parents.setdefault(child, []).append(parent)
+
+        def leaves_no_trace(node: Node) -> bool:
+            if isinstance(node, SinkNode) or len(node.children) != 1:
+                return False
+            return isinstance(node, SourceNode) or (
+                node.operator.stateless and not node.stores and all(map(leaves_no_trace, parents[node.name]))
+            )
+
+        for name, context in self.contexts.items():
+            for records in context.waiting:
+                records.replayable = all(map(leaves_no_trace, parents[name]))
 
     def full_topic(self, topic: str) -> str:
         return self.task.internal_topic(topic) if topic in self.topology.repartition_topics else topic

@@ -146,13 +146,12 @@ class ErrorHandling:
 
         The source would see an error too late: by then the task's context is that of the current record.
         """
-        if self.guards_nodes:
-            return self.guard(name, process)
+        judged = self.guard(name, process) if self.guards_nodes else process
 
         def guarded(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             try:
-                process(key, value, timestamp, headers)
-            except Exception as error:  # noqa: BLE001 - raised with operator and record
+                judged(key, value, timestamp, headers)
+            except BaseException as error:  # noqa: BLE001 - raised with operator and record
                 self.raise_failure(error, key)
 
         return guarded

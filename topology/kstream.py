@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Literal, TextIO, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar, Unpack, cast, overload
 
 from .abstract_stream import AbstractStream
 from .arguments import check_function, check_topic, check_type
@@ -11,6 +11,7 @@ from .branched_kstream import BranchedKStream
 from .errors import TopologyError
 from .graph_nodes import GraphNode, Partitioner, ProcessorGraphNode, StreamSinkNode
 from .join_options import StreamJoinOptions
+from .kstream_async import AsyncStream
 from .materialized import (
     MaterializedInternal,
     StoreFactory,
@@ -49,7 +50,7 @@ KR = TypeVar("KR")
 VR = TypeVar("VR")
 
 
-class KStream(AbstractStream, Generic[K, V]):
+class KStream(AsyncStream[K, V]):
     """An unbounded stream of records (Kafka Streams: KStream).
 
     Operations return new streams or tables and never change this one. Functions take (key, value), except where a

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from .records import Headers, Message, TaskId
 
 if TYPE_CHECKING:
+    from .async_calls import AsyncCalls
     from .processor_api import StreamsMetrics
 
 #: A downstream operator: (key, value, timestamp in ms, headers). Values of tables are Changes.
@@ -54,6 +55,10 @@ class TaskContext(Protocol):
     @property
     def streams_metrics(self) -> StreamsMetrics:
         """The metrics that processors add; raises StreamsError where they cannot."""
+
+    @property
+    def async_calls(self) -> AsyncCalls:
+        """What runs the calls of async functions; raises StreamsError where tasks have none."""
 
     def wall_clock_ms(self) -> int:
         """Return the wall clock in ms: cached per iteration in a stream thread, mocked in tests."""

@@ -15,6 +15,7 @@ from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.reading.reader import Records
 from penstock.statestore.checkpoint import CHECKPOINT_FILE_NAME, OffsetCheckpoint
 from penstock.statestore.stores import build_store
+from penstock.topology.async_calls import AsyncCalls
 from penstock.topology.compiled import CompiledTopology, compile_topology
 from penstock.topology.errors import ProcessorStateError, StreamsError, UnknownStateStoreError
 from penstock.topology.processor_topology import ProcessorTopology
@@ -71,6 +72,11 @@ class GlobalTask:
         """The directory of the global stores of this process."""
         self._directory.mkdir(parents=True, exist_ok=True)
         return self._directory
+
+    @property
+    def async_calls(self) -> AsyncCalls:
+        """See TaskContext: behind a global table stands no operator that asks."""
+        raise StreamsError("A global table has no event loop")
 
     def wall_clock_ms(self) -> int:
         """Return the wall clock of this iteration in ms."""

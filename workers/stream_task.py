@@ -169,6 +169,7 @@ class StreamTask(Task):
         try:
             self._clients.consumer.unassign(self.input_partitions)
             if self._compiled is not None:
+                self._compiled.waiting.cancel()
                 self._compiled.close()
         finally:
             self._compiled = self._group = self.samples = None
@@ -201,6 +202,7 @@ class StreamTask(Task):
         """
         group, time = self._partition_group, self.environment.time
         now_ms = time.now_ms
+        max_records = self._pass_on(max_records)
         head = group.head()
         began_ms = time.read_ms() if head is not None else now_ms
         left = max_records
@@ -216,6 +218,19 @@ class StreamTask(Task):
             ended_ms = time.read_ms()
             self.metrics.batch(head, time.wall_clock_ms, max_records - left, ended_ms - began_ms, ended_ms)
         return max_records - left
+
+    def _pass_on(self, max_records: int) -> int:
+        """Pass on what async functions have answered. Returns how many records may be processed now."""
+        assert self._compiled is not None
+        waiting = self._compiled.waiting
+        if waiting.advance():
+            self._work += 1
+        return max(min(max_records, waiting.room(max_records)), 0)
+
+    @property
+    def waits_for_functions(self) -> bool:
+        """Whether records wait for async functions or batches, which say by themselves when they are ready."""
+        return self._compiled is not None and bool(self._compiled.waiting)
 
     def _process_followed(self, group: PartitionGroup, samples: NodeSamples, topic: str, limit: int) -> int:
         """Process some records as a sample."""
@@ -260,7 +275,10 @@ class StreamTask(Task):
 
     def maybe_punctuate_stream_time(self) -> int:
         """Fire what is due by stream time, which stands still without records. Returns how many punctuations ran."""
-        return 0 if self.stream_time_ms == UNKNOWN else self._punctuate(self._stream_time_queue, self.stream_time_ms)
+        stream_time_ms = self.stream_time_ms
+        if self._compiled is not None and (oldest_ms := self._compiled.waiting.stream_time_ms()) is not None:
+            stream_time_ms = min(stream_time_ms, oldest_ms - 1)  # not before the record that it comes after
+        return 0 if stream_time_ms == UNKNOWN else self._punctuate(self._stream_time_queue, stream_time_ms)
 
     def maybe_punctuate_system_time(self) -> int:
         """Fire what is due by the wall clock. Returns how many punctuations ran."""
@@ -312,7 +330,12 @@ class StreamTask(Task):
         """
         if self._compiled is None:
             raise StreamsError(f"{self.log.prefix}Illegal state {self.state.name}: the task does not run")
+        waiting = self._compiled.waiting
+        waiting.drain()
         self.state_manager.flush(self._compiled.errors.raise_flush_failure)
+        while not waiting.settled():  # what the caches have sent on
+            waiting.drain()
+            self.state_manager.flush(self._compiled.errors.raise_flush_failure)
         self._committing = self._work, self._commit_requests
         metadata = self.processor_metadata
         return {
@@ -352,11 +375,15 @@ class StreamTask(Task):
         """Return the offset of the next record to process of each partition that has been read."""
         group, position = self._partition_group, self._clients.consumer.position
         heads = {p: offset if (offset := group.head_offset(p)) is not None else position(p) for p in group.partitions}
+        if self._compiled is not None:
+            heads |= self._compiled.waiting.offsets()
         return {partition: offset for partition, offset in heads.items() if offset is not None}
 
     def _partition_time(self, partition: TopicPartition) -> int:
         group = self._partition_group
-        return self.stream_time_ms if len(group.partitions) == 1 else group.partition_time(partition)
+        time_ms = self.stream_time_ms if len(group.partitions) == 1 else group.partition_time(partition)
+        oldest_ms = None if self._compiled is None else self._compiled.waiting.stream_time_ms()
+        return time_ms if oldest_ms is None else min(time_ms, oldest_ms)
 
     # -- the rest of TaskContext
 

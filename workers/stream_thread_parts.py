@@ -33,6 +33,7 @@ from .client_supplier import KafkaClientSupplier, as_reader, as_writer, static_i
 from .committer import Committer
 from .control import ApplicationShutdownRequested, ThreadControl
 from .custom_metrics import CustomMetrics
+from .event_loop import EventLoopThread
 from .global_state import GlobalState, GlobalTask, NoGlobalState
 from .internal_topic_manager import InternalTopicManager
 from .invalid_positions import InvalidPositions
@@ -187,6 +188,7 @@ class _Assembly:
         self.restore_listener, self.standby_listener = restore_listener, standby_listener
         self.open_rows = open_rows
         self.background = background or ThreadPoolExecutor(1, "background")
+        self.async_calls = EventLoopThread(f"{spec.client_id}-EventLoop-{spec.slot}")
         self.config = spec.config
         self.application_id: str = spec.config["application.id"]
         self.name = f"{spec.client_id}-StreamThread-{spec.slot}"
@@ -286,6 +288,7 @@ class _Assembly:
                 "offsets reader": self.offsets_reader.close,
                 "state directory": self.state_directory.close,
                 "background": self.background.shutdown,
+                "event loop": self.async_calls.close,
             },
             log=self.log,
         )
@@ -383,6 +386,7 @@ class _Assembly:
             self.log_prefix,
             self.background,
             self.custom_metrics,
+            self.async_calls,
             self.open_rows,
         )
 

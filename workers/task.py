@@ -15,6 +15,7 @@ from penstock.clients.state_machine import StateMachine
 from penstock.statestore.state_directory import StateDirectory
 from penstock.statestore.stores import OpenRows
 from penstock.statestore.thread_cache import ThreadCache
+from penstock.topology.async_calls import AsyncCalls
 from penstock.topology.errors import StreamsError
 from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.records import Headers, Message, TaskId, TopicPartition
@@ -43,7 +44,8 @@ class TaskEnvironment:
     """What all tasks of one stream thread share. global_store(name) returns a global table's store.
 
     open_rows: opens what is under a store, None for a RocksDB; a simulation has a disk of its own. background: makes
-    stores survive a SIGKILL beside the stream thread. streams_metrics: those that processors add.
+    stores survive a SIGKILL beside the stream thread. streams_metrics: those that processors add. async_calls: runs
+    users' async functions.
     """
 
     application_id: str
@@ -58,6 +60,7 @@ class TaskEnvironment:
     log_prefix: str
     background: Executor
     streams_metrics: CustomMetrics
+    async_calls: AsyncCalls
     open_rows: OpenRows | None = None
 
 
@@ -202,6 +205,11 @@ class Task(ABC):
     def streams_metrics(self) -> CustomMetrics:
         """See TaskContext."""
         return self.environment.streams_metrics
+
+    @property
+    def async_calls(self) -> AsyncCalls:
+        """See TaskContext."""
+        return self.environment.async_calls
 
     def wall_clock_ms(self) -> int:
         """Return the wall clock of this iteration in ms."""

@@ -269,6 +269,10 @@ class TaskManager:
         self._full.clear()
         return self.standby.all_tasks_running()
 
+    def waits_for_functions(self) -> bool:
+        """Return whether records wait for async functions or batches, which are ready without a record that comes."""
+        return any(task.waits_for_functions for task in self.active.running.values())
+
     def waits_for_locks(self) -> bool:
         """Return whether tasks that another process here has not given up yet are all that is not running."""
         waiting = self.active.created or self.standby.created

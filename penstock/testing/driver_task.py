@@ -21,6 +21,8 @@ from penstock.topology.task_context import Cancellable
 from penstock.workers.custom_metrics import CustomMetrics
 from penstock.workers.metrics import Sensor
 
+from .driver_loop import DriverCalls
+
 #: The driver runs all sub-topologies in one task, whose topics have one partition.
 TASK_ID = TaskId(0, 0)
 
@@ -70,6 +72,7 @@ class DriverTask:
         self.dropped: Counter[tuple[str, str]] = Counter()
         sensor = partial(Sensor, config["metrics.sample.window.ms"], config["metrics.num.samples"])
         self.streams_metrics = CustomMetrics({"thread-id": "TopologyTestDriver"}, sensor, lambda: clock.now_ms)
+        self.async_calls = DriverCalls()
         self._directory = directory
         self._clock = clock
         self._punctuations = {kind: PunctuationQueue() for kind in Punctuation}
@@ -148,6 +151,7 @@ class DriverTask:
             source.process_stamped(record)
         else:
             source.process_batch((record.message,))  # the loop that stream threads run
+        self.compiled.waiting.drain_all()
         if self.stream_time_ms >= 0:
             self._punctuations[Punctuation.STREAM_TIME].maybe_punctuate(self.stream_time_ms)
         self.commit()
@@ -161,11 +165,14 @@ class DriverTask:
         """Flush the caches downstream, then commit the stores.
 
         Kafka Streams' driver flushes twice, before the offsets and for the checkpoint: the second time sends what
-        flushing a later store has put into an earlier one.
+        flushing a later store has put into an earlier one. Async functions and batches are waited for.
         """
-        for _ in range(2):
+        waiting, flushes = self.compiled.waiting, 0
+        while flushes < 2 or waiting:
+            waiting.drain_all()
             for name, store in self.stores.items():
                 self._flush(name, store)
+            flushes += 1
         for name, store in self.stores.items():
             store.commit(self._changelog_ends[name])
 
@@ -186,6 +193,7 @@ class DriverTask:
         try:
             self.compiled.close()
         finally:
+            self.async_calls.close()
             for store in self.stores.values():
                 store.close()
 

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from penstock.statestore.stores import build_store
 from penstock.statestore.thread_cache import ThreadCache
+from penstock.topology.async_calls import AsyncCalls
 from penstock.topology.processor_api import StreamsMetrics
 from penstock.topology.records import Headers, Message, RawRecord, TaskId
 from penstock.topology.store_interfaces import StoreBuilder
@@ -63,6 +64,10 @@ class StoreTask:
 
     @property
     def state_dir(self) -> Path:
+        raise NotImplementedError
+
+    @property
+    def async_calls(self) -> AsyncCalls:
         raise NotImplementedError
 
     @property

@@ -15,6 +15,7 @@ from ..task_context import Process, TaskContext
 
 if TYPE_CHECKING:
     from ..fusion import LoopCode, Names
+    from .waiting import WaitingRecords
 
 T = TypeVar("T")
 
@@ -47,6 +48,7 @@ class NodeContext:
         "shared",
         "store_names",
         "task",
+        "waiting",
     )
 
     def __init__(
@@ -72,6 +74,7 @@ class NodeContext:
         self.init_callbacks: list[Callable[[], None]] = []
         self.close_callbacks: list[Callable[[], None]] = []
         self.memories: list[Memory] = []
+        self.waiting: list[WaitingRecords] = []
 
     def store(self, name: str) -> Any:
         """Return the task's store of this name."""
@@ -100,6 +103,10 @@ class NodeContext:
         """
         self.memories.append((get, put))
 
+    def waits(self, records: WaitingRecords) -> None:
+        """Say that records wait here, to be passed on later: a task looks for what is ready, and before it commits."""
+        self.waiting.append(records)
+
     def on_init(self, callback: Callable[[], None]) -> None:
         """Call this once all nodes are compiled, in topology order (Processor.init, punctuators)."""
         self.init_callbacks.append(callback)
@@ -120,10 +127,12 @@ def _same(process: Process) -> Process:
 class Operator(ABC):
     """What one processor node does. Subclasses are named after Kafka Streams' processors, e.g. KStreamFilter.
 
-    reads_record_metadata: whether it asks from which topic, partition and offset a record comes.
+    reads_record_metadata: whether it asks from which topic, partition and offset a record comes. stateless: whether
+    what comes out depends on the record alone, so that nothing is different if it comes again.
     """
 
     reads_record_metadata: bool = False
+    stateless: bool = False
 
     @abstractmethod
     def compile(self, node: NodeContext) -> Process:

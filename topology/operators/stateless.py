@@ -19,6 +19,8 @@ Predicate = Callable[[Any, Any], Any]
 class PassThrough(Operator):
     """Forwards what it gets: merge, branches, the foot of a stream-stream join (Kafka Streams: PassThrough)."""
 
+    stateless = True
+
     def compile(self, node: NodeContext) -> Process:
         """See Operator.compile."""
         return node.forward
@@ -31,6 +33,8 @@ class PassThrough(Operator):
 
 class KStreamFilter(Operator):
     """Forwards records for which predicate(key, value) holds, or with filter_not those for which it does not."""
+
+    stateless = True
 
     def __init__(self, predicate: Predicate, filter_not: bool = False) -> None:
         self.predicate = predicate
@@ -60,6 +64,8 @@ class KStreamFilter(Operator):
 
 class KStreamMap(Operator):
     """Replaces key and value: mapper(key, value) -> (key, value). Raises StreamsError for anything but a pair."""
+
+    stateless = True
 
     def __init__(self, mapper: Callable[[Any, Any], tuple[Any, Any]]) -> None:
         self.mapper = mapper
@@ -91,6 +97,8 @@ class KStreamMap(Operator):
 class KStreamSelectKey(Operator):
     """Replaces the key: mapper(key, value) -> key. (Kafka Streams has a KStreamMap here.)"""
 
+    stateless = True
+
     def __init__(self, mapper: Callable[[Any, Any], Any]) -> None:
         self.mapper = mapper
 
@@ -113,6 +121,8 @@ class KStreamSelectKey(Operator):
 
 class KStreamMapValues(Operator):
     """Replaces the value: mapper(value), or mapper(key, value) with with_key."""
+
+    stateless = True
 
     def __init__(self, mapper: Callable[..., Any], with_key: bool = False) -> None:
         self.mapper = mapper
@@ -145,6 +155,8 @@ class KStreamFlatMap(Operator):
     Raises StreamsError if the mapper returns anything else.
     """
 
+    stateless = True
+
     def __init__(self, mapper: Callable[[Any, Any], Iterable[tuple[Any, Any]]]) -> None:
         self.mapper = mapper
 
@@ -167,6 +179,8 @@ class KStreamFlatMapValues(Operator):
 
     Raises StreamsError if the mapper returns anything else.
     """
+
+    stateless = True
 
     def __init__(self, mapper: Callable[..., Iterable[Any]], with_key: bool = False) -> None:
         self.mapper = mapper

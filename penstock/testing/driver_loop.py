@@ -1,0 +1,99 @@
+"""The event loop of TopologyTestDriver: turned by the driver itself, with a clock that need not be waited for.
+
+A call that only sleeps costs no time: when nothing else is left to do, the clock goes to the next deadline. While a
+call waits for a socket or for another thread, time passes as it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import time
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from penstock.topology.async_calls import Call
+from penstock.topology.event_loop import LoopCalls
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    """Does not wait while nobody but a deadline is waited for. own: how many of the loop's own sockets it has."""
+
+    skipped = 0.0
+    busy = 0
+    own = 0
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        """See selectors.BaseSelector.select."""
+        if timeout is not None and timeout > 0 and not self.busy and len(self.get_map()) <= self.own:
+            self.skipped += timeout
+            timeout = 0
+        return super().select(timeout)
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time() runs ahead of the clock where nothing but time is waited for."""
+
+    def __init__(self) -> None:
+        self._jumping = _JumpingSelector()
+        super().__init__(self._jumping)
+        self._jumping.own = len(self._jumping.get_map())
+
+    def time(self) -> float:
+        """See asyncio.AbstractEventLoop.time."""
+        return time.monotonic() + self._jumping.skipped
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]
+        """See asyncio.AbstractEventLoop.run_in_executor."""
+        future = super().run_in_executor(executor, func, *args)
+        self._jumping.busy += 1
+
+        def done(_: Any) -> None:
+            self._jumping.busy -= 1
+
+        future.add_done_callback(done)
+        return future
+
+
+class DriverCalls:
+    """Implements topology.async_calls.AsyncCalls: the loop turns while the driver waits."""
+
+    def __init__(self) -> None:
+        self._loop: VirtualTimeLoop | None = None
+        self._calls: LoopCalls | None = None
+
+    def _started(self) -> LoopCalls:
+        if self._calls is None:
+            self._loop = VirtualTimeLoop()
+            self._calls = LoopCalls(self._loop, self._loop.stop)
+        return self._calls
+
+    def begin(self, call: Call) -> None:
+        """See AsyncCalls."""
+        self._started().start(call)
+
+    def cancel(self, call: Call) -> None:
+        """See AsyncCalls."""
+        if call.task is not None:
+            call.task.cancel()
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        """See AsyncCalls."""
+        while not until():
+            assert self._loop is not None
+            self._loop.run_forever()  # until the next call has ended
+
+    def in_flight(self, of: Hashable) -> int:
+        """See AsyncCalls."""
+        return self._started().in_flight(of)
+
+    def count(self, of: Hashable, by: int) -> None:
+        """See AsyncCalls."""
+        self._started().count(of, by)
+
+    def close(self) -> None:
+        """Cancel all calls and leave the lifespans."""
+        if self._loop is not None and self._calls is not None:
+            self._loop.run_until_complete(self._calls.close())
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()

@@ -1,0 +1,125 @@
+"""Functions that wait, in real stream threads on a real broker: in order, and nothing lost by a kill."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import struct
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from broker_stage import PARTITIONS, Counting, end_offset
+from confluent_kafka import Consumer, TopicPartition
+
+from penstock import KafkaStreams, Serdes, StreamsBuilder
+from penstock.supervisor.exit_codes import ExitCode
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.broker
+
+#: How long a call takes, and how often the stream thread commits while some are on their way.
+CALL_SECONDS, COMMIT_MS = 0.05, 200
+
+
+async def answer(value: str) -> str:
+    await asyncio.sleep(random.uniform(0, 2 * CALL_SECONDS))
+    return value
+
+
+class Asking(Counting):
+    """Counts what comes back from a service that takes its time."""
+
+    def __init__(self, *arguments: Any, ordered_by: Literal["partition", "key"], **config: Any) -> None:
+        super().__init__(*arguments)
+        self.ordered_by = ordered_by
+        self.config |= {"commit.interval.ms": COMMIT_MS, **config}
+
+    def topology(self) -> Any:
+        builder = StreamsBuilder()
+        stream = builder.stream(self.source, key_serde=Serdes.string(), value_serde=Serdes.string())
+        answered = stream.map_values_async(answer, ordered_by=self.ordered_by, max_in_flight=256)
+        counts = answered.group_by_key(value_serde=Serdes.string()).count(store="counts")
+        counts.to_stream().to(self.sink, key_serde=Serdes.string(), value_serde=Serdes.int64())
+        return builder.build()
+
+
+@pytest.fixture
+def asking(counting: Counting, tmp_path: Path, request: pytest.FixtureRequest) -> Asking:
+    ordered_by, guarantee = request.param
+    arguments = (counting.bootstrap_servers, counting.config["application.id"], counting.source, counting.sink)
+    config = {"processing.guarantee": guarantee, "statestore.cache.max.bytes": 0}
+    return Asking(*arguments, tmp_path, ordered_by=ordered_by, **config)
+
+
+BOTH = pytest.mark.parametrize(
+    "asking", [("partition", "at_least_once"), ("key", "exactly_once_v2")], indirect=True, ids=["partition", "key"]
+)
+
+
+@BOTH
+def test_calls_wait_beside_each_other_and_records_keep_their_order(asking: Asking) -> None:
+    asking.produce(50)
+    with asking.streams(2) as streams:
+        streams.start()
+        wait_for_all(asking)
+    assert streams.exit_code is ExitCode.OK
+    for counts in results(asking).values():
+        assert counts == list(range(1, 51)), "each record of a key counted once, in order"
+
+
+@pytest.mark.parametrize("asking", [("partition", "exactly_once_v2"), ("key", "exactly_once_v2")], indirect=True)
+def test_kills_lose_nothing_and_double_nothing(asking: Asking) -> None:
+    with asking.streams(2) as streams:
+        streams.start()
+        for _ in range(4):
+            asking.produce(10)
+            kill_one_that_works(streams, asking)
+        wait_for_all(asking)
+    assert streams.exit_code is ExitCode.OK
+    for counts in results(asking).values():
+        assert counts == list(range(1, 41))
+
+
+def wait_for_all(asking: Asking) -> None:
+    def all_are_there() -> bool:
+        return {key: max(counts) for key, counts in results(asking).items()} == asking.expected
+
+    eventually(all_are_there, "the last count of each key is there")
+
+
+def kill_one_that_works(streams: KafkaStreams, asking: Asking) -> None:
+    """Kill a process while records wait for answers: some have come out, others have not."""
+    some = sum(len(counts) for counts in results(asking).values()) + 20
+    eventually(lambda: sum(len(counts) for counts in results(asking).values()) >= some, "some results are there")
+    os.kill(streams.status()[0].pid, signal.SIGKILL)
+
+
+def results(asking: Asking) -> dict[str, list[int]]:
+    """Return the counts of each key, in the order in which they were written."""
+    consumer = Consumer({"bootstrap.servers": asking.bootstrap_servers, "group.id": "unused"})
+    found: dict[str, list[int]] = defaultdict(list)
+    try:
+        for number in range(PARTITIONS):
+            partition = TopicPartition(asking.sink, number, 0)
+            left = end_offset(consumer, partition)
+            consumer.assign([partition])
+            while left > 0:
+                messages = consumer.consume(500, timeout=1)
+                for message in messages:
+                    key, value = message.key(), message.value()
+                    assert key is not None
+                    assert value is not None
+                    found[key.decode()].append(struct.unpack(">q", value)[0])
+                position = consumer.position([partition])[0].offset
+                if not messages and (position < 0 or position >= left):
+                    break
+                if position >= left:
+                    break
+            consumer.unassign()
+    finally:
+        consumer.close()
+    return found

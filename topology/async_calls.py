@@ -1,0 +1,137 @@
+"""Calls of users' async functions: what an operator asks of whoever runs them, and the options of a call.
+
+A stream thread has one event loop, in a thread of its own (workers/event_loop.py); the test driver has one that it runs
+by itself (testing/driver_loop.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from .durations import Duration, to_millis
+from .errors import TopologyError
+
+if TYPE_CHECKING:
+    import stamina
+
+#: Opens what a function uses, for example a client's session, once for each process: ``async with lifespan() as it``.
+Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
+
+#: In which order results come out; see KStream.map_values_async.
+OrderedBy = Literal["partition", "key"]
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How often a call that failed is made again, and after which pauses.
+
+    times: at most so often. wait_initial, wait_max (timedelta or ms): the first pause, which doubles each time up to
+    the second one, with up to wait_jitter more at random. on: the exceptions after which it is made again; a timeout
+    is a TimeoutError.
+    """
+
+    times: int
+    wait_initial: Duration = timedelta(milliseconds=100)
+    wait_max: Duration = timedelta(seconds=5)
+    wait_jitter: Duration = timedelta(milliseconds=100)
+    on: type[Exception] | tuple[type[Exception], ...] = Exception
+
+    def __post_init__(self) -> None:
+        if type(self.times) is not int or self.times < 0:
+            raise TopologyError(f"Retries(times) must be a number of retries, got {self.times!r}")
+
+    def caller(self) -> stamina.AsyncRetryingCaller:
+        """Return what makes a call with these retries."""
+        import stamina  # only who has retries pays for it
+
+        return stamina.AsyncRetryingCaller(
+            attempts=self.times + 1,
+            timeout=None,
+            wait_initial=to_millis(self.wait_initial, "wait_initial") / 1000,
+            wait_max=to_millis(self.wait_max, "wait_max") / 1000,
+            wait_jitter=to_millis(self.wait_jitter, "wait_jitter") / 1000,
+        )
+
+
+class Call:
+    """One call of an async function. done: whether it has ended; then error is what it raised, else value the result.
+
+    attempt: makes it, on the event loop; takes what the lifespan has opened, if there is one.
+    """
+
+    __slots__ = ("attempt", "done", "error", "lifespan", "task", "value")
+
+    def __init__(self, attempt: Callable[..., Awaitable[Any]], lifespan: Lifespan | None) -> None:
+        self.attempt = attempt
+        self.lifespan = lifespan
+        self.task: asyncio.Task[None] | None = None
+        self.done = False
+        self.value: Any = None
+        self.error: BaseException | None = None
+
+    def result(self) -> Any:
+        """Return the result of a call that has ended, or raise what it raised."""
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+class AsyncCalls(Protocol):
+    """Runs the calls of all tasks of a stream thread, on one event loop."""
+
+    def begin(self, call: Call) -> None:
+        """Run a call. Its thread goes on; the call is done some time later."""
+
+    def cancel(self, call: Call) -> None:
+        """Run a call no further; its result is not wanted any more."""
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        """Wait until a condition holds that depends on calls that run. Raises what the event loop died of."""
+
+    def in_flight(self, of: Hashable) -> int:
+        """Return how many calls of an operator were begun and not taken yet, by all tasks of the process."""
+
+    def count(self, of: Hashable, by: int) -> None:
+        """Change that number."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """How a function is called. timeout: of one attempt (timedelta or ms), None for no limit."""
+
+    max_in_flight: int = 256
+    timeout: Duration | None = timedelta(seconds=30)
+    retries: Retries | None = None
+    lifespan: Lifespan | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.max_in_flight) is not int or self.max_in_flight < 1:
+            raise TopologyError(f"max_in_flight must be 1 or more, got {self.max_in_flight!r}")
+        if self.timeout is not None and to_millis(self.timeout, "timeout") <= 0:
+            raise TopologyError(f"timeout must be positive, or None for no limit, got {self.timeout!r}")
+        if self.retries is not None and not isinstance(self.retries, Retries):
+            raise TopologyError(f"retries must be Retries(times), got {self.retries!r}")
+        if self.lifespan is not None and not callable(self.lifespan):
+            raise TopologyError(f"lifespan must be a function that returns an async context manager: {self.lifespan!r}")
+
+    def call(self, function: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...]) -> Call:
+        """Return a call of a function; what the lifespan has opened becomes its last argument."""
+        seconds = None if self.timeout is None else to_millis(self.timeout, "timeout") / 1000
+
+        async def attempt(*opened: Any) -> Any:
+            async with asyncio.timeout(seconds):
+                return await function(*arguments, *opened)
+
+        retries = self.retries
+        if retries is None:
+            return Call(attempt, self.lifespan)
+
+        async def with_retries(*opened: Any) -> Any:
+            return await retries.caller()(retries.on, attempt, *opened)
+
+        return Call(with_retries, self.lifespan)

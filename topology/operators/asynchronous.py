@@ -1,0 +1,260 @@
+"""Operators whose functions wait: map_values_async, filter_async, flat_map_values_async, foreach_async.
+
+A call is begun when its record comes and goes on beside the stream thread, as do those of the records behind it. The
+results come out in the order of the records, or by key; see waiting.py for what stands behind them.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from ..async_calls import AsyncCalls, CallOptions, OrderedBy
+from ..records import Headers
+from ..task_context import Process, TaskContext
+from .operator import NodeContext, Operator
+from .stateless import iterate
+from .waiting import Held, WaitingRecords
+
+#: Passes on what came of a record: (result, key, value, timestamp in ms, headers).
+Finish = Callable[[Any, Any, Any, int, Headers], None]
+
+
+class AsyncOperator(Operator):
+    """Calls an async function for each record: function(value), or function(key, value) with with_key."""
+
+    reads_record_metadata = True
+    stateless = True
+
+    def __init__(
+        self,
+        function: Callable[..., Awaitable[Any]],
+        options: CallOptions,
+        ordered_by: OrderedBy = "partition",
+        with_key: bool = False,
+    ) -> None:
+        self.function = function
+        self.options = options
+        self.ordered_by = ordered_by
+        self.with_key = with_key
+
+    @abstractmethod
+    def finish(self, node: NodeContext) -> Finish:
+        """Return what passes a result on."""
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        task, function, with_key, options = node.task, self.function, self.with_key, self.options
+        kind = CallsInOrder if self.ordered_by == "partition" else CallsByKey
+        calls = kind(self, node, self.finish(node))
+        node.waits(calls)
+
+        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            held = Held(task, key, value, timestamp, headers)
+            held.call = options.call(function, (key, value) if with_key else (value,))
+            calls.add(held)
+
+        return process
+
+
+class _Calls(WaitingRecords):
+    """The calls of one operator in one task."""
+
+    def __init__(self, operator: AsyncOperator, node: NodeContext, finish: Finish) -> None:
+        self._operator = operator
+        self._limit = operator.options.max_in_flight
+        self._task: TaskContext = node.task
+        self._calls: AsyncCalls = node.task.async_calls
+        self._taken: Any = None
+
+        def take(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            finish(self._taken.result(), key, value, timestamp, headers)
+
+        node.owns(take)
+        self._process = node.guarded(take)
+
+    def room(self) -> int:
+        """See WaitingRecords.room: of all tasks of the process."""
+        return self._limit - self._calls.in_flight(self._operator)
+
+    def add(self, held: Held) -> None:
+        """Take a record in; waits for others if there are too many."""
+        while len(self.held()) >= self._limit:
+            self._wait()
+            self.advance()
+        self._calls.count(self._operator, 1)
+        self._put(held)
+
+    def drain(self) -> int:
+        """See WaitingRecords.drain."""
+        drained = 0
+        while self.held():
+            self._wait()
+            drained += self.advance()
+        return drained
+
+    def _pass_on(self, held: Held) -> None:
+        """Pass on what a call that has ended came to."""
+        self._calls.count(self._operator, -1)
+        self._taken = held.call
+        held.pass_on(self._task, self._process)
+
+    def cancel(self) -> None:
+        """See WaitingRecords.cancel."""
+        for held in self.held():
+            self._calls.cancel(held.call)
+            self._calls.count(self._operator, -1)
+        self._clear()
+
+    @abstractmethod
+    def _put(self, held: Held) -> None:
+        """Keep a record, and begin its call unless it has to wait for another one."""
+
+    @abstractmethod
+    def _wait(self) -> None:
+        """Wait until advance() has something to pass on."""
+
+    @abstractmethod
+    def _clear(self) -> None:
+        """Forget all records."""
+
+
+class CallsInOrder(_Calls):
+    """Results come out as their records came in."""
+
+    def __init__(self, operator: AsyncOperator, node: NodeContext, finish: Finish) -> None:
+        super().__init__(operator, node, finish)
+        self._held: deque[Held] = deque()
+
+    def held(self) -> Sequence[Held]:
+        """See WaitingRecords.held."""
+        return self._held
+
+    def _put(self, held: Held) -> None:
+        self._held.append(held)
+        self._calls.begin(held.call)
+
+    def _wait(self) -> None:
+        first = self._held[0].call
+        self._calls.wait(lambda: first.done)
+
+    def advance(self) -> int:
+        """See WaitingRecords.advance."""
+        held, passed = self._held, 0
+        while held and held[0].call.done:
+            self._pass_on(held.popleft())
+            passed += 1
+        return passed
+
+    def _clear(self) -> None:
+        self._held.clear()
+
+
+class CallsByKey(_Calls):
+    """Results come out when they are there; a record waits only for those of its key. One without a key for none."""
+
+    in_order = False
+
+    def __init__(self, operator: AsyncOperator, node: NodeContext, finish: Finish) -> None:
+        super().__init__(operator, node, finish)
+        self._held: dict[int, Held] = {}  # by id, the oldest first
+        self._lanes: dict[Any, deque[Held]] = {}
+
+    def held(self) -> Sequence[Held]:
+        """See WaitingRecords.held."""
+        return list(self._held.values())
+
+    def _put(self, held: Held) -> None:
+        self._held[id(held)] = held
+        lane = self._lanes.setdefault(_lane(held), deque())
+        lane.append(held)
+        if len(lane) == 1:
+            self._calls.begin(held.call)
+
+    def _wait(self) -> None:
+        first = [lane[0].call for lane in self._lanes.values()]
+        self._calls.wait(lambda: any(call.done for call in first))
+
+    def advance(self) -> int:
+        """See WaitingRecords.advance."""
+        ended = [(name, lane[0]) for name, lane in self._lanes.items() if lane[0].call.done]
+        for name, held in ended:
+            lane = self._lanes[name]
+            lane.popleft()
+            del self._held[id(held)]
+            if lane:
+                self._calls.begin(lane[0].call)
+            else:
+                del self._lanes[name]
+            self._pass_on(held)
+        return len(ended)
+
+    def _clear(self) -> None:
+        self._held.clear()
+        self._lanes.clear()
+
+
+def _lane(held: Held) -> Any:
+    """Return what records that wait for each other have in common: the key; lists and dicts all wait for each other."""
+    if held.key is None:
+        return held
+    try:
+        hash(held.key)
+    except TypeError:
+        return CallsByKey
+    return held.key
+
+
+class KStreamMapValuesAsync(AsyncOperator):
+    """Replaces the value by what the function returns."""
+
+    def finish(self, node: NodeContext) -> Finish:
+        """See AsyncOperator.finish."""
+        forward = node.forward
+
+        def finish(result: Any, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            forward(key, result, timestamp, headers)
+
+        return finish
+
+
+class KStreamFilterAsync(AsyncOperator):
+    """Forwards records for which the function returns something true."""
+
+    def finish(self, node: NodeContext) -> Finish:
+        """See AsyncOperator.finish."""
+        forward = node.forward
+
+        def finish(result: Any, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            if result:
+                forward(key, value, timestamp, headers)
+
+        return finish
+
+
+class KStreamFlatMapValuesAsync(AsyncOperator):
+    """Replaces the value by each of those that the function returns."""
+
+    def finish(self, node: NodeContext) -> Finish:
+        """See AsyncOperator.finish."""
+        forward, name = node.forward, node.name
+
+        def finish(result: Any, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            for new_value in iterate(name, result):
+                forward(key, new_value, timestamp, headers)
+
+        return finish
+
+
+class KStreamForeachAsync(AsyncOperator):
+    """Ends the stream with the function's effect."""
+
+    def finish(self, node: NodeContext) -> Finish:
+        """See AsyncOperator.finish."""
+
+        def finish(result: Any, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            return
+
+        return finish

@@ -1,0 +1,119 @@
+"""An operator whose function takes many records at once: map_batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..errors import StreamsError
+from ..records import Headers
+from ..task_context import Process, TaskContext
+from .operator import NodeContext, Operator
+from .stateless import describe
+from .waiting import Held, WaitingRecords
+
+
+class KStreamMapBatches(Operator):
+    """Replaces the values of up to max_records records by function(values), as many in the same order.
+
+    max_wait_ms: how long the first of a batch waits for others. columns: makes what the function takes of the values,
+    and values of what it returns (topology/arrow_batches.py); None for lists.
+    """
+
+    reads_record_metadata = True
+    stateless = True
+
+    def __init__(
+        self,
+        function: Callable[[Any], Any],
+        max_records: int,
+        max_wait_ms: int,
+        columns: tuple[Callable[[Sequence[Any]], Any], Callable[[Any], Sequence[Any]]] | None = None,
+    ) -> None:
+        self.function = function
+        self.max_records = max_records
+        self.max_wait_ms = max_wait_ms
+        self.columns = columns
+
+    def compile(self, node: NodeContext) -> Process:
+        """See Operator.compile."""
+        batch = Batch(self, node)
+        node.waits(batch)
+        return batch.process
+
+
+class Batch(WaitingRecords):
+    """The records of one task that wait for a batch to be full."""
+
+    def __init__(self, operator: KStreamMapBatches, node: NodeContext) -> None:
+        self._operator = operator
+        self._name = node.name
+        self._task: TaskContext = node.task
+        self._held: list[Held] = []
+        self._due_ms = 0
+        self._results: list[Any] = []
+        self._error: BaseException | None = None
+        self._index = 0
+        forward = node.forward
+
+        def take(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            if self._error is not None:
+                raise self._error
+            forward(key, self._results[self._index], timestamp, headers)
+
+        node.owns(take)
+        self._take = node.guarded(take)
+
+    def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        """Take a record in; the last one of a batch has it processed."""
+        if not self._held:
+            self._due_ms = self._task.wall_clock_ms() + self._operator.max_wait_ms
+        self._held.append(Held(self._task, key, value, timestamp, headers))
+        if len(self._held) >= self._operator.max_records:
+            self.drain()
+
+    def held(self) -> Sequence[Held]:
+        """See WaitingRecords.held."""
+        return self._held
+
+    def room(self) -> int:
+        """See WaitingRecords.room: a full batch is processed at once, so there is always some."""
+        return self._operator.max_records
+
+    def advance(self) -> int:
+        """See WaitingRecords.advance."""
+        return self.drain() if self._held and self._task.wall_clock_ms() >= self._due_ms else 0
+
+    def drain(self) -> int:
+        """See WaitingRecords.drain."""
+        held, self._held = self._held, []
+        if held:
+            self._error = None
+            try:
+                self._results = self._call([each.value for each in held])
+            except Exception as error:  # noqa: BLE001 - raised for each record of the batch: the handler decides
+                self._error = error
+            for index, each in enumerate(held):
+                self._index = index
+                each.pass_on(self._task, self._take)
+        return len(held)
+
+    def _call(self, values: list[Any]) -> list[Any]:
+        to_argument, to_values = self._operator.columns or (_same, _same)
+        results = to_values(self._operator.function(to_argument(values)))
+        if isinstance(results, str | bytes) or not hasattr(results, "__len__"):
+            raise StreamsError(f"The function of operator {self._name} must return a list, not {describe(results)}")
+        if len(results) != len(values):
+            raise StreamsError(
+                f"The function of operator {self._name} must return one result for each of {len(values)} records, "
+                f"not {len(results)}"
+            )
+        return list(results)
+
+    def cancel(self) -> None:
+        """See WaitingRecords.cancel."""
+        self._held.clear()
+
+
+def _same(values: Any) -> Any:
+    return values

@@ -1,0 +1,124 @@
+"""Records that wait at an operator: for the answer of an async function, or for others to make a batch with.
+
+What comes out later comes out as if its input record were processed then: with its message, timestamp, headers and
+stream time, so that what stands behind the operator sees what it would see behind a plain function.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from ..records import Headers, Message, TopicPartition
+from ..task_context import Process, TaskContext
+
+
+class Held:
+    """A record that waits, with what the task knew when it came. stream_time_ms: the task's, with this record."""
+
+    __slots__ = ("call", "headers", "key", "message", "stream_time_ms", "timestamp", "value")
+
+    def __init__(self, task: TaskContext, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        self.message: Message | None = task.message
+        self.stream_time_ms = task.stream_time_ms
+        self.key = key
+        self.value = value
+        self.timestamp = timestamp
+        self.headers = headers
+        self.call: Any = None
+
+    def pass_on(self, task: TaskContext, process: Process) -> None:
+        """Process the record as if it came now; then go on with the current one."""
+        previous = task.message, task.timestamp, task.headers, task.stream_time_ms
+        task.message, task.timestamp, task.headers = self.message, self.timestamp, self.headers
+        task.stream_time_ms = self.stream_time_ms
+        try:
+            process(self.key, self.value, self.timestamp, self.headers)
+        finally:
+            task.message, task.timestamp, task.headers, task.stream_time_ms = previous
+
+
+class WaitingRecords(ABC):
+    """The records that wait at one operator of one task.
+
+    in_order: they come out as they came in. replayable: only the records of a source that nothing else has seen come
+    here, so that what waits may be read again after a crash: a commit need not wait for it.
+    """
+
+    in_order = True
+    replayable = False
+
+    @abstractmethod
+    def held(self) -> Sequence[Held]:
+        """Return what waits, the oldest first."""
+
+    @abstractmethod
+    def room(self) -> int:
+        """Return how many more records may come before process() has to wait."""
+
+    @abstractmethod
+    def advance(self) -> int:
+        """Pass on what is ready. Returns how many records that were."""
+
+    @abstractmethod
+    def drain(self) -> int:
+        """Wait until nothing is left, passing on all. Returns how many records that were."""
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """Forget what waits: it will be read again, by this task's next owner."""
+
+
+class Waiting:
+    """All that waits in one task, by operator, in the order of the topology."""
+
+    def __init__(self, operators: Sequence[WaitingRecords]) -> None:
+        self._operators = operators
+
+    def __bool__(self) -> bool:
+        return any(operator.held() for operator in self._operators)
+
+    def room(self, wanted: int) -> int:
+        """Return how many of so many records may be processed now."""
+        return min((operator.room() for operator in self._operators), default=wanted)
+
+    def advance(self) -> int:
+        """Pass on what is ready. Returns how many records that were."""
+        return sum(operator.advance() for operator in self._operators)
+
+    def drain(self) -> int:
+        """Pass on all that a commit may not leave behind, waiting for it. Returns how many records that were."""
+        return sum(operator.drain() for operator in self._operators if not self._may_stay(operator))
+
+    def drain_all(self) -> int:
+        """Pass on all. Returns how many records that were."""
+        return sum(operator.drain() for operator in self._operators)
+
+    def settled(self) -> bool:
+        """Return whether a commit may be made: what waits will be read again after a crash, and has had no effect."""
+        return all(self._may_stay(operator) or not operator.held() for operator in self._operators)
+
+    @staticmethod
+    def _may_stay(operator: WaitingRecords) -> bool:
+        return operator.replayable and operator.in_order and all(held.message is not None for held in operator.held())
+
+    def offsets(self) -> dict[TopicPartition, int]:
+        """Return the offset of the oldest record that waits, of each partition."""
+        found: dict[TopicPartition, int] = {}
+        for operator in self._operators:
+            for held in operator.held():
+                message = held.message
+                if message is not None:
+                    partition = TopicPartition(message.topic(), message.partition())
+                    found[partition] = min(message.offset(), found.get(partition, message.offset()))
+        return found
+
+    def stream_time_ms(self) -> int | None:
+        """Return the stream time with the oldest record that waits; None if nothing waits."""
+        return min((held.stream_time_ms for operator in self._operators for held in operator.held()), default=None)
+
+    def cancel(self) -> None:
+        """Forget what waits."""
+        for operator in self._operators:
+            operator.cancel()

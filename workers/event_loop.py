@@ -1,0 +1,127 @@
+"""The event loop of a stream thread, which runs users' async functions in a thread of its own.
+
+It is started with the first call. uvloop is taken if it is installed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from penstock.topology.async_calls import Call
+from penstock.topology.errors import StreamsError
+from penstock.topology.event_loop import LoopCalls
+
+try:
+    from uvloop import new_event_loop  # type: ignore[import-not-found,unused-ignore]
+except ImportError:
+    from asyncio import new_event_loop
+
+#: How long is waited at the end for what lifespans close, in seconds.
+CLOSE_SECONDS = 10.0
+
+
+class EventLoopThread:
+    """Implements topology.async_calls.AsyncCalls. on_done: called on the loop's thread after calls have ended."""
+
+    def __init__(self, name: str, on_done: Callable[[], None] = lambda: None) -> None:
+        self._name = name
+        self._tell = on_done
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._calls: LoopCalls | None = None
+        self._new: list[Call] = []
+        self._scheduled = False
+        self._ended = threading.Event()  # a call, since wait() has looked
+        self._failure: BaseException | None = None
+
+    def begin(self, call: Call) -> None:
+        """See AsyncCalls."""
+        loop = self._loop or self._start()
+        self._new.append(call)
+        if not self._scheduled:  # one wake-up for many calls
+            self._scheduled = True
+            loop.call_soon_threadsafe(self._start_new)
+
+    def _start_new(self) -> None:
+        assert self._calls is not None
+        self._scheduled = False  # before the list is taken: what comes from now on wakes the loop up again
+        new, self._new = self._new, []
+        for call in new:
+            if not call.done:
+                self._calls.start(call)
+
+    def cancel(self, call: Call) -> None:
+        """See AsyncCalls."""
+        if self._loop is not None and not call.done:
+            self._loop.call_soon_threadsafe(_cancel, call)
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        """See AsyncCalls."""
+        while True:
+            self._ended.clear()
+            if until():
+                return
+            if self._failure is not None:
+                raise StreamsError(f"The event loop {self._name} has ended") from self._failure
+            self._ended.wait()
+
+    def in_flight(self, of: Hashable) -> int:
+        """See AsyncCalls."""
+        return 0 if self._calls is None else self._calls.in_flight(of)
+
+    def count(self, of: Hashable, by: int) -> None:
+        """See AsyncCalls."""
+        if self._calls is None:
+            self._start()
+        assert self._calls is not None
+        self._calls.count(of, by)
+
+    def _start(self) -> asyncio.AbstractEventLoop:
+        loop: asyncio.AbstractEventLoop = new_event_loop()
+        self._loop = loop
+        self._calls = LoopCalls(loop, self._on_done)
+        self._thread = threading.Thread(target=self._run, args=(loop,), name=self._name, daemon=True)
+        self._thread.start()
+        return loop
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+        except BaseException as error:  # noqa: BLE001 - raised in wait()
+            self._failure = error
+        finally:
+            self._ended.set()
+
+    def _on_done(self) -> None:
+        self._ended.set()
+        self._tell()
+
+    def close(self) -> None:
+        """Cancel all calls, leave the lifespans, end the loop. Raises what a lifespan raised at its end."""
+        loop, calls, thread = self._loop, self._calls, self._thread
+        if loop is None or calls is None or thread is None:
+            return
+        self._loop = self._calls = self._thread = None
+        try:
+            if self._failure is None:
+                asyncio.run_coroutine_threadsafe(calls.close(), loop).result(CLOSE_SECONDS)
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(CLOSE_SECONDS)
+            if not thread.is_alive():
+                loop.close()
+
+
+def _cancel(call: Call) -> None:
+    call.done = True  # one that was not started yet never is
+    if call.task is not None:
+        call.task.cancel()
+
+
+def no_calls() -> Any:
+    """Raise StreamsError: for tasks that have no event loop."""
+    raise StreamsError("async functions are not called here")
