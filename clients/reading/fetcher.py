@@ -1,7 +1,7 @@
 """Reads assigned partitions from their leaders by Fetch requests, in the stream thread itself (Kafka: Fetcher).
 
 Nothing here waits but fetch(), and no other thread reads: an answer comes into the socket while records of the one
-before are processed. docs/fetching.md says what is asked when.
+before are processed. docs/clients.md says what is asked when.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ transactional_producer.py adds transactions.
 
 The kernel grows a batch for each partition (kernel/record_accumulator.pyx). It is closed when it is full, or after
 ``linger.ms``, and then the Sender's. Nothing here waits but flush(), a full buffer, and the first record of a topic.
-docs/producing.md says what happens when.
+docs/clients.md says what happens when.
 """
 
 from __future__ import annotations
