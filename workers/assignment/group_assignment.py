@@ -107,9 +107,12 @@ _ENDPOINT = re.compile(r".*?\[?([0-9a-zA-Z\-%._:]*)\]?:([0-9]+)")
 
 
 def host_and_port(endpoint: str) -> str:
-    """Return an ``application.server`` as Kafka Streams understands it: without scheme and brackets; empty for none."""
+    """Return an ``application.server`` as Kafka Streams understands it, empty for none.
+
+    Without scheme, brackets, and zeros before the port, which is a number in what the group is told.
+    """
     match = _ENDPOINT.fullmatch(endpoint)
-    return f"{match[1]}:{match[2]}" if match else ""
+    return f"{match[1]}:{int(match[2])}" if match else ""
 
 
 class GroupAssignment:
