@@ -276,8 +276,8 @@ class StreamTask(Task):
     def maybe_punctuate_stream_time(self) -> int:
         """Fire what is due by stream time, which stands still without records. Returns how many punctuations ran."""
         stream_time_ms = self.stream_time_ms
-        if self._compiled is not None and (oldest_ms := self._compiled.waiting.stream_time_ms()) is not None:
-            stream_time_ms = min(stream_time_ms, oldest_ms - 1)  # not before the record that it comes after
+        if self._compiled is not None and (passed_on_ms := self._compiled.waiting.passed_on_ms()) is not None:
+            stream_time_ms = passed_on_ms  # not before the record that it comes behind
         return 0 if stream_time_ms == UNKNOWN else self._punctuate(self._stream_time_queue, stream_time_ms)
 
     def maybe_punctuate_system_time(self) -> int:

@@ -52,7 +52,7 @@ class AsyncOperator(Operator):
         node.waits(calls)
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-            held = Held(task, key, value, timestamp, headers)
+            held = calls.hold(task, key, value, timestamp, headers)
             held.call = options.call(function, (key, value) if with_key else (value,))
             calls.add(held)
 

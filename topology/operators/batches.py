@@ -68,7 +68,7 @@ class Batch(WaitingRecords):
         """Take a record in; the last one of a batch has it processed."""
         if not self._held:
             self._due_ms = self._task.wall_clock_ms() + self._operator.max_wait_ms
-        self._held.append(Held(self._task, key, value, timestamp, headers))
+        self._held.append(self.hold(self._task, key, value, timestamp, headers))
         if len(self._held) >= self._operator.max_records:
             self.drain()
 

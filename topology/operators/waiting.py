@@ -15,12 +15,18 @@ from ..task_context import Process, TaskContext
 
 
 class Held:
-    """A record that waits, with what the task knew when it came. stream_time_ms: the task's, with this record."""
+    """A record that waits, with what the task knew when it came.
 
-    __slots__ = ("call", "headers", "key", "message", "stream_time_ms", "timestamp", "value")
+    stream_time_ms: the task's, with this record; before_ms: with the one that came here before it, -1 if none has.
+    """
 
-    def __init__(self, task: TaskContext, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+    __slots__ = ("before_ms", "call", "headers", "key", "message", "stream_time_ms", "timestamp", "value")
+
+    def __init__(
+        self, task: TaskContext, before_ms: int, key: Any, value: Any, timestamp: int, headers: Headers
+    ) -> None:
         self.message: Message | None = task.message
+        self.before_ms = before_ms
         self.stream_time_ms = task.stream_time_ms
         self.key = key
         self.value = value
@@ -48,6 +54,13 @@ class WaitingRecords(ABC):
 
     in_order = True
     replayable = False
+    _seen_ms = -1
+
+    def hold(self, task: TaskContext, key: Any, value: Any, timestamp: int, headers: Headers) -> Held:
+        """Return a record that has come, to be kept."""
+        held = Held(task, self._seen_ms, key, value, timestamp, headers)
+        self._seen_ms = task.stream_time_ms
+        return held
 
     @abstractmethod
     def held(self) -> Sequence[Held]:
@@ -117,6 +130,10 @@ class Waiting:
     def stream_time_ms(self) -> int | None:
         """Return the stream time with the oldest record that waits; None if nothing waits."""
         return min((held.stream_time_ms for operator in self._operators for held in operator.held()), default=None)
+
+    def passed_on_ms(self) -> int | None:
+        """Return the stream time up to which all has been passed on; None if nothing waits."""
+        return min((held.before_ms for operator in self._operators for held in operator.held()), default=None)
 
     def cancel(self) -> None:
         """Forget what waits."""

@@ -1,0 +1,222 @@
+"""Functions that wait, in stepped stream threads: what a commit leaves, what is read no further, what is undone."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from counting import CHANGELOG, IN, OUT, committed, feed
+from memory_kafka import Cluster
+from thread_stage import Application, Thread
+
+from penstock import KStream, Processor, ProcessorContext, Punctuation, Record, Serdes, StreamsBuilder
+from penstock.topology.async_calls import OrderedBy
+from penstock.workers.topic_partition_metadata import TopicPartitionMetadata
+
+MakeApplication = Callable[..., Application]
+TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
+#: How long a test waits for a call that nothing keeps from ending, in seconds.
+PATIENCE = 30
+
+
+class Service:
+    """Answers a call when the test lets it. begun, cancelled: by key, how many calls."""
+
+    def __init__(self, *held: str) -> None:
+        self._gates = {key: threading.Event() for key in held}
+        self.begun: Counter[str] = Counter()
+        self.cancelled: Counter[str] = Counter()
+        self.changed = threading.Condition()
+
+    async def ask(self, key: str, value: str) -> str:
+        self._count(self.begun, key)
+        gate = self._gates.get(key)
+        try:
+            while gate is not None and not gate.is_set():
+                await asyncio.sleep(0.001)
+        except asyncio.CancelledError:
+            self._count(self.cancelled, key)
+            raise
+        return key
+
+    def _count(self, calls: Counter[str], key: str) -> None:
+        with self.changed:
+            calls[key] += 1
+            self.changed.notify_all()
+
+    def let(self, *keys: str) -> None:
+        for key in keys:
+            self._gates[key].set()
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(condition, PATIENCE), (self.begun, self.cancelled)
+
+
+@pytest.fixture(autouse=True)
+def topics(cluster: Cluster) -> None:
+    for topic in (IN, OUT, CHANGELOG):
+        cluster.create_topic(topic, 1)
+
+
+def asking(service: Service, ordered_by: OrderedBy = "partition", before: Any = None, **options: Any) -> Any:
+    """in -> (before) -> the service -> out."""
+    builder = StreamsBuilder()
+    stream: KStream[str, str] = builder.stream(IN, **TEXT)
+    if before is not None:
+        stream = before(stream)
+    stream.map_values_async(service.ask, with_key=True, ordered_by=ordered_by, timeout=None, **options).to(OUT, **TEXT)
+    return builder.build()
+
+
+def counted(stream: KStream[str, str]) -> KStream[str, Any]:
+    return stream.group_by_key().count(store="counts").to_stream()
+
+
+def came_out(cluster: Cluster) -> list[str]:
+    return [(record.key() or b"").decode() for record in cluster.records(OUT)]
+
+
+def until_out(thread: Thread, cluster: Cluster, keys: Sequence[str]) -> None:
+    """Step until these records have come out; what they wait for is on its way."""
+    deadline = threading.Event()
+    timer = threading.Timer(PATIENCE, deadline.set)
+    timer.start()
+    while came_out(cluster) != list(keys) and not deadline.is_set():
+        thread.step()
+    timer.cancel()
+    assert came_out(cluster) == list(keys)
+
+
+def test_a_commit_leaves_behind_what_waits_if_nothing_else_has_seen_it(
+    application: MakeApplication, cluster: Cluster
+) -> None:
+    service = Service("b")
+    thread = application(asking(service)).thread().until_running()
+    feed(cluster, "abc")
+    until_out(thread, cluster, "a")
+    service.wait_for(lambda: service.begun["c"] == 1)
+    thread.commit()
+    at = committed(cluster)
+    assert at is not None
+    assert at.offset == 1, "b waits, so it is read again after a crash, and c behind it"
+    assert TopicPartitionMetadata.decode(at.metadata).partition_time == 1001, "the time with b, not that of c"
+    service.let("b")
+    until_out(thread, cluster, "abc")
+    thread.commit()
+    at = committed(cluster)
+    assert at is not None
+    assert at.offset == 3
+
+
+def test_after_a_crash_what_waited_is_done_again(application: MakeApplication, cluster: Cluster) -> None:
+    service = Service("b")
+    app = application(asking(service))
+    thread = app.thread().until_running()
+    feed(cluster, "abc")
+    until_out(thread, cluster, "a")
+    thread.commit()
+    thread.crash()
+    cluster.group.members.clear()
+    service.let("b")
+    until_out(app.thread().until_running(), cluster, "abc")
+    assert service.begun["a"] == 1
+    assert service.begun["b"] == 2
+
+
+@pytest.mark.parametrize(
+    ("ordered_by", "before"),
+    [("key", None), ("partition", counted), ("partition", lambda stream: stream.peek(print).merge(stream))],
+    ids=["by key", "behind a store", "beside another way"],
+)
+def test_elsewhere_a_commit_waits_for_what_is_on_its_way(
+    application: MakeApplication, cluster: Cluster, ordered_by: OrderedBy, before: Any
+) -> None:
+    service = Service("b")
+    config = {"statestore_cache_max_bytes": 0}
+    thread = application(asking(service, ordered_by, before), **config).thread().until_running()
+    feed(cluster, "ab")
+    thread.step(2)
+    service.wait_for(lambda: service.begun["b"] >= 1)
+    opening = threading.Timer(0.2, service.let, ["b"])
+    opening.start()
+    thread.commit()
+    opening.join()
+    at = committed(cluster)
+    assert at is not None
+    assert at.offset == 2
+    assert set(came_out(cluster)) == {"a", "b"}
+
+
+def test_no_more_is_read_than_may_wait(application: MakeApplication, cluster: Cluster) -> None:
+    service = Service(*"abcdef")
+    thread = application(asking(service, max_in_flight=2)).thread().until_running()
+    feed(cluster, "abcdef")
+    thread.step(3)
+    service.wait_for(lambda: service.begun.total() == 2)
+    thread.step(3)
+    assert dict(service.begun) == {"a": 1, "b": 1}
+    (task,) = thread.task_manager.active.running.values()
+    assert task.num_buffered() == 4
+    service.let(*"abcdef")
+    until_out(thread, cluster, "abcdef")
+
+
+def test_what_waits_is_cancelled_when_the_thread_ends(application: MakeApplication, cluster: Cluster) -> None:
+    service = Service("b")
+    thread = application(asking(service)).thread().until_running()
+    feed(cluster, "ab")
+    until_out(thread, cluster, "a")
+    service.wait_for(lambda: service.begun["b"] == 1)
+    thread.close()
+    service.wait_for(lambda: service.cancelled["b"] == 1)
+    at = committed(cluster)
+    assert at is not None
+    assert at.offset == 1
+    assert came_out(cluster) == ["a"]
+
+
+def test_what_waits_is_cancelled_with_a_task_that_goes_away(application: MakeApplication, cluster: Cluster) -> None:
+    service = Service("a")
+    thread = application(asking(service)).thread().until_running()
+    feed(cluster, "a")
+    thread.step(2)
+    service.wait_for(lambda: service.begun["a"] == 1)
+    (task,) = thread.task_manager.active.running.values()
+    task.suspend()
+    service.wait_for(lambda: service.cancelled["a"] == 1)
+
+
+class Notes(Processor[str, str, str, str]):
+    """Writes down when records come, and when stream time punctuates."""
+
+    def init(self, context: ProcessorContext[str, str]) -> None:
+        self.context = context
+        context.schedule(10, Punctuation.STREAM_TIME, lambda timestamp: self.note(f"punctuated {timestamp}", timestamp))
+
+    def note(self, text: str, timestamp: int) -> None:
+        self.context.forward(Record(text, text, timestamp))
+
+    def process(self, record: Record[str, str]) -> None:
+        self.note(record.key, record.timestamp)
+
+
+def test_a_punctuation_by_stream_time_comes_behind_the_record_that_it_is_due_with(
+    application: MakeApplication, cluster: Cluster
+) -> None:
+    service = Service("b")
+    builder = StreamsBuilder()
+    stream = builder.stream(IN, **TEXT).map_values_async(service.ask, with_key=True)
+    stream.process(Notes).to(OUT, **TEXT)
+    thread = application(builder.build()).thread().until_running()
+    feed(cluster, "a", timestamp=1000)
+    until_out(thread, cluster, ["a", "punctuated 1000"])
+    feed(cluster, "b", timestamp=1010)
+    thread.step(3)
+    assert came_out(cluster) == ["a", "punctuated 1000"]
+    service.let("b")
+    until_out(thread, cluster, ["a", "punctuated 1000", "b", "punctuated 1010"])
