@@ -209,10 +209,11 @@ def test_clients_of_a_suppliers_own_are_read_and_written_with() -> None:
 
 @pytest.mark.skipif(kernel.record_accumulator is None, reason="the compiled kernel is not built here")
 @pytest.mark.parametrize("setting", ["consumer__fetch__min__bytes", "producer__batch__size"])
-def test_a_value_that_is_no_value_is_a_config_error_that_names_the_key(setting: str) -> None:
-    supplier = KafkaClientSupplier(config(**{setting: "many"}))
+@pytest.mark.parametrize("value", ["many", -1])
+def test_a_value_that_is_no_value_is_a_config_error_that_names_the_key(setting: str, value: Any) -> None:
+    supplier = KafkaClientSupplier(config(**{setting: value}))
     name = setting.split("__", 1)[1].replace("__", r"\.")
-    with pytest.raises(ConfigError, match=f"{name}=many is not valid"):
+    with pytest.raises(ConfigError, match=f"{name}={value} is not valid"):
         supplier.get_consumer("c") if setting.startswith("consumer") else supplier.get_producer("p")
 
 
