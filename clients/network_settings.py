@@ -88,9 +88,12 @@ def network_fields(
 
 def _read(key: str, value: Any, read: Callable[[Any], Any]) -> Any:
     try:
-        return read(value)
+        found = read(value)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{key}={value} is not valid: {error}.") from error
+    if isinstance(found, int | float) and found < 0:
+        raise ConfigError(f"{key}={value} is not valid: it is negative.")
+    return found
 
 
 def network_settings(settings: Mapping[str, Any]) -> NetworkSettings:

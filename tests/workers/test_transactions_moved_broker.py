@@ -6,10 +6,8 @@ import uuid
 from collections.abc import Iterator
 from functools import partial
 from itertools import count
-from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from test_exactly_once_broker import committed_values
@@ -17,7 +15,8 @@ from test_transactions_wire_broker import librdkafkas, ours
 from two_racks import FIRST, TwoRacks, two_racks
 
 from penstock import kernel
-from penstock.clients.writing.transaction_requests import GroupMetadata
+from penstock.clients.writing.transaction_requests import CommittedOffset, GroupMetadata
+from penstock.topology.records import TopicPartition
 from tests import waiting
 from tests.brokers import SECOND
 
@@ -63,14 +62,14 @@ def test_the_coordinator_dies_before_the_commit(brokers: TwoRacks) -> None:
     admin.create_topics([NewTopic("out", 1, replica_assignment=[[FIRST]])])["out"].result(PATIENCE_SECONDS)
     opener = librdkafkas(brokers.bootstrap_servers, "opener")  # makes the transaction log
     opener.init_transactions(PATIENCE_SECONDS)
-    producer: Any = ours(brokers.bootstrap_servers, coordinated_by(admin, SECOND))
+    producer = ours(brokers.bootstrap_servers, coordinated_by(admin, SECOND))
     producer.init_transactions(PATIENCE_SECONDS)
 
     def write(value: bytes, offset: int) -> None:
         producer.begin_transaction()
-        producer.produce("out", value, b"k", 0, None, None, 5)
-        at = RdTopicPartition("out", 0, offset)
-        producer.send_offsets_to_transaction([at], GroupMetadata("group"), PATIENCE_SECONDS)
+        producer.produce("out", b"k", value, 0, 5)
+        offsets = {TopicPartition("out", 0): CommittedOffset(offset, "", -1)}
+        producer.send_offsets_to_transaction(offsets, GroupMetadata("group"), PATIENCE_SECONDS)
         producer.flush()
 
     write(b"1", 1)
@@ -79,4 +78,4 @@ def test_the_coordinator_dies_before_the_commit(brokers: TwoRacks) -> None:
     write(b"2", 2)
     producer.commit_transaction(PATIENCE_SECONDS)
     assert committed_values(brokers.bootstrap_servers, "out") == [b"1", b"2"]
-    producer.purge()
+    producer.close()

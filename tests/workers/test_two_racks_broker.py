@@ -98,7 +98,9 @@ def test_a_restore_goes_on_when_it_loses_a_leader_in_the_middle(
     create(brokers, "restored", replicas)
     create(brokers, changelog, replicas, **{"cleanup.policy": "compact"})
     # Small batches, and one in each answer to a fetch: so that the restore takes seconds and there is a middle.
-    producer = Producer({"bootstrap.servers": brokers.bootstrap_servers, "batch.num.messages": 10})
+    producer = Producer(
+        {"bootstrap.servers": brokers.bootstrap_servers, "batch.num.messages": 10, "enable.idempotence": True}
+    )
     for number in range(RECORDS):
         producer.produce(changelog, (1).to_bytes(8, "big"), b"k%d" % number, number % 2)
     assert producer.flush(PATIENCE_SECONDS) == 0

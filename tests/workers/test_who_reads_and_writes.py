@@ -1,0 +1,73 @@
+"""Which Reader and Writer a stream thread gets: Penstock's own, or librdkafka's behind the adapter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from test_client_supplier import config
+
+from penstock import kernel
+from penstock.clients.librdkafka import LibrdkafkaReader, LibrdkafkaWriter
+from penstock.clients.reading.fetcher import Fetcher
+from penstock.clients.writing.kafka_producer import KafkaProducer
+from penstock.clients.writing.transactional_producer import TransactionalKafkaProducer
+from penstock.topology.errors import ConfigError
+from penstock.workers import client_supplier
+from penstock.workers.client_supplier import KafkaClientSupplier, as_reader, as_writer
+
+
+@pytest.mark.skipif(kernel.record_accumulator is None, reason="the compiled kernel is not built here")
+def test_penstock_reads_and_writes_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
+    def kinds(**values: Any) -> tuple[type, type, type]:
+        supplier = KafkaClientSupplier(config(**values))
+        made = supplier.get_consumer("c"), supplier.get_producer("p"), supplier.get_producer("p", "tx")
+        for client in made:
+            client.close()  # type: ignore[union-attr]
+        return tuple(map(type, made))  # type: ignore[return-value]
+
+    assert kinds() == (Fetcher, KafkaProducer, TransactionalKafkaProducer)
+    assert caplog.text == ""
+    assert kinds(consumer__queued__min__messages=7) == (LibrdkafkaReader, KafkaProducer, TransactionalKafkaProducer)
+    assert "Reading with librdkafka, which knows queued.min.messages" in caplog.text
+    assert kinds(producer__compression__level=3) == (Fetcher, LibrdkafkaWriter, LibrdkafkaWriter)
+    assert "Writing with librdkafka, which knows compression.level" in caplog.text
+    monkeypatch.setattr(client_supplier, "record_batches", None)
+    monkeypatch.setattr(client_supplier, "record_accumulator", None)
+    assert kinds() == (LibrdkafkaReader, LibrdkafkaWriter, LibrdkafkaWriter)
+    assert "Writing with librdkafka: the compiled kernel is not built here" in caplog.text
+
+
+def test_clients_of_a_suppliers_own_are_read_and_written_with() -> None:
+    """It may return confluent-kafka's, or what has their methods."""
+
+    class Wrapped:
+        def __init__(self, client: Any) -> None:
+            self._client = client
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._client, name)
+
+    supplier = KafkaClientSupplier(config())
+    consumer, producer = supplier.confluent_consumer("c"), supplier.confluent_producer("p")
+    for given in (consumer, Wrapped(consumer)):
+        assert isinstance(as_reader(given), LibrdkafkaReader)
+    for given in (producer, Wrapped(producer)):
+        assert isinstance(as_writer(given), LibrdkafkaWriter)
+    reader, writer = LibrdkafkaReader(consumer), LibrdkafkaWriter(producer)
+    assert as_reader(reader) is reader
+    assert as_writer(writer) is writer
+
+
+@pytest.mark.skipif(kernel.record_accumulator is None, reason="the compiled kernel is not built here")
+@pytest.mark.parametrize("setting", ["consumer__fetch__min__bytes", "producer__batch__size"])
+@pytest.mark.parametrize("value", ["many", -1])
+def test_a_value_that_is_no_value_is_a_config_error_that_names_the_key(setting: str, value: Any) -> None:
+    supplier = KafkaClientSupplier(config(**{setting: value}))
+    name = setting.split("__", 1)[1].replace("__", r"\.")
+    with pytest.raises(ConfigError, match=f"{name}={value} is not valid"):
+        supplier.get_consumer("c") if setting.startswith("consumer") else supplier.get_producer("p")
