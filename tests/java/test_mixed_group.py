@@ -37,7 +37,7 @@ LEADS = "Leading generation"
 
 def share(application: Handover) -> None:
     """Feed while the members of both kinds have tasks, and wait until all is processed."""
-    eventually(application.shared, application.members)
+    eventually(application.shared, application.members, PATIENCE_SECONDS)
     application.feed()
     application.settle()
 
@@ -136,7 +136,7 @@ def test_another_topology_is_kept_out_and_harms_nobody(handover: MakeHandover) -
     java = application.start_java("java")
     application.feed()
     application.settle()
-    eventually(lambda: bool(application.members()), application.members)
+    eventually(lambda: bool(application.members()), application.members, PATIENCE_SECONDS)
     fits = penstock_command(application, "plan", "tests.java.program:fitting")
     assert fits.returncode == ExitCode.OK, fits
     assert "Compared with the group" in fits.stdout
