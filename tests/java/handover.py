@@ -38,7 +38,8 @@ ORDER_INTERVAL_MS = 150
 LATE_MS = 2_000
 #: The records' times: of today, because the broker deletes windows' changelogs by their records' age.
 START_MS = int(time.time() - 3_600) * 1_000 // 10_000 * 10_000
-PATIENCE_SECONDS = 60.0
+#: Both wait for the group's sessions, and a JVM takes its time on a machine that has other work.
+PATIENCE_SECONDS = 180.0
 #: Of a row of a suppression's changelog: length of the new value, the value (a long), time in the buffer.
 NEWEST_AND_TIME_BYTES = 4 + 8 + 8
 
@@ -108,7 +109,7 @@ class Java:
             )
         instance = Instance(process, log, exit_codes)
         self.running.append(instance)
-        eventually(lambda: instance.runs, log.read_text)
+        eventually(lambda: instance.runs, log.read_text, PATIENCE_SECONDS)
         return instance
 
     def describe(self, properties: Path) -> str:
@@ -180,7 +181,7 @@ class Handover:
 
     def _round(self, feed: Callable[[], None]) -> None:
         feed()
-        eventually(self._is_processed, self._progress)
+        eventually(self._is_processed, self._progress, PATIENCE_SECONDS)
 
     def start_java(self, name: str) -> Instance:
         """Start an instance on Java; name: of its state directory."""
@@ -192,7 +193,7 @@ class Handover:
 
     def settle(self) -> None:
         """Wait until all input is processed and committed."""
-        eventually(self._is_processed, self._progress)
+        eventually(self._is_processed, self._progress, PATIENCE_SECONDS)
         time_of_a_commit = int(self.config["commit.interval.ms"]) / 1000
         eventually(lambda: self._lag() == 0, self._lag, PATIENCE_SECONDS + time_of_a_commit)
 

@@ -77,11 +77,13 @@ RECORDED = json.loads((Path(__file__).parent / "info_goldens" / "infos.json").re
 VERSIONS = range(1, LATEST_SUPPORTED_VERSION + 1)
 
 
+@settings(deadline=None)
 @given(subscriptions)
 def test_a_subscription_comes_back_as_it_was(info: SubscriptionInfo) -> None:
     assert SubscriptionInfo.decode(info.encode(), "m") == info
 
 
+@settings(deadline=None)
 @given(assignments)
 def test_an_assignment_comes_back_as_it_was(info: AssignmentInfo) -> None:
     assert AssignmentInfo.decode(info.encode(), info.active_partitions) == info
@@ -170,13 +172,13 @@ def harmless(data: bytes) -> None:
 
 
 @given(st.binary(max_size=200), st.booleans())
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 def test_no_bytes_do_more_harm_than_a_malformed_info_error(data: bytes, current: bool) -> None:
     harmless(b"\0\0\0\x0b\0\0\0\x0b" + data if current else data)
 
 
 @given(st.one_of(subscriptions, assignments), st.data())
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 def test_no_damage_to_real_bytes_does_more_harm(info: SubscriptionInfo | AssignmentInfo, data: st.DataObject) -> None:
     encoded = bytearray(info.encode())
     for _ in range(data.draw(st.integers(1, 3))):
@@ -212,6 +214,7 @@ def test_a_list_that_claims_to_be_longer_than_the_bytes_allocates_nothing() -> N
         SubscriptionInfo.decode(head + b"\x7f\xff\xff\xff", "m")
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=30))
 def test_of_a_newer_member_only_the_versions_are_read(unknown: bytes) -> None:
     """KIP-268: what it owns is in its envelope."""
