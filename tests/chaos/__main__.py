@@ -23,7 +23,7 @@ from .interruption import end_early_at_sigint
 from .means import PREVIOUS, why_not
 from .options import Options
 from .run import Chaos
-from .schedule import FAMILIES, LOSSLESS, PROCESSES, UNCLEAN, Action
+from .schedule import FAMILIES, PROCESSES, Action
 from .workloads import WORKLOADS
 from .workloads.numbers import Numbers
 
@@ -72,7 +72,6 @@ def _options() -> tuple[Options, argparse.Namespace]:
     parser.add_argument("--hours", type=float, default=0.0, help="the same; with three brokers and all faults")
     parser.add_argument("--brokers", type=int, choices=[1, 3], help="3: with three controllers (1)")
     parser.add_argument("--faults", type=_families, help=f"of {', '.join(FAMILIES)}, or all ({PROCESSES})")
-    parser.add_argument("--unclean", action="store_true", help=f"--brokers 3 --faults {UNCLEAN}: loss is legal")
     parser.add_argument("--each", action="store_true", help="every kind of fault once, instead of --kills")
     parser.add_argument("--only", type=_actions, help="of these families only these kinds of faults, with commas")
     parser.add_argument("--upgrade-from", choices=list(distributions()), help="a Kafka to begin with, and to leave")
@@ -82,9 +81,7 @@ def _options() -> tuple[Options, argparse.Namespace]:
     arguments = parser.parse_args()
     if arguments.dry_run and arguments.minutes + arguments.hours:
         parser.error("--dry-run would not end: give it --kills instead")
-    if arguments.unclean:
-        arguments.brokers, arguments.faults = 3, (UNCLEAN,)
-    families = arguments.faults or (LOSSLESS if arguments.hours else (PROCESSES,))
+    families = arguments.faults or (tuple(FAMILIES) if arguments.hours else (PROCESSES,))
     brokers = arguments.brokers or (3 if arguments.hours else 1)
     missing = why_not(families, brokers, arguments.previous, arguments.upgrade_from)
     for action in sorted(missing.keys() & (arguments.only or frozenset(Action)), key=lambda action: action.value):
@@ -115,7 +112,7 @@ def _actions(names: str) -> frozenset[Action]:
 
 def _families(names: str) -> tuple[str, ...]:
     """Return the families of a list with commas; argparse shows what is raised."""
-    return LOSSLESS if names == "all" else tuple(_split(names, list(FAMILIES)))
+    return tuple(FAMILIES) if names == "all" else tuple(_split(names, list(FAMILIES)))
 
 
 def _split(names: str, known: list[str]) -> list[str]:

@@ -13,7 +13,6 @@ from penstock.kafka_distribution import newest
 
 from . import machine, network, program, versions
 from .broker_faults import BrokerFaults
-from .checker import Reader
 from .cluster import Cluster
 from .faults import Faults, Stage
 from .hosts import Host
@@ -22,8 +21,7 @@ from .machine_faults import MachineFaults
 from .network import Network
 from .network_faults import NetworkFaults
 from .process_faults import ProcessFaults
-from .schedule import BROKERS, FAMILIES, HOSTS, MACHINES, NETWORK, UNCLEAN, VERSIONS, Action
-from .unclean import UncleanFaults
+from .schedule import BROKERS, FAMILIES, HOSTS, MACHINES, NETWORK, VERSIONS, Action
 from .version_faults import VersionFaults
 
 #: The version of Penstock that hosts change to and from.
@@ -40,7 +38,7 @@ def why_not(
     missing: dict[Action, str] = {}
     for name in families:
         actions = FAMILIES[name].actions
-        if name in (BROKERS, UNCLEAN) and brokers < 3:
+        if name == BROKERS and brokers < 3:
             missing |= dict.fromkeys(actions, "it takes three brokers")
         if name == NETWORK and (reason := network.why_not()):
             missing |= dict.fromkeys(actions, reason)
@@ -117,13 +115,12 @@ class Means:
         return Host(name, self._directory, config, environment, topology, on=on, born=born)
 
     def faults(
-        self, stage: Stage, hosts: Sequence[Host], cluster: Cluster, reader: Reader, turn: Callable[[], None]
+        self, stage: Stage, hosts: Sequence[Host], cluster: Cluster, turn: Callable[[], None]
     ) -> dict[Action, Faults]:
-        """Return who carries out each kind. reader: see UncleanFaults; turn: see BrokerFaults."""
+        """Return who carries out each kind. turn: see BrokerFaults."""
         group = program.APPLICATION_ID
         brokers = BrokerFaults(stage, cluster, turn)
-        unclean = UncleanFaults(stage, cluster, brokers, reader, turn)
-        families: list[Faults] = [ProcessFaults(stage, hosts), brokers, unclean]
+        families: list[Faults] = [ProcessFaults(stage, hosts), brokers]
         if self._network is not None:
             families.append(NetworkFaults(stage, self._network, hosts, cluster, brokers, group))
         if self._shim is not None:

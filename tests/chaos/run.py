@@ -18,7 +18,7 @@ from penstock.kafka_distribution import distribution, newest
 from . import program
 from .agenda import Agenda
 from .broker_faults import BrokerFaults
-from .checker import Verdict
+from .checker import TopicReader, Verdict
 from .checkers import Report
 from .cluster import Cluster
 from .faults import Faults, Stage
@@ -29,7 +29,6 @@ from .options import Options
 from .process_faults import resume
 from .recovery import Recovery
 from .schedule import HOSTS, SESSION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, Action, Event
-from .unclean import CONFIG as UNCLEAN_CONFIG
 
 #: How long outputs are awaited before an event, if there is no recovery with a budget of its own.
 SETTLE_SECONDS = 30.0
@@ -123,9 +122,7 @@ class Chaos:
     def run(self) -> Outcome:
         """Do everything; raises if the means fail, such as the broker's start."""
         options, brokers = self._options, self._options.brokers
-        config = (
-            BROKER_CONFIG | (LONE_BROKER_CONFIG if brokers == 1 else {}) | (UNCLEAN_CONFIG if options.unclean else {})
-        )
+        config = BROKER_CONFIG | (LONE_BROKER_CONFIG if brokers == 1 else {})
         kafka = options.upgrade_from or newest()
         with ExitStack() as stack:
             for version in {kafka, newest()}:
@@ -163,7 +160,7 @@ class Chaos:
         for future in admin.create_topics(topics).values():
             future.result(30.0)
         workload.prepare(address)
-        self._reader = workload.reader(address)
+        self._reader = TopicReader(address, workload.followed)
         fault = {program.FAULT_VARIABLE: self._options.fault, program.ADDRESS_VARIABLE: address}
         environment = {**fault, **workload.environment}
         for number in range(HOSTS):
@@ -172,7 +169,7 @@ class Chaos:
             self._hosts[-1].start()
         workload.start(address)
         stage = Stage(self._agenda, self._recovery, self._say, self._fail)
-        self._faults = means.faults(stage, self._hosts, self._cluster, self._reader, self._turn)
+        self._faults = means.faults(stage, self._hosts, self._cluster, self._turn)
 
     def _config(self, address: str) -> dict[str, object]:
         exact = self._options.exact

@@ -56,7 +56,8 @@ def test_three_brokers_and_a_network_that_lies(tmp_path: Path) -> None:
     check(chaos(tmp_path, options), *brokers, *network)
 
 
-@pytest.mark.long  # a host may end for a failed write long after the disk is whole again
+# Not seen green yet: a stream thread once aborted (SIGABRT) while its host, whose clock had been wrong, closed.
+@pytest.mark.long
 def test_bad_machines_and_other_versions(tmp_path: Path) -> None:
     machines = (Action.CLOCK_APART, Action.BROKEN_DISK, Action.SHORT_OF_MEMORY)
     versions = (Action.OTHER_VERSION, Action.OTHER_PROTOCOL)

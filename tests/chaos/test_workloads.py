@@ -224,8 +224,9 @@ def test_each_workload_says_what_it_is() -> None:
     ("workload", "protocol", "guarantee"),
     [
         pytest.param("queries", "streams", EXACTLY_ONCE, marks=REAL),
+        # It takes the longest, and was green only once since the fault that it found was fixed.
         pytest.param("recorded", "classic", EXACTLY_ONCE, marks=[*REAL, pytest.mark.long]),
-        pytest.param("dead-letters", "streams", EXACTLY_ONCE, marks=[*REAL, pytest.mark.long]),
+        pytest.param("dead-letters", "streams", EXACTLY_ONCE, marks=REAL),
         pytest.param("large-records", "classic", AT_LEAST_ONCE, marks=REAL),
     ],
 )
