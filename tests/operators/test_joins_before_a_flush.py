@@ -122,7 +122,8 @@ def test_windows_and_sessions_that_come_and_go_are_joined_no_more(
             windowed = builder.stream(name, **text).group_by_key().windowed_by(windows)
             merger = (lambda _key, _one, other: other,) if isinstance(windows, SessionWindows) else ()
             store = Materialized(name, caching=caching, **text)
-            return windowed.aggregate(str, newest, *merger, store=store)
+            aggregated: Tables = windowed.aggregate(str, newest, *merger, store=store)
+            return aggregated
 
         joined = table("left", caching=False).left_join(table("right", caching=True), pair)
         joined.to_stream().map(lambda window, value: (f"{window.start}-{window.end}", value)).to("out", **text)
