@@ -1,8 +1,8 @@
 """The one place where a stream thread's Kafka clients are made (Kafka Streams: DefaultKafkaClientSupplier).
 
-Consumers, producer and admin client are librdkafka's; the group member has connections of its own. All of them get the
-same brokers and the same TLS and SASL settings. What is given behind a client's prefix reaches librdkafka unchanged and
-wins over what is set here, but for what the runtime depends on.
+Consumers and producer are librdkafka's; the group member and the admin have connections of their own. All of them get
+the same brokers and the same TLS and SASL settings. What is given behind a client's prefix reaches librdkafka unchanged
+and wins over what is set here, but for what the runtime depends on.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
 
 from penstock.clients.clock import Clock, SystemClock
-from penstock.clients.connection.security import check_security_keys
-from penstock.clients.network_settings import NetworkSettings, network_settings
+from penstock.clients.cluster.admin import Admin, KafkaAdmin
+from penstock.clients.connection.security import check_security_keys, is_security_key
+from penstock.clients.network_settings import NETWORK_FIELDS, NetworkSettings, network_settings
 from penstock.clients.reading import fetch_settings as fetching
 from penstock.clients.reading.fetch_settings import FetchSettings
 from penstock.clients.writing import produce_settings as producing
@@ -35,6 +35,9 @@ from .membership.requests import GroupMemberConfig
 from .membership.streams_group_member import StreamsGroupMember
 from .membership.streams_topology import StreamsTopology
 from .transactional_producer import TransactionalProducer
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
 
 Client = TypeVar("Client")
 
@@ -174,8 +177,19 @@ class KafkaClientSupplier:
             verify_layout()
             self._layout_verified = True
 
-    def get_admin(self, client_id: str) -> AdminClient:
-        """Return an admin client."""
+    def get_admin(self, client_id: str) -> Admin:
+        """Return what asks the brokers for topics and offsets, makes internal topics and deletes consumed records."""
+        given = self._given("admin.")
+        settings = {**self._common(client_id, "admin."), **given}
+        unknown = sorted(key for key in given if key not in NETWORK_FIELDS and not is_security_key(key))
+        if unknown:
+            LOG.info("Only the command line's admin client, which is librdkafka's, knows %s", ", ".join(unknown))
+        return KafkaAdmin(network_settings(settings))
+
+    def get_admin_client(self, client_id: str) -> AdminClient:
+        """Return librdkafka's admin client, for what the command line asks seldom: groups, deletions of topics."""
+        from confluent_kafka.admin import AdminClient
+
         return _make(AdminClient, {**self._common(client_id, "admin."), **self._given("admin.")})
 
     def get_group_member(self, client_id: str, assign: Assign, instance_id: str | None = None) -> GroupMember:
@@ -258,6 +272,6 @@ def _make(client: type[Client], settings: Mapping[str, Any]) -> Client:
         return client(dict(settings), logger=CLIENT_LOGGER)  # type: ignore[call-arg]
     except (KafkaException, TypeError, ValueError) as error:
         reason = error.args[0].str() if isinstance(error, KafkaException) else error
-        kinds = {Producer: "producer", Consumer: "consumer", AdminClient: "admin client"}
-        kind = next(name for base, name in kinds.items() if issubclass(client, base))
+        kinds = {Producer: "producer", Consumer: "consumer"}
+        kind = next((name for base, name in kinds.items() if issubclass(client, base)), "admin client")
         raise ConfigError(f"librdkafka refuses the settings of the {kind}: {reason}.") from error

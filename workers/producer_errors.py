@@ -65,28 +65,6 @@ PERMANENT = frozenset(
 PURGED = frozenset((KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT))
 MISSING_TOPIC = frozenset((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC))
 
-#: Where brokers keep what they know of transactions.
-TRANSACTION_LOG = "__transaction_state"
-
-
-def transaction_log_hint(producer: Any, seconds: float) -> str:
-    """Return a sentence on why the broker may not begin transactions, by what its metadata shows."""
-    try:
-        metadata = producer.list_topics(timeout=seconds)
-    except KafkaException as error:
-        return f"No broker can be reached ({error.args[0].str()}): check bootstrap.servers, the network and the brokers"
-    brokers, log = len(metadata.brokers), metadata.topics.get(TRANSACTION_LOG)
-    if log is None:
-        return (
-            f"The cluster has {brokers} broker(s) and no topic {TRANSACTION_LOG}: is the brokers' "
-            "transaction.state.log.replication.factor above the number of brokers?"
-        )
-    in_sync = min((len(partition.isrs) for partition in log.partitions.values()), default=0)
-    return (
-        f"{TRANSACTION_LOG} has {in_sync} replica(s) in sync where it has fewest, on {brokers} broker(s): is "
-        "the brokers' transaction.state.log.min.isr above that, or a broker down?"
-    )
-
 
 def checked(call: Callable[..., Any], *arguments: Any) -> Any:
     """Call a method of a Producer that serves its callbacks: poll, flush, or one of the transaction's.

@@ -40,9 +40,8 @@ from .producer_errors import (
     TRANSIENT,
     UNUSABLE,
     checked,
-    transaction_log_hint,
 )
-from .sink_topics import CHANGELOG_SUFFIX, METADATA_SECONDS, SinkTopics
+from .sink_topics import CHANGELOG_SUFFIX, SinkTopics
 
 #: How long one wait for room in the local queue lasts, in seconds; the send is then tried again.
 QUEUE_FULL_POLL_SECONDS = 0.05
@@ -91,6 +90,7 @@ class StreamsProducer:
         make_producer: MakeProducer,
         log: PrefixedLogger,
         *,
+        topics: SinkTopics,
         transactional: bool = False,
         handler: ProductionExceptionHandler = fail_on_production_error,
         clock: Clock | None = None,
@@ -110,7 +110,7 @@ class StreamsProducer:
         self._log = log
         self._handler = handler
         self._clock = clock or SystemClock()
-        self._topics = SinkTopics(self._list_topics, self._clock)
+        self._topics = topics
         self._timeout_ms = timeout_ms
         self._request_seconds = min(TRANSACTION_REQUEST_SECONDS, transaction_timeout_ms / 1000)
         self._make_producer = make_producer
@@ -124,9 +124,6 @@ class StreamsProducer:
             except BaseException:
                 self._producer.purge()
                 raise
-
-    def _list_topics(self, *arguments: Any, **named: Any) -> Any:
-        return self._producer.list_topics(*arguments, **named)
 
     @property
     def produce(self) -> Callable[..., None]:
@@ -321,7 +318,7 @@ class StreamsProducer:
                     self._librdkafka_only = True
                 elif not error.retriable():
                     raise StreamsError(f"Failed to initialize transactions: {error}") from exception
-                hint = transaction_log_hint(self._producer, METADATA_SECONDS)
+                hint = self._topics.transaction_log_hint()
                 if self._clock.monotonic_ms() >= deadline_ms:
                     raise BrokerUnavailableError(
                         f"Transactions could not be initialized within {self._timeout_ms} ms (task.timeout.ms): "

@@ -36,7 +36,7 @@ class NotProducibleError(Exception):
 class KafkaProducer:
     """Has the methods of confluent_kafka.Producer that a StreamsProducer calls. One thread may use it.
 
-    client: a confluent_kafka.Producer, for questions that are asked seldom. seed: where records without keys begin.
+    client: the confluent_kafka.Producer that this one replaces. seed: where records without keys begin.
     """
 
     #: Timestamps that stand for now, and for the beginning of time.
@@ -220,10 +220,6 @@ class KafkaProducer:
         """Return the records that were given up since the last call, and why."""
         lost, self._sender.lost = self._sender.lost, []
         return lost
-
-    def list_topics(self, *arguments: Any, **named: Any) -> Any:
-        """See confluent_kafka.Producer."""
-        return self._client.list_topics(*arguments, **named)
 
     def purge(self) -> None:
         """Give up all that is not acknowledged, and close the connections. Nothing else may be called then."""

@@ -26,7 +26,10 @@ from test_stream_thread_broker import Runner
 from thread_stage import Spec
 
 from penstock import kernel
+from penstock.clients.clock import SystemClock
+from penstock.clients.cluster.admin import KafkaAdmin
 from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.network_settings import network_settings
 from penstock.clients.writing.produce_settings import produce_settings
 from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.dev_broker import DevBroker
@@ -39,6 +42,7 @@ from penstock.workers.client_supplier import ReplaceableProducer
 from penstock.workers.membership.membership import OffsetAndMetadata
 from penstock.workers.production_errors import production_error_handler
 from penstock.workers.record_collector import make_send
+from penstock.workers.sink_topics import SinkTopics
 from penstock.workers.streams_producer import StreamsProducer
 from penstock.workers.transactional_producer import TransactionalProducer
 
@@ -70,6 +74,7 @@ def make(request: pytest.FixtureRequest, bootstrap_servers: str) -> Iterator[Mak
     if request.param == "penstock" and kernel.record_accumulator is None:
         pytest.skip("the compiled kernel is not built here")
     made: list[StreamsProducer] = []
+    admins: list[KafkaAdmin] = []
 
     def new(
         transactional_id: str | None = None, address: str = bootstrap_servers, options: Any = (), **more: Any
@@ -83,13 +88,15 @@ def make(request: pytest.FixtureRequest, bootstrap_servers: str) -> Iterator[Mak
                 made.produce_settings = produce_settings({**given, **own})
             return made
 
-        made.append(StreamsProducer(client, LOG, transactional=transactional_id is not None, **dict(options)))
+        admins.append(KafkaAdmin(network_settings(given)))
+        topics, transactional = SinkTopics(admins[-1], SystemClock()), transactional_id is not None
+        made.append(StreamsProducer(client, LOG, topics=topics, transactional=transactional, **dict(options)))
         made[-1].register_writer(TASK, {"out"})
         return made[-1]
 
     yield new
-    for producer in made:
-        producer.close()
+    for opened in (*made, *admins):
+        opened.close()
 
 
 @pytest.fixture(scope="module")

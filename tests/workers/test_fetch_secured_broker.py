@@ -89,7 +89,7 @@ def test_records_come_over_tls_to_whoever_has_the_password(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     supplier = KafkaClientSupplier(StreamsConfig(secured))
-    admin: AdminClient = supplier.get_admin("a")
+    admin: AdminClient = supplier.get_admin_client("a")
     admin.create_topics([NewTopic("in", 1)])["in"].result(DEADLINE_SECONDS)
     producer = supplier.get_producer("p")
     for number in range(RECORDS):

@@ -14,6 +14,8 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from penstock import kernel
+from penstock.clients.clock import SystemClock
+from penstock.clients.cluster.admin import Admin
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.writing import sender
 from penstock.clients.writing.kafka_producer import KafkaProducer
@@ -26,6 +28,7 @@ from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.client_supplier import KafkaClientSupplier
 from penstock.workers.production_errors import production_error_handler
 from penstock.workers.record_collector import make_log_change, make_send
+from penstock.workers.sink_topics import SinkTopics
 from penstock.workers.streams_producer import StreamsProducer
 from tests import waiting
 
@@ -46,6 +49,7 @@ Open = Callable[..., StreamsProducer]
 def opened(bootstrap_servers: str, unique_name: Callable[[str], str]) -> Iterator[Open]:
     """Return producers as a stream thread has them; they are closed at the end."""
     made: list[StreamsProducer] = []
+    admins: list[Admin] = []
     application_id = unique_name("app")
 
     def open_one(config: Mapping[str, Any] | None = None, handler: Any = None) -> StreamsProducer:
@@ -54,12 +58,16 @@ def opened(bootstrap_servers: str, unique_name: Callable[[str], str]) -> Iterato
         options = (
             {} if handler is None else {"handler": production_error_handler({"production.exception.handler": handler})}
         )
-        made.append(StreamsProducer(lambda settings: supplier.get_producer("c", settings), LOG, **options))
+        admins.append(supplier.get_admin("c"))
+        topics = SinkTopics(admins[-1], SystemClock())
+        made.append(
+            StreamsProducer(lambda settings: supplier.get_producer("c", settings), LOG, topics=topics, **options)
+        )
         return made[-1]
 
     yield open_one
-    for producer in made:
-        producer.close()
+    for opened_one in (*made, *admins):
+        opened_one.close()
 
 
 def read(bootstrap_servers: str, topic: str, partitions: int = PARTITIONS) -> list[tuple[Any, ...]]:
