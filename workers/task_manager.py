@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from penstock.clients.log_context import PrefixedLogger, listed
 from penstock.clients.reading.reader import Records
 from penstock.statestore.state_directory import StateDirectory
-from penstock.topology.errors import BrokerUnavailableError, LockError, StreamsError
+from penstock.topology.errors import BrokerUnavailableError, LockError, StreamsError, TaskMigratedError
 from penstock.topology.records import TaskId, TopicPartition
 
 from .assigned_standby_tasks import AssignedStandbyTasks
@@ -189,11 +189,11 @@ class TaskManager:
         try:
             self._commit(running, enforce_checkpoint=True)
         except (RetriableCommitError, BrokerUnavailableError) as error:
-            self._log.warning(
-                "Tasks %s could not be committed before they leave; their last records will be processed again: %s",
-                listed(active),
-                error,
-            )
+            failed = f"Tasks {listed(active)} could not be committed before they leave"
+            if self._committer.all_together:  # the others' next commit would make their output permanent
+                first.note(TaskMigratedError(f"{failed}, and their transaction is aborted: {error}"))
+            else:
+                self._log.warning("%s; their last records will be processed again: %s", failed, error)
         except Exception as error:  # noqa: BLE001  the tasks have to be suspended all the same
             first.note(error)
 
