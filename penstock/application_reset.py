@@ -13,13 +13,13 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from penstock.listed_offsets import listed_offset
 from penstock.statestore.state_directory import GLOBAL_DIRECTORY, StateDirectory
 from penstock.supervisor.topology_gate import FACTS_FILE_NAME
 from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError
 from penstock.topology.records import TopicPartition
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.client_supplier import KafkaClientSupplier
-from penstock.workers.listed_offsets import listed_offset
 from penstock.workers.membership.membership import OffsetAndMetadata
 
 TIMEOUT_SECONDS = 30.0
@@ -62,7 +62,7 @@ class ApplicationReset:
         self.state = Path(config["state.dir"]) / self.application_id
         self._config = config
         supplier = KafkaClientSupplier(config)
-        self._admin: AdminClient = supplier.get_admin(f"{self.application_id}-reset")
+        self._admin: AdminClient = supplier.get_admin_client(f"{self.application_id}-reset")
         self._group = supplier.get_offsets_reader(f"{self.application_id}-reset", int(TIMEOUT_SECONDS * 1000))
 
     def close(self) -> None:

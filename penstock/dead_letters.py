@@ -191,7 +191,7 @@ class DeadLetters:
 
     def _check_sources(self, letters: Iterable[Letter]) -> None:
         """Raise MissingSourceTopicError if a letter's partition is gone: before anything is written."""
-        found = self._supplier.get_admin(self._client_id).list_topics(timeout=TIMEOUT_SECONDS).topics
+        found = self._supplier.get_admin_client(self._client_id).list_topics(timeout=TIMEOUT_SECONDS).topics
         for letter in letters:
             topic, partition = letter.source or ("", 0)
             if topic not in found or partition not in found[topic].partitions:
@@ -226,7 +226,7 @@ class DeadLetters:
             raise MissingSourceTopicError(f"There is no topic {topic}: check its name and the cluster.")
 
     def _make_marker_topic(self) -> None:
-        admin: AdminClient = self._supplier.get_admin(self._client_id)
+        admin: AdminClient = self._supplier.get_admin_client(self._client_id)
         topic = NewTopic(self.markers, 1, config={"cleanup.policy": "compact"})
         try:
             admin.create_topics([topic])[self.markers].result(TIMEOUT_SECONDS)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Collection, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient
-
-from penstock.application_reset import TIMEOUT_SECONDS
 from penstock.clients.clock import SystemClock
+from penstock.clients.cluster.admin import Admin, answered
+from penstock.clients.cluster.topics import NO_ID
 from penstock.clients.log_context import PrefixedLogger
-from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.assignment.topics_info import topics_infos
@@ -22,8 +21,8 @@ from penstock.workers.internal_topic_manager import InternalTopicManager
 if TYPE_CHECKING:
     from penstock.pipeline.checkpoint import Topics
 
-#: The topic id of brokers without topic ids: all bits zero.
-NO_ID = ("None", "AAAAAAAAAAAAAAAAAAAAAA")
+#: How long the brokers may take to name topics, in ms.
+TIMEOUT_MS = 30_000
 
 
 def make_topics_ready(config: StreamsConfig, built: Sequence[ProcessorTopology], changelogs: bool) -> Topics:
@@ -36,22 +35,18 @@ def make_topics_ready(config: StreamsConfig, built: Sequence[ProcessorTopology],
         infos = {
             number: replace(info, changelog_topics={}, source_changelog_topics=none) for number, info in infos.items()
         }
-    admin = KafkaClientSupplier(config).get_admin(f"{config['application.id']}-spark-admin")
     log = PrefixedLogger(__name__, "spark ")
-    counts = InternalTopicManager(admin, config, SystemClock(), log).make_ready(infos)
-    return Topics(counts, topic_ids(admin, counts))
+    with closing(KafkaClientSupplier(config).get_admin(f"{config['application.id']}-spark-admin")) as admin:
+        counts = InternalTopicManager(admin, config, SystemClock(), log).make_ready(infos)
+        return Topics(counts, topic_ids(admin, counts))
 
 
-def topic_ids(admin: AdminClient, topics: Collection[str]) -> dict[str, str]:
-    """Return the ids of topics by name, as far as the brokers have them. Raises BrokerUnavailableError.
+def topic_ids(admin: Admin, topics: Collection[str]) -> dict[str, str]:
+    """Return the ids of topics by name, as far as the brokers have them, in base64. Raises BrokerUnavailableError.
 
     Brokers before 2.8 have none, and one may not know a new topic yet: a later start finds its id.
     """
-    ids = {}
-    for name, answer in admin.describe_topics(TopicCollection(sorted(topics))).items():
-        try:
-            ids[name] = str(answer.result(TIMEOUT_SECONDS).topic_id)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise BrokerUnavailableError(f"The brokers did not describe {name}: {error.args[0].str()}") from error
-    return {name: found for name, found in ids.items() if found not in NO_ID}
+    with answered("The topics' ids are not known"):
+        found = admin.describe(topics, TIMEOUT_MS).topics
+    ids = {name: topic.id for name, topic in found.items() if topic.id != NO_ID}
+    return {name: base64.b64encode(topic_id).decode().rstrip("=") for name, topic_id in ids.items()}

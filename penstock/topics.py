@@ -152,7 +152,7 @@ class Topics:
     # -- the brokers
 
     def _admin(self) -> AdminClient:
-        return self._supplier.get_admin(_CLIENT_ID)
+        return self._supplier.get_admin_client(_CLIENT_ID)
 
     def _require(self, client: Consumer | Producer, topic: str) -> None:
         if self._missing(client, (topic,), HEARD_SECONDS):

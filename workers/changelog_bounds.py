@@ -10,27 +10,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import Any, NamedTuple
-
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka import TopicPartition as RdTopicPartition
-from confluent_kafka.admin import OffsetSpec  # no __all__ there
+from typing import NamedTuple
 
 from penstock.clients.clock import Clock
+from penstock.clients.cluster.admin import Admin
+from penstock.clients.cluster.offsets import EARLIEST, LATEST
+from penstock.clients.errors import BrokerError, ErrorCode, RetriableError
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TopicPartition
 
-from .assignment.changelog_offsets import refresh_stale_leaders
-from .listed_offsets import listed_offset
-
-UNKNOWN_TOPIC = (
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError._UNKNOWN_TOPIC,
-    KafkaError._UNKNOWN_PARTITION,
-)
-#: How long one question may take, in seconds, before it is asked again.
-REQUEST_TIMEOUT_SECONDS = 10.0
+#: How long one question may take, in ms, before it is said that nobody answers, and asked again.
+REQUEST_TIMEOUT_MS = 10_000
 #: Between a failed question and the next one, in ms.
 RETRY_BACKOFF_MS = 100
 
@@ -53,14 +44,14 @@ class _Question:
     """One partition's two requests. since_ms: when it was asked first; futures is None between two tries."""
 
     since_ms: int
-    futures: tuple[Future[Any], Future[Any]] | None = None
+    futures: tuple[Future[int], Future[int]] | None = None
     next_try_ms: int = 0
 
 
 class ChangelogBounds:
-    """Asks an AdminClient. timeout_ms: how long no answer may come before it is an error (``task.timeout.ms``)."""
+    """Asks the leaders. timeout_ms: how long no answer may come before it is an error (``task.timeout.ms``)."""
 
-    def __init__(self, admin: Any, clock: Clock, timeout_ms: int, log: PrefixedLogger) -> None:
+    def __init__(self, admin: Admin, clock: Clock, timeout_ms: int, log: PrefixedLogger) -> None:
         self._admin = admin
         self._clock = clock
         self._timeout_ms = timeout_ms
@@ -71,7 +62,7 @@ class ChangelogBounds:
         """Return what is known by now of these partitions; the others are being asked for. An answer is given once.
 
         Raises BrokerUnavailableError if a partition was asked for longer than the timeout, StreamsError if its topic
-        does not exist.
+        does not exist, or may not be read.
         """
         for partition in self._questions.keys() - set(wanted):
             del self._questions[partition]
@@ -91,42 +82,43 @@ class ChangelogBounds:
     def _ask(self, partitions: Collection[TopicPartition]) -> None:
         if not partitions:
             return
-        found = []
-        for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):  # type: ignore[no-untyped-call]
-            asked = {RdTopicPartition(*partition): spec for partition in partitions}
-            futures = self._admin.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_SECONDS)
-            found.append({TopicPartition(p.topic, p.partition): future for p, future in futures.items()})
+        firsts, ends = (
+            self._admin.offsets(dict.fromkeys(partitions, at), REQUEST_TIMEOUT_MS) for at in (EARLIEST, LATEST)
+        )
         for partition in partitions:
-            self._questions[partition].futures = (found[0][partition], found[1][partition])
+            self._questions[partition].futures = (firsts[partition], ends[partition])
 
     def _answers(self, now_ms: int) -> Iterator[tuple[TopicPartition, Bounds]]:
         for partition, question in list(self._questions.items()):
             if question.futures is None or not all(future.done() for future in question.futures):
                 continue
-            first, end = question.futures
             try:
-                bounds = Bounds(listed_offset(first.result()), listed_offset(end.result()))
-            except KafkaException as error:
+                bounds = _bounds(*question.futures)
+            except (RetriableError, BrokerError) as error:
                 self._on_error(partition, question, error, now_ms)
                 continue
             del self._questions[partition]
             yield partition, bounds
 
-    def _on_error(self, partition: TopicPartition, question: _Question, error: KafkaException, now_ms: int) -> None:
+    def _on_error(self, partition: TopicPartition, question: _Question, error: Exception, now_ms: int) -> None:
         """Try again after a while, or raise what it means."""
-        reason = error.args[0]
+        if not isinstance(error, RetriableError):
+            raise StreamsError(f"Where the changelog {partition} begins and ends is not told: {error}.") from error
         if now_ms - question.since_ms >= self._timeout_ms:
-            if reason.code() in UNKNOWN_TOPIC:
-                raise missing_changelog(partition, reason.str()) from error
+            if isinstance(error, BrokerError) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise missing_changelog(partition, str(error)) from error
             raise BrokerUnavailableError(
                 f"Where the changelog {partition} begins and ends could not be found out within {self._timeout_ms} ms "
-                f"(task.timeout.ms): {reason.str()}"
+                f"(task.timeout.ms): {error}"
             ) from error
         if question.next_try_ms == 0:
-            self._log.warning("Asking for the offsets of %s: %s; trying again", partition, reason.str())
-        refresh_stale_leaders(self._admin, error)
+            self._log.warning("Asking for the offsets of %s: %s; trying again", partition, error)
         question.futures = None
         question.next_try_ms = now_ms + RETRY_BACKOFF_MS
+
+
+def _bounds(first: Future[int], end: Future[int]) -> Bounds:
+    return Bounds(first.result(), end.result())
 
 
 def missing_changelog(partition: TopicPartition, reason: str) -> StreamsError:

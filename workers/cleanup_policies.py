@@ -7,22 +7,20 @@ may have meant it, and a restart would not mend it. Kafka Streams: InternalTopic
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import ConfigResource, ResourceType
-
+from penstock.clients.cluster.admin import Admin
+from penstock.clients.errors import BrokerError, RetriableError
 from penstock.clients.log_context import PrefixedLogger
 
 POLICY = "cleanup.policy"
-#: How long the brokers may take, in seconds; without an answer nothing is said until the next check.
-REQUEST_SECONDS = 10.0
+#: How long the brokers may take, in ms; without an answer nothing is said until the next check.
+REQUEST_MS = 10_000
 
 
 class CleanupPolicies:
     """Checks each topic until the brokers have answered once. servers: for the command that mends it."""
 
-    def __init__(self, admin: Any, servers: str, log: PrefixedLogger) -> None:
+    def __init__(self, admin: Admin, servers: str, log: PrefixedLogger) -> None:
         self._admin = admin
         self._servers = servers
         self._log = log
@@ -33,16 +31,17 @@ class CleanupPolicies:
         new = [name for name in needed if name not in self._checked]
         if not new:
             return
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in new]
-        futures = self._admin.describe_configs(resources, request_timeout=REQUEST_SECONDS)
-        for resource, future in futures.items():
-            try:
-                actual = future.result(REQUEST_SECONDS)[POLICY].value
-            except (KafkaException, TimeoutError) as error:  # not allowed, no answer, or not known there yet
-                self._log.debug("The cleanup policy of %s could not be read: %s", resource.name, error)
+        try:
+            found = self._admin.topic_config(new, POLICY, REQUEST_MS)
+        except (RetriableError, BrokerError) as error:
+            self._log.debug("The cleanup policies could not be read: %s", error)
+            return
+        for name, actual in found.items():
+            if isinstance(actual, BrokerError):  # not allowed, or not known there yet
+                self._log.debug("The cleanup policy of %s could not be read: %s", name, actual)
                 continue
-            self._checked.add(resource.name)
-            self._judge(resource.name, actual, needed[resource.name])
+            self._checked.add(name)
+            self._judge(name, actual, needed[name])
 
     def _judge(self, name: str, actual: str, needed: str) -> None:
         consequence = _consequence(set(actual.replace(" ", "").split(",")), needed)

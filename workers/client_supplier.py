@@ -1,9 +1,9 @@
 """The one place where a stream thread's Kafka clients are made (Kafka Streams: DefaultKafkaClientSupplier).
 
 Penstock reads and writes by itself. librdkafka does it behind the same two protocols, Reader and Writer, where that is
-configured, with settings that Penstock does not know, and without the compiled kernel. All clients get the same brokers
-and the same TLS and SASL settings. What is given behind a client's prefix wins over what is set here, but for what the
-runtime depends on.
+configured, with settings that Penstock does not know, and without the compiled kernel. All clients, the group member
+and the admin too, get the same brokers and the same TLS and SASL settings. What is given behind a client's prefix wins
+over what is set here, but for what the runtime depends on.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from penstock.clients import librdkafka
 from penstock.clients.clock import Clock, SystemClock
+from penstock.clients.cluster.admin import Admin, KafkaAdmin
 from penstock.clients.cluster.brokers import KafkaBrokers
-from penstock.clients.connection.security import check_security_keys
+from penstock.clients.connection.security import check_security_keys, is_security_key
 from penstock.clients.log_context import PrefixedLogger
-from penstock.clients.network_settings import NetworkSettings, network_settings
+from penstock.clients.network_settings import NETWORK_FIELDS, NetworkSettings, network_settings
 from penstock.clients.reading import fetch_settings as fetching
 from penstock.clients.reading.fetcher import Fetcher
 from penstock.clients.reading.reader import Reader
@@ -190,8 +191,17 @@ class KafkaClientSupplier:
             librdkafka.verify_layout()
             self._layout_verified = True
 
-    def get_admin(self, client_id: str) -> AdminClient:
-        """Return an admin client."""
+    def get_admin(self, client_id: str) -> Admin:
+        """Return what asks the brokers for topics and offsets, makes internal topics and deletes consumed records."""
+        given = self._given("admin.")
+        settings = {**self._common(client_id, "admin."), **given}
+        unknown = sorted(key for key in given if key not in NETWORK_FIELDS and not is_security_key(key))
+        if unknown:
+            LOG.info("Only the command line's admin client, which is librdkafka's, knows %s", ", ".join(unknown))
+        return KafkaAdmin(network_settings(settings))
+
+    def get_admin_client(self, client_id: str) -> AdminClient:
+        """Return librdkafka's admin client, for what the command line asks seldom: groups, deletions of topics."""
         return librdkafka.make_admin({**self._common(client_id, "admin."), **self._given("admin.")})
 
     def get_group_member(self, client_id: str, assign: Assign, instance_id: str | None = None) -> GroupMember:

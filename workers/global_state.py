@@ -25,7 +25,8 @@ from penstock.topology.task_context import Cancellable
 from .custom_metrics import CustomMetrics
 from .loop_time import LoopTime
 from .metrics import ThreadMetrics
-from .partition_consumer import OFFSET_BEGINNING, InvalidOffsetError, PartitionConsumer
+from .partition_consumer import InvalidOffsetError, PartitionConsumer
+from .partition_offsets import OFFSET_BEGINNING, PartitionOffsets
 from .topic_names import TopicNames
 
 #: Records taken at once.
@@ -128,12 +129,14 @@ class GlobalState:
         topology: ProcessorTopology,
         task: GlobalTask,
         consumer: PartitionConsumer,
+        offsets: PartitionOffsets,
         directory: Path | None,
         log: PrefixedLogger,
     ) -> None:
         self._topology = topology
         self._task = task
         self._consumer = consumer
+        self._offsets = offsets
         self._directory = directory
         self._log = log
         self._store_of = {topic: store for store, topic in topology.changelog_topics.items()}
@@ -146,14 +149,14 @@ class GlobalState:
 
     def start(self) -> None:
         """Open the stores and find out how much there is to read."""
-        offsets = self._take_checkpoint()
+        noted = self._take_checkpoint()
         for name, builder in self._topology.stores.items():
             self._task.stores[name] = build_store(builder, self._task, self._directory, None)
         self._compiled = compile_topology(self._topology, self._task)
         self._compiled.init()
-        partitions = [p for topic in self._store_of for p in self._consumer.partitions_of(topic)]
-        self._ends = self._consumer.end_offsets(partitions)
-        self._consumer.assign({partition: offsets.get(partition, OFFSET_BEGINNING) for partition in partitions})
+        partitions = [p for topic in self._store_of for p in self._offsets.partitions_of(topic)]
+        self._ends = self._offsets.end_offsets(partitions)
+        self._consumer.assign({partition: noted.get(partition, OFFSET_BEGINNING) for partition in partitions})
         self._log.info("Restoring global state stores %s from %s", sorted(self._task.stores), partitions)
 
     def catch_up(self) -> bool:

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import Any
-
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from typing import Any, TypeVar
 
 from penstock.clients.clock import Clock
+from penstock.clients.cluster.admin import Admin, NewTopic
+from penstock.clients.cluster.topics import ClusterDescription
 from penstock.clients.connection.listener_probe import security_mismatch
+from penstock.clients.errors import BrokerError, ErrorCode, RetriableError, UnreachableError
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError
 from penstock.topology.records import TopicPartition
@@ -26,6 +23,8 @@ from penstock.topology.store_interfaces import StoreBuilder, StoreKind
 from .assignment.repartition_topics import repartition_topic_counts
 from .assignment.topics_info import TopicsInfo, partition_groups
 from .cleanup_policies import CleanupPolicies
+
+T = TypeVar("T")
 
 #: Settings of internal topics, Kafka Streams' own.
 _REPARTITION = {
@@ -40,29 +39,12 @@ _WINDOWED_CHANGELOG = {**_CHANGELOG, "cleanup.policy": "compact,delete"}
 _VERSIONED_ADDITIONAL_COMPACTION_LAG_MS = 24 * 60 * 60 * 1000
 _LONG_MAX = 2**63 - 1
 
-_MISSING = frozenset((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC))
-_NOT_YET = frozenset(
-    (
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NOT_CONTROLLER,
-        KafkaError.REQUEST_TIMED_OUT,
-        KafkaError.TOPIC_ALREADY_EXISTS,  # another member was faster, or the broker has not finished deleting it
-        KafkaError._TIMED_OUT,
-        KafkaError._TRANSPORT,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._WAIT_CACHE,
-    )
-)
-
-#: Of these, what says that no broker was reached.
-_SILENT = frozenset((KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN))
-
 #: A broker learns of a topic that was just made with a delay, so one that is missing is looked for this long.
 _MISSING_TOPIC_GRACE_MS = 3_000
-#: How long one request may take, in seconds.
-_REQUEST_SECONDS = 30.0
-#: How long a question for topics may take, in seconds: so often it is asked again, and said that nobody answers.
-_DESCRIBE_SECONDS = 5.0
+#: How long the brokers may take to make topics, in ms.
+_CREATE_MS = 30_000
+#: How long a question for topics may take, in ms: so often it is asked again, and said that nobody answers.
+_DESCRIBE_MS = 5_000
 #: Between two log lines about topics that are not ready.
 _LOG_INTERVAL_MS = 5_000
 
@@ -93,13 +75,14 @@ def _overrides(config: Any) -> dict[str, str]:
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given}
 
 
-def _racks(described: Mapping[str, Any]) -> dict[TopicPartition, frozenset[str]]:
+def _racks(found: ClusterDescription) -> dict[TopicPartition, frozenset[str]]:
+    """Return the racks of each partition's replicas, if all of its brokers have one."""
     racks = {
-        TopicPartition(name, partition.id): frozenset(node.rack for node in partition.replicas)
-        for name, topic in described.items()
-        for partition in topic.partitions
+        TopicPartition(name, number): [found.racks.get(node) for node in partition.replicas]
+        for name, topic in found.topics.items()
+        for number, partition in topic.partitions.items()
     }
-    return {partition: found for partition, found in racks.items() if found and all(found)}
+    return {partition: frozenset(filter(None, each)) for partition, each in racks.items() if each and all(each)}
 
 
 class InternalTopicManager:
@@ -110,7 +93,7 @@ class InternalTopicManager:
 
     def __init__(
         self,
-        admin: AdminClient,
+        admin: Admin,
         config: Any,
         clock: Clock,
         log: PrefixedLogger,
@@ -127,13 +110,6 @@ class InternalTopicManager:
         self._racks: dict[TopicPartition, frozenset[str]] = {}
         self._retry_timeout_ms: int = config["max.poll.interval.ms"] // 2  # as Kafka Streams: a member must poll again
         self._patience_ms: int | None = None
-
-    def topic_names(self) -> frozenset[str]:
-        """Return all topics of the cluster, for source patterns; raises BrokerUnavailableError."""
-        try:
-            return frozenset(self._admin.list_topics(timeout=_REQUEST_SECONDS).topics)
-        except KafkaException as error:
-            raise BrokerUnavailableError(f"The topics of the cluster could not be listed: {error}.") from error
 
     @property
     def partition_racks(self) -> Mapping[TopicPartition, frozenset[str]]:
@@ -196,9 +172,11 @@ class InternalTopicManager:
         new = [topic for name, topic in needed.items() if name not in existing]
         if not new:
             return existing
-        self._log.info("Creating internal topics %s", ", ".join(f"{t.topic} ({t.num_partitions})" for t in new))
-        for name, future in self._admin.create_topics(new, request_timeout=_REQUEST_SECONDS).items():
-            self._result(future, f"Could not create topic {name}")
+        self._log.info("Creating internal topics %s", ", ".join(f"{t.name} ({t.num_partitions})" for t in new))
+        made = self._asked("Could not create topics", lambda: self._admin.create_topics(new, self._limit(_CREATE_MS)))
+        for name, refusal in (made or {}).items():
+            if refusal is not None:
+                self._note(f"Could not create topic {name}", refusal)
         return None  # asked again, until the brokers know them
 
     def _check_count(self, name: str, actual: int, expected: int) -> None:
@@ -214,35 +192,35 @@ class InternalTopicManager:
         """Return the partition counts of those that exist, None if the brokers cannot say now. Creates nothing."""
         if not names:
             return {}
-        futures = self._admin.describe_topics(TopicCollection(sorted(names)), request_timeout=_DESCRIBE_SECONDS)
-        found = {name: self._result(future, f"Could not describe topic {name}") for name, future in futures.items()}
-        if not all(answered for answered, _ in found.values()):
+        found = self._asked("Could not describe topics", lambda: self._admin.describe(names, self._limit(_DESCRIBE_MS)))
+        if found is None:
             return None
-        known = {name: described for name, (_, described) in found.items() if described is not None}
         if self._with_racks:
-            self._racks = {**self._racks, **_racks(known)}
-        return {name: len(described.partitions) for name, described in known.items()}
+            self._racks = {**self._racks, **_racks(found)}
+        return found.partition_counts
 
-    @property
-    def _wait_seconds(self) -> float:
-        return _REQUEST_SECONDS if self._patience_ms is None else min(_REQUEST_SECONDS, self._patience_ms / 1000)
+    def _limit(self, ms: int) -> int:
+        return ms if self._patience_ms is None else min(ms, self._patience_ms)
 
-    def _result(self, future: Future[Any], what: str) -> tuple[bool, Any]:
-        """Return (True, result), result None for a missing topic; (False, None) if asking again may help."""
+    def _asked(self, what: str, ask: Callable[[], T]) -> T | None:
+        """Return an answer, None if asking again may help."""
         try:
-            return True, future.result(self._wait_seconds)
-        except FutureTimeoutError:
-            return False, None
-        except KafkaException as error:
-            code = error.args[0].code()
-            if code in _MISSING:
-                return True, None
-            if code in _NOT_YET:
-                self._log.debug("%s: %s", what, error)
-                said = f"{what}: {error.args[0].str()}"
-                self._obstacle = f"{self._silence()}: {said}" if code in _SILENT else said
-                return False, None
-            raise StreamsError(f"{what}: {error.args[0].str()}.") from error
+            return ask()
+        except (RetriableError, BrokerError) as error:
+            self._note(what, error)
+            return None
+
+    def _note(self, what: str, error: Exception) -> None:
+        """Take in why something could not be done yet; raises StreamsError if another try does not help.
+
+        A topic that is there already was made by another member, or the brokers have not finished deleting it.
+        """
+        exists = isinstance(error, BrokerError) and error.code == ErrorCode.TOPIC_ALREADY_EXISTS
+        if not exists and not isinstance(error, RetriableError):
+            raise StreamsError(f"{what}: {error}.") from error
+        self._log.debug("%s: %s", what, error)
+        said = f"{what}: {error}"
+        self._obstacle = f"{self._silence()}: {said}" if isinstance(error, UnreachableError) else said
 
     def _silence(self) -> str:
         """Return that no broker answers, and at the start, when no task waits, why if a listener tells."""

@@ -20,10 +20,10 @@ from penstock.topology.processor_topology import (
 )
 from penstock.topology.records import TopicPartition
 
-from .partition_consumer import OFFSET_BEGINNING, OFFSET_END
+from .partition_offsets import OFFSET_BEGINNING, OFFSET_END
 from .topic_names import TopicNames
 
-#: Returns first offsets from timestamps on, within a time in seconds; see PartitionConsumer.offsets_at.
+#: Returns first offsets from timestamps on, within a time in seconds; see PartitionOffsets.offsets_at.
 OffsetsAt = Callable[[Mapping[TopicPartition, int], float], Mapping[TopicPartition, int]]
 
 #: The policy of each partition, and those of topics that have their own.

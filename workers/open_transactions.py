@@ -8,17 +8,16 @@ on, it is the consumer that stands still: see stall_watchdog.py.
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import Any
-
-from confluent_kafka import KafkaException
 
 from penstock.clients.clock import Clock
+from penstock.clients.cluster.admin import Admin
+from penstock.clients.cluster.offsets import LATEST
+from penstock.clients.errors import BrokerError, RetriableError
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.records import TopicPartition
 
-from .listed_offsets import listed_offset
 from .partition_consumer import PartitionConsumer
-from .stall_watchdog import admin_end_offsets
+from .stall_watchdog import END_OFFSETS_TIMEOUT_MS
 
 #: How long a partition stands still before it is told, in ms; more than any transaction of ours should take.
 STANDSTILL_MS = 10_000
@@ -32,15 +31,14 @@ class OpenTransactionWatch:
 
     def __init__(
         self,
-        admin: Any,
+        admin: Admin,
         consumer: PartitionConsumer,
         clock: Clock,
         committed_only: bool,
         log: PrefixedLogger,
         interval_ms: int = STANDSTILL_MS,
     ) -> None:
-        self._ask_stable = admin_end_offsets(admin, "read_committed")
-        self._ask_high = admin_end_offsets(admin, "read_uncommitted")
+        self._admin = admin
         self._consumer = consumer
         self._clock = clock
         self._committed_only = committed_only
@@ -48,7 +46,7 @@ class OpenTransactionWatch:
         self._log = log
         self._next_ms = clock.monotonic_ms() + interval_ms
         #: What was asked the last time: the position then; the last stable offset and the high watermark to come.
-        self._asked: dict[TopicPartition, tuple[int, tuple[Future[Any], Future[Any]]]] = {}
+        self._asked: dict[TopicPartition, tuple[int, tuple[Future[int], Future[int]]]] = {}
         self._told: dict[TopicPartition, int] = {}
 
     def poll(self) -> None:
@@ -71,13 +69,19 @@ class OpenTransactionWatch:
         return {partition: position for partition, position in found.items() if position is not None}
 
     def _ask(self, at_end: dict[TopicPartition, int]) -> None:
-        stable, high = (self._ask_stable(at_end), self._ask_high(at_end)) if at_end else ({}, {})
+        self._asked = {}
+        if not at_end:
+            return
+        stable, high = (
+            self._admin.offsets(dict.fromkeys(at_end, LATEST), END_OFFSETS_TIMEOUT_MS, committed_only)
+            for committed_only in (True, False)
+        )
         self._asked = {p: (position, (stable[p], high[p])) for p, position in at_end.items()}
 
-    def _judge(self, partition: TopicPartition, position: int, stable: Future[Any], high: Future[Any]) -> None:
+    def _judge(self, partition: TopicPartition, position: int, stable: Future[int], high: Future[int]) -> None:
         try:
-            readable, end = listed_offset(stable.result()), listed_offset(high.result())
-        except KafkaException as error:  # a broker is away; others say so
+            readable, end = stable.result(), high.result()
+        except (RetriableError, BrokerError) as error:  # a broker is away; others say so
             self._log.debug("The end of %s is not known: %s", partition, error)
             return
         if readable <= position < end and self._told.get(partition) != position:

@@ -10,22 +10,13 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-import confluent_kafka
-from confluent_kafka import KafkaException
-
 from penstock.clients.errors import BrokerError, ClientError, ErrorCode, Kind, RetriableError
-from penstock.clients.librdkafka.reader import ask_for_leaders
-from penstock.clients.log_context import PrefixedLogger, listed
+from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.reading.reader import Reader, ReaderEvent, Records
-from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError
+from penstock.topology.errors import MissingSourceTopicError, StreamsError
 from penstock.topology.records import TopicPartition
 
-#: Offsets that stand for "the first" and "behind the last" record (librdkafka's OFFSET_BEGINNING, OFFSET_END).
-OFFSET_BEGINNING = -2
-OFFSET_END = -1
-
-#: How long the broker may take to name offsets or partitions, in seconds (Kafka: default.api.timeout.ms).
-API_TIMEOUT_SECONDS = 60.0
+from .partition_offsets import PartitionOffsets
 
 
 class InvalidOffsetError(StreamsError):
@@ -42,13 +33,13 @@ class PartitionConsumer:
     The end-of-partition events say when a partition has been read to its end, markers of transactions included; offsets
     alone do not show that.
 
-    reader: brings the records; consumer: a confluent_kafka.Consumer, for questions to the brokers. Both are closed with
-    this.
+    reader: brings the records; it is closed with this. offsets: asks where partitions begin and end; None where all
+    that is assigned is given with its offset.
     """
 
-    def __init__(self, reader: Reader, log: PrefixedLogger, consumer: Any) -> None:
+    def __init__(self, reader: Reader, log: PrefixedLogger, offsets: PartitionOffsets | None = None) -> None:
         self._reader = reader
-        self._consumer = consumer
+        self._offsets = offsets
         self._log = log
         self._positions: dict[TopicPartition, int] = {}  # offset of the next record
         self._ends: dict[TopicPartition, int] = {}  # offset of the last end-of-partition event
@@ -69,8 +60,11 @@ class PartitionConsumer:
             self._assign(self._known(offsets))
 
     def _known(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        # librdkafka would wait for 500 ms before it asks where the beginning is.
-        return {**offsets, **self.offsets_at({p: offset for p, offset in offsets.items() if offset < 0})}
+        named = {partition: offset for partition, offset in offsets.items() if offset < 0}
+        if not named:
+            return dict(offsets)
+        assert self._offsets is not None, "a position by name, and nobody to ask where that is"
+        return {**offsets, **self._offsets.offsets_at(named)}
 
     def _assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         self._reader.assign(offsets)
@@ -130,8 +124,6 @@ class PartitionConsumer:
         if self._invalid:
             invalid, self._invalid = self._invalid, {}
             raise InvalidOffsetError(invalid, "; ".join(sorted(set(invalid.values()))))
-        for message in self._consumer.consume(1, 0):  # it reads no partition: what comes concerns the client
-            self._log.warning("Consumer: %s", message.error().str())
         records, events = self._reader.fetch(max_records, timeout_seconds)
         for event in events:
             self._handle(event)
@@ -189,64 +181,6 @@ class PartitionConsumer:
             return None
         return self._reader.high_watermark(partition)
 
-    def partitions_of(self, topic: str) -> list[TopicPartition]:
-        """Ask the broker for the partitions of a topic; raises MissingSourceTopicError if there is no such topic."""
-        try:
-            metadata = self._consumer.list_topics(topic, API_TIMEOUT_SECONDS).topics.get(topic)
-        except KafkaException as exception:
-            raise BrokerUnavailableError(f"The partitions of {topic} could not be read: {exception}") from exception
-        if metadata is None or metadata.error is not None or not metadata.partitions:
-            raise MissingSourceTopicError(f"The topic {topic} does not exist. Create it and start again.")
-        return [TopicPartition(topic, partition) for partition in sorted(metadata.partitions)]
-
-    def offsets_at(
-        self, timestamps: Mapping[TopicPartition, int], timeout_seconds: float = API_TIMEOUT_SECONDS
-    ) -> dict[TopicPartition, int]:
-        """Ask the brokers, once for all partitions, for the first offset with a timestamp (ms) or a later one.
-
-        OFFSET_BEGINNING and OFFSET_END are timestamps, too; with read_committed the end is the last stable offset.
-        OFFSET_END is the answer where no record is that late.
-
-        Raises BrokerUnavailableError if one of the offsets is not known in time.
-        """
-        if not timestamps:
-            return {}
-        try:
-            return self._listed_offsets(timestamps, timeout_seconds)
-        except BrokerUnavailableError:
-            # librdkafka takes "has no leader" for the last word on a topic that it does not read, for minutes.
-            ask_for_leaders(self._consumer, {partition.topic for partition in timestamps})
-            raise
-
-    def _listed_offsets(
-        self, timestamps: Mapping[TopicPartition, int], timeout_seconds: float
-    ) -> dict[TopicPartition, int]:
-        asked = [_one(partition, timestamp) for partition, timestamp in timestamps.items()]
-        try:
-            answers = self._consumer.offsets_for_times(asked, timeout=timeout_seconds)
-        except KafkaException as exception:
-            raise BrokerUnavailableError(
-                f"The offsets of {listed(timestamps)} could not be read within {timeout_seconds:.0f} s: {exception}"
-            ) from exception
-        found = {}
-        for answer in answers:
-            partition = TopicPartition(answer.topic, answer.partition)
-            if answer.error is not None:
-                raise BrokerUnavailableError(f"The offsets of {partition} could not be read: {answer.error}")
-            if answer.offset < 0 and (answer.offset != OFFSET_END or timestamps[partition] < 0):  # as listed_offset
-                raise BrokerUnavailableError(f"The broker of {partition} went away before it had told its offsets.")
-            found[partition] = int(answer.offset)
-        return found
-
-    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Ask the brokers for the end offset of each partition; see offsets_at."""
-        return self.offsets_at(dict.fromkeys(partitions, OFFSET_END))
-
     def close(self) -> None:
-        """Close the clients."""
+        """Close the reader."""
         self._reader.close()
-        self._consumer.close()
-
-
-def _one(partition: TopicPartition, timestamp: int) -> confluent_kafka.TopicPartition:
-    return confluent_kafka.TopicPartition(partition.topic, partition.partition, timestamp)

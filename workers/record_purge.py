@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import Any
 
-import confluent_kafka
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
-
+from penstock.clients.cluster.admin import Admin
+from penstock.clients.errors import BrokerError, ErrorCode, Kind, RetriableError
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.records import TopicPartition
 
-#: What the next request may find mended.
-_NOT_ALLOWED = frozenset(
-    (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError.POLICY_VIOLATION)
-)
+#: How long the brokers may take, in ms; then it is told, and ordered again with the next call.
+REQUEST_TIMEOUT_MS = 30_000
 
 
 class RecordPurge:
@@ -26,10 +21,10 @@ class RecordPurge:
     succeeded is not asked for again.
     """
 
-    def __init__(self, admin: AdminClient, log: PrefixedLogger) -> None:
+    def __init__(self, admin: Admin, log: PrefixedLogger) -> None:
         self._admin = admin
         self._log = log
-        self._pending: dict[TopicPartition, tuple[int, Future[Any]]] = {}
+        self._pending: dict[TopicPartition, tuple[int, Future[int]]] = {}
         self._purged: dict[TopicPartition, int] = {}
         self._failing: dict[TopicPartition, str] = {}
 
@@ -45,33 +40,37 @@ class RecordPurge:
         self._failing = {p: reason for p, reason in self._failing.items() if p in before}
         new = {p: offset for p, offset in before.items() if offset > self._purged.get(p, 0)}
         if new:
-            asked = [confluent_kafka.TopicPartition(p.topic, p.partition, offset) for p, offset in new.items()]
-            futures = self._admin.delete_records(asked)
-            for asked_for, future in futures.items():
-                partition = TopicPartition(asked_for.topic, asked_for.partition)
-                self._pending[partition] = (new[partition], future)
+            futures = self._admin.delete_records(new, REQUEST_TIMEOUT_MS)
+            self._pending = {partition: (new[partition], future) for partition, future in futures.items()}
         return True
 
-    def _note(self, partition: TopicPartition, offset: int, future: Future[Any]) -> None:
+    def _note(self, partition: TopicPartition, offset: int, future: Future[int]) -> None:
         """Take in an answer; an error is told when it is new, not each time."""
         try:
             future.result()
-        except KafkaException as exception:
-            error: KafkaError = exception.args[0]
-            if self._failing.get(partition) != error.str():
+        except (RetriableError, BrokerError) as error:
+            reason = str(error)
+            if self._failing.get(partition) != reason:
                 advice = ""
-                if error.code() in _NOT_ALLOWED:
+                if _is_forbidden(error):
                     advice = ". The application needs the operation Delete on its repartition topics, else they grow"
                 self._log.warning(
                     "The consumed records of repartition topic %s, before offset %d, could not be deleted: %s%s. It is "
                     "tried again each repartition.purge.interval.ms",
                     partition,
                     offset,
-                    error.str(),
+                    reason,
                     advice,
                 )
-            self._failing[partition] = error.str()
+            self._failing[partition] = reason
         else:
             self._purged[partition] = offset
             if self._failing.pop(partition, None) is not None:
                 self._log.info("The consumed records of %s are deleted again", partition)
+
+
+def _is_forbidden(error: Exception) -> bool:
+    """Return whether the next request may find mended what this one was refused for."""
+    if not isinstance(error, BrokerError):
+        return False
+    return error.code.kind is Kind.FORBIDDEN or error.code == ErrorCode.POLICY_VIOLATION

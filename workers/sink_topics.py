@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
-
-from confluent_kafka import KafkaError, KafkaException
+from collections.abc import Collection, Mapping
 
 from penstock.clients.clock import Clock
+from penstock.clients.cluster.admin import Admin, answered
+from penstock.clients.errors import BrokerError, RetriableError
 from penstock.clients.log_context import listed
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.exception_handlers import FailedProcessingError
@@ -17,22 +16,21 @@ from .changelog_bounds import CHANGELOG_DELETED
 
 #: How the names of changelogs end.
 CHANGELOG_SUFFIX = "-changelog"
-#: How long the broker may take to say how many partitions a topic has, in seconds.
-COUNT_SECONDS = 30.0
-#: How long the broker may take to say whether a topic exists, in seconds; asked only when a record was given up.
-METADATA_SECONDS = 5.0
-#: How long it is known how many partitions a topic has, in ms (metadata.max.age.ms).
-PARTITION_COUNT_MS = 300_000
 #: Where brokers keep what they know of transactions.
 TRANSACTION_LOG = "__transaction_state"
-_MISSING_TOPIC = frozenset((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC))
+#: How long the broker may take to say how many partitions a topic has, in ms.
+COUNT_MS = 30_000
+#: How long the broker may take to say whether a topic exists, in ms; asked only when a record was given up.
+METADATA_MS = 5_000
+#: How long it is known how many partitions a topic has, in ms (metadata.max.age.ms).
+PARTITION_COUNT_MS = 300_000
 
 
 class SinkTopics:
-    """Whether topics exist, and with how many partitions. list_topics: a confluent_kafka client's."""
+    """Whether topics exist, and with how many partitions."""
 
-    def __init__(self, list_topics: Callable[..., Any], clock: Clock) -> None:
-        self._list_topics = list_topics
+    def __init__(self, admin: Admin, clock: Clock) -> None:
+        self._admin = admin
         self._clock = clock
         self._partition_counts: dict[str, int] = {}
         self._last_counts: dict[str, int] = {}
@@ -57,15 +55,13 @@ class SinkTopics:
         return count
 
     def _ask_partition_count(self, topic: str) -> int:
-        try:
-            metadata = self._list_topics(topic, COUNT_SECONDS).topics.get(topic)
-        except KafkaException as error:
-            raise BrokerUnavailableError(f"The partitions of topic {topic} could not be read: {error}.") from error
-        if metadata is None or metadata.error is not None or not metadata.partitions:
+        with answered(f"The partitions of topic {topic} could not be read"):
+            found = self._admin.describe([topic], COUNT_MS).topics.get(topic)
+        if found is None:
             raise StreamsError(
                 f"Could not get partition information for topic {topic}. This can happen if the topic does not exist."
             )
-        return len(metadata.partitions)
+        return len(found.partitions)
 
     def forget_old_counts(self) -> None:
         """Have partition counts asked for again if they are PARTITION_COUNT_MS old."""
@@ -83,28 +79,30 @@ class SinkTopics:
         missing, until_ms = self._missing.get(topic, (False, 0))
         if self._clock.monotonic_ms() >= until_ms:
             missing = self._asked_whether_missing(topic)
-            self._missing[topic] = missing, self._clock.monotonic_ms() + int(METADATA_SECONDS * 1000)
+            self._missing[topic] = missing, self._clock.monotonic_ms() + METADATA_MS
         return missing
 
     def _asked_whether_missing(self, topic: str) -> bool:
         """Ask the broker whether a topic does not exist; False if it does not answer."""
         try:
-            metadata = self._list_topics(topic, METADATA_SECONDS).topics.get(topic)
-        except KafkaException:
+            return topic not in self._admin.describe([topic], METADATA_MS).topics
+        except (RetriableError, BrokerError):
             return False
-        return metadata is None or (metadata.error is not None and metadata.error.code() in _MISSING_TOPIC)
 
     def missing_changelog(self, writers: Mapping[str, Collection[TaskId]]) -> StreamsError | None:
         """Return the error of a changelog that is gone, None if there is none, or if the broker does not answer.
 
         writers: the tasks that write to each topic.
         """
-        try:
-            existing = self._list_topics(timeout=METADATA_SECONDS).topics
-        except KafkaException:
+        changelogs = {topic: tasks for topic, tasks in writers.items() if topic.endswith(CHANGELOG_SUFFIX)}
+        if not changelogs:
             return None
-        for topic, tasks in sorted(writers.items()):
-            if topic.endswith(CHANGELOG_SUFFIX) and topic not in existing:
+        try:
+            existing = self._admin.describe(changelogs, METADATA_MS).topics
+        except (RetriableError, BrokerError):
+            return None
+        for topic, tasks in sorted(changelogs.items()):
+            if topic not in existing:
                 partition = min(tasks).partition
                 return FailedProcessingError(
                     f"There is no topic {topic} partition {partition} any more, written by {listed(sorted(tasks))}. "
@@ -113,19 +111,18 @@ class SinkTopics:
         return None
 
     def transaction_log_hint(self) -> str:
-        """Return a sentence on why the brokers may not begin transactions."""
+        """Return a sentence on why the broker may not begin transactions, by what the cluster says of itself."""
         try:
-            metadata = self._list_topics(timeout=METADATA_SECONDS)
-        except KafkaException as error:
-            reason = error.args[0].str()
-            return f"No broker can be reached ({reason}): check bootstrap.servers, the network and the brokers"
-        brokers, log = len(metadata.brokers), metadata.topics.get(TRANSACTION_LOG)
+            found = self._admin.describe([TRANSACTION_LOG], METADATA_MS)
+        except (RetriableError, BrokerError) as error:
+            return f"No broker can be reached ({error}): check bootstrap.servers, the network and the brokers"
+        brokers, log = len(found.racks), found.topics.get(TRANSACTION_LOG)
         if log is None:
             return (
                 f"The cluster has {brokers} broker(s) and no topic {TRANSACTION_LOG}: is the brokers' "
                 "transaction.state.log.replication.factor above the number of brokers?"
             )
-        in_sync = min((len(partition.isrs) for partition in log.partitions.values()), default=0)
+        in_sync = min((len(partition.in_sync) for partition in log.partitions.values()), default=0)
         return (
             f"{TRANSACTION_LOG} has {in_sync} replica(s) in sync where it has fewest, on {brokers} broker(s): is "
             "the brokers' transaction.state.log.min.isr above that, or a broker down?"

@@ -2,8 +2,7 @@
 
 A consumer can lose a partition without an error: a fetch that is never sent again, a broker that answers with nothing.
 Such a partition looks idle from inside, because how far behind it is is only known from its fetches. So the broker is
-asked, through the admin client, and only about partitions that have stood still for a while. Kafka Streams has no such
-thing.
+asked, and only about partitions that have stood still for a while. Kafka Streams has no such thing.
 """
 
 from __future__ import annotations
@@ -12,24 +11,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaException
-from confluent_kafka import TopicPartition as RdTopicPartition
-from confluent_kafka.admin import OffsetSpec  # no __all__ there
-
+from penstock.clients.errors import BrokerError, RetriableError
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.records import TopicPartition
 
-from .listed_offsets import listed_offset
-
 #: Looks in the time of one stall: so that a stall is told at most a quarter of the timeout too late.
 LOOKS_PER_TIMEOUT = 4
-#: How long the broker may take to name ends, in seconds; no answer is no stall.
-END_OFFSETS_TIMEOUT_SECONDS = 10.0
+#: How long the broker may take to name ends, in ms; no answer is no stall.
+END_OFFSETS_TIMEOUT_MS = 10_000
 
-#: Asks for the end offsets of partitions without waiting for them; see admin_end_offsets.
-AskEnds = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, "Future[Any]"]]
+#: Asks for the end offsets of partitions without waiting for them; an open transaction's records are no lag.
+AskEnds = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, "Future[int]"]]
 
 
 class StallAction(Enum):
@@ -80,7 +73,7 @@ class StallWatchdog:
         self._ask_ends = ask_ends
         self._log = log
         self._watched: dict[TopicPartition, _Watched] = {}
-        self._asked: Mapping[TopicPartition, Future[Any]] = {}
+        self._asked: Mapping[TopicPartition, Future[int]] = {}
         self._next_look_ms = 0
 
     @property
@@ -124,11 +117,10 @@ class StallWatchdog:
         asked, self._asked = self._asked, {}
         for partition, future in asked.items():
             if not future.done():
-                future.cancel()
                 continue
             try:
-                end = listed_offset(future.result())
-            except KafkaException as error:
+                end = future.result()
+            except (RetriableError, BrokerError) as error:
                 self._log.debug("The end of %s could not be read: %s", partition, error)
                 continue
             yield partition, end
@@ -156,15 +148,3 @@ class StallWatchdog:
         still = [p for p, watched in self._watched.items() if watched.still_since_ms < now_ms or watched.reopened]
         if still:
             self._asked = self._ask_ends(still)
-
-
-def admin_end_offsets(admin: Any, isolation_level: str) -> AskEnds:
-    """Return what asks an AdminClient. isolation_level: the consumer's; an open transaction's records are no lag."""
-    level = IsolationLevel.READ_COMMITTED if isolation_level == "read_committed" else IsolationLevel.READ_UNCOMMITTED
-
-    def ask(partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Future[Any]]:
-        asked = {RdTopicPartition(*partition): OffsetSpec.latest() for partition in partitions}  # type: ignore[no-untyped-call]
-        futures = admin.list_offsets(asked, request_timeout=END_OFFSETS_TIMEOUT_SECONDS, isolation_level=level)
-        return {TopicPartition(p.topic, p.partition): future for p, future in futures.items()}
-
-    return ask

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
 
-from confluent_kafka import KafkaException
-
 from penstock.clients.clock import Clock, SystemClock
+from penstock.clients.cluster.admin import answered
+from penstock.clients.cluster.offsets import LATEST
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.state_machine import StateMachine
 from penstock.statestore.state_directory import StateDirectory
 from penstock.statestore.stores import OpenRows
 from penstock.statestore.thread_cache import ThreadCache
-from penstock.topology.errors import BrokerUnavailableError, StreamsError
+from penstock.topology.errors import StreamsError
 from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.topology.streams_config import EXACTLY_ONCE_V2, StreamsConfig
@@ -46,13 +46,14 @@ from .metrics import ThreadMetrics
 from .offset_reset import OffsetReset
 from .open_transactions import STANDSTILL_MS, OpenTransactionWatch
 from .partition_consumer import PartitionConsumer
+from .partition_offsets import PartitionOffsets
 from .production_errors import production_error_handler
 from .rebalance_listener import RebalanceListener
 from .record_purge import RecordPurge
 from .sink_topics import SinkTopics
 from .source_topics import BuiltTopologies, SourceTopics
 from .stall_response import RestoreStallResponse, StallResponse
-from .stall_watchdog import StallWatchdog, admin_end_offsets
+from .stall_watchdog import END_OFFSETS_TIMEOUT_MS, StallWatchdog
 from .standby_update_listener import StandbyUpdateListener
 from .state_restore_listener import StateRestoreListener
 from .store_changelog_reader import StoreChangelogReader
@@ -96,10 +97,9 @@ class ThreadSpec(Protocol):
 #: How long the leader of the group asks for the offsets that it plans with, in ms.
 OFFSETS_TIMEOUT_MS = 10_000
 #: How long a commit asks where the changelogs end, in ms; then it is tried again in the loop, until task.timeout.ms.
-#: librdkafka's question may be lost with a broker that restarts, and is then answered only by this timeout.
 COMMIT_OFFSETS_TIMEOUT_MS = 5_000
-#: How long the broker may take to list its topics, in seconds.
-METADATA_TIMEOUT_SECONDS = 60.0
+#: How long the brokers may take to list their topics, in ms.
+METADATA_TIMEOUT_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,9 @@ class _Assembly:
         self.custom_metrics = CustomMetrics({"thread-id": self.name}, self.metrics.sensor, lambda: self.time.now_ms)
         self.states = stream_thread_states(self.log)
         self.instance_id = static_instance_id(self.config, spec.process_id, spec.slot)
+        self.committed_only = self.config["isolation.level"] == "read_committed"
         self.admin = supplier.get_admin(f"{self.name}-admin")
+        self.offsets = PartitionOffsets(self.admin, self.committed_only)
         self.topologies = BuiltTopologies(topology.internal_builder, self.config, self._topic_counts)
         self.global_topology: ProcessorTopology | None = topology.internal_builder.build_global_topology(self.config)
         self.topics = TopicNames(self.application_id, self.topologies)
@@ -216,12 +218,13 @@ class _Assembly:
 
     def _topic_counts(self, patience_ms: int | None = None) -> dict[str, int]:
         """Return the partition counts of all topics of the cluster. patience_ms: how long the brokers may take."""
-        timeout = METADATA_TIMEOUT_SECONDS if patience_ms is None else patience_ms / 1000
-        try:
-            topics = self.admin.list_topics(timeout=timeout).topics
-        except KafkaException as error:
-            raise BrokerUnavailableError(f"The topics of the cluster could not be listed: {error}") from error
-        return {name: len(topic.partitions) for name, topic in topics.items()}
+        timeout_ms = METADATA_TIMEOUT_MS if patience_ms is None else patience_ms
+        with answered("The topics of the cluster could not be listed"):
+            return self.admin.describe(None, timeout_ms).partition_counts
+
+    def _ask_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Future[int]]:
+        """Ask where partitions end for their readers, without waiting."""
+        return self.admin.offsets(dict.fromkeys(partitions, LATEST), END_OFFSETS_TIMEOUT_MS, self.committed_only)
 
     def parts(self) -> StreamThreadParts:
         """Return everything."""
@@ -239,7 +242,7 @@ class _Assembly:
             self.topologies,
             self.topics,
             self.config["auto.offset.reset"],
-            consumer.offsets_at,
+            self.offsets.offsets_at,
             self.clock.wall_clock_ms,
             self.log,
         )
@@ -286,6 +289,7 @@ class _Assembly:
             static_member=self.instance_id is not None,
             close_clients={
                 "offsets reader": self.offsets_reader.close,
+                "admin client": self.admin.close,
                 "state directory": self.state_directory.close,
                 "background": self.background.shutdown,
                 "event loop": self.async_calls.close,
@@ -325,7 +329,7 @@ class _Assembly:
         return StallWatchdog(
             self.config["penstock.partition.stall.timeout.ms"],
             self.config["penstock.partition.stall.reopen.max"],
-            admin_end_offsets(self.admin, self.config["isolation.level"]),
+            self._ask_ends,
             self.log,
         )
 
@@ -333,9 +337,8 @@ class _Assembly:
         return PrefixedLogger(f"penstock.workers.{module}", self.log_prefix)
 
     def _partition_consumer(self, make: Callable[[str], Any], purpose: str) -> PartitionConsumer:
-        client_id = f"{self.name}-{purpose}"
-        questions = self.supplier.confluent_consumer(f"{client_id}-questions")
-        return PartitionConsumer(as_reader(make(client_id)), self._log("partition_consumer"), questions)
+        reader = as_reader(make(f"{self.name}-{purpose}"))
+        return PartitionConsumer(reader, self._log("partition_consumer"), self.offsets)
 
     def _producer(self) -> StreamsProducer:
         transactional = self.config["processing.guarantee"] == EXACTLY_ONCE_V2
@@ -343,7 +346,7 @@ class _Assembly:
         return StreamsProducer(
             lambda: as_writer(self.supplier.get_producer(f"{self.name}-producer", transactional_id=transactional_id)),
             self._log("streams_producer"),
-            topics=SinkTopics(self.admin.list_topics, self.clock),
+            topics=SinkTopics(self.admin, self.clock),
             transactional=transactional,
             handler=production_error_handler(self.config),
             clock=self.clock,
@@ -358,14 +361,14 @@ class _Assembly:
         log = self._log("global_state")
         task = GlobalTask(self.config, self.topics, self.time, self.metrics, self.custom_metrics, directory, log)
         consumer = self._partition_consumer(self.supplier.get_global_consumer, "global-consumer")
-        return GlobalState(self.global_topology, task, consumer, directory, log)
+        return GlobalState(self.global_topology, task, consumer, self.offsets, directory, log)
 
     def _open_transactions(self, consumer: PartitionConsumer) -> OpenTransactionWatch:
         return OpenTransactionWatch(
             self.admin,
             consumer,
             self.clock,
-            self.config["isolation.level"] == "read_committed",
+            self.committed_only,
             self._log("open_transactions"),
             max(STANDSTILL_MS, 2 * self.config["commit.interval.ms"]),  # other threads' transactions last that long
         )
@@ -391,9 +394,7 @@ class _Assembly:
         )
 
     def _changelog_offsets(self, timeout_ms: int) -> AdminChangelogOffsets:
-        return AdminChangelogOffsets(
-            self.admin, self.offsets_reader, timeout_ms, lambda: self.clock.monotonic_ms() / 1000, self.sleep
-        )
+        return AdminChangelogOffsets(self.admin, self.offsets_reader, timeout_ms)
 
     def _assignor(self) -> StreamsPartitionAssignor:
         # The leader asks while the group waits and this member sends no heartbeats: twice must fit into a session.

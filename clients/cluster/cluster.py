@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 #: What connections that answer questions are for: one broker may have others for other purposes.
 QUESTIONS = "questions"
+#: How much longer than its answer a broker that is still to be connected to may take.
+CONNECTED = 1.5
 
 
 class Address(NamedTuple):
@@ -115,15 +117,27 @@ class Cluster:
         """Return the highest version of an API that a broker and we know; raises as ``send`` does."""
         return await self._connection(address, purpose).version(api)
 
-    async def ask_any(self, request: Request) -> Any:
-        """Ask the first broker that can be reached; raises as ``send`` does, of the last one."""
+    async def ask_any(self, request: Request, timeout_ms: float | None = None) -> Any:
+        """Ask the first broker that can be reached; raises as ``send`` does, of the last one.
+
+        timeout_ms: how long each may take, to be connected to and to answer; None for the connections' own limits.
+        """
         failure = UnreachableError("bootstrap.servers names no broker")
         for address in await self._candidates():
             try:
-                return await self.send(address, request)
+                async with asyncio.timeout(None if timeout_ms is None else CONNECTED * timeout_ms / 1000):
+                    return await self.send(address, request, timeout_ms)
             except UnreachableError as error:
                 failure = error
+            except TimeoutError:
+                failure = UnreachableError(f"{address.host}:{address.port} cannot be connected to")
         raise failure
+
+    async def ask_broker(
+        self, node: int, request: Request, timeout_ms: float | None = None, purpose: str = QUESTIONS
+    ) -> Any:
+        """Ask a broker by its id, as metadata() has named it last; parameters and errors as of ``send``."""
+        return await self.send(self._address(node), request, timeout_ms, purpose)
 
     async def _candidates(self) -> Iterator[Address]:
         """Return all addresses, those first that are likely to answer."""
@@ -143,13 +157,16 @@ class Cluster:
         bootstrap = random.sample(self._bootstrap, len(self._bootstrap))
         return iter(dict.fromkeys((*sorted(known, key=rank), *sorted(bootstrap, key=rank))))
 
-    async def metadata(self, topics: Collection[str], creates_topics: bool = False) -> Any:
+    async def metadata(
+        self, topics: Collection[str] | None, creates_topics: bool = False, timeout_ms: float | None = None
+    ) -> Any:
         """Ask for the topics' partitions; return the answer. Its brokers can be connected to by their ids.
 
-        creates_topics: the broker may make those that are not there. Raises UnreachableError, BrokerError.
+        topics: None for all. creates_topics: the broker may make those that are not there. timeout_ms: as of
+        ``ask_any``. Raises UnreachableError, BrokerError.
         """
-        asked = [{"name": topic} for topic in sorted(topics)]
-        answer = await self.ask_any(METADATA(topics=asked, allow_auto_topic_creation=creates_topics))
+        asked = None if topics is None else [{"name": topic} for topic in sorted(topics)]
+        answer = await self.ask_any(METADATA(topics=asked, allow_auto_topic_creation=creates_topics), timeout_ms)
         if answer.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:  # this broker has left the cluster (KIP-1102)
             self._brokers.clear()
         raise_for_code(answer.error_code)
@@ -203,10 +220,14 @@ class Cluster:
 
     async def open(self, node: int) -> Opened:
         """Return a new connection to a broker, authenticated, which is then the caller's; raises as ``send`` does."""
+        return await self._open(self._address(node))
+
+    def _address(self, node: int) -> Address:
+        """Return where a broker is; raises UnreachableError."""
         address = self._brokers.get(node)
         if address is None:
             raise UnreachableError(f"broker {node} is not known any more")
-        return await self._open(address)
+        return address
 
     async def authenticate(self, opened: Opened) -> Opened:
         """Authenticate a connection again that open() has returned; see connection.opening."""

@@ -29,8 +29,8 @@ from examples.flights.progress import REQUEST_TIMEOUT_SECONDS, ProgressReader
 from examples.flights.verify import verify
 from penstock import KafkaStreams, StreamsConfig
 from penstock.dev_broker import DevBroker
+from penstock.listed_offsets import listed_offset
 from penstock.supervisor.config_loader import load_config
-from penstock.workers.listed_offsets import listed_offset
 
 TOPOLOGY = "examples.flights.topology:build_for_both"
 CONFIG_FILE = Path(__file__).with_name("penstock.toml")

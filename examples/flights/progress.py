@@ -10,8 +10,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from penstock.clients.network_settings import network_settings
+from penstock.listed_offsets import listed_offset
 from penstock.topology import records
-from penstock.workers.listed_offsets import listed_offset
 from penstock.workers.membership.offsets_reader import GroupOffsetsReader
 
 REQUEST_TIMEOUT_SECONDS = 10.0

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 import penstock.jar_lock
-from penstock.clients.protocol import messages, streams_messages
+from penstock.clients.protocol import admin_messages, messages, streams_messages
 from penstock.clients.protocol.schema import _PRIMITIVES, Api, Structure, Type, _Array, _Nullable, _Number
 
 ROOT = Path(__file__).resolve().parents[2]
-APIS = [api for module in (messages, streams_messages) for api in vars(module).values() if isinstance(api, Api)]
+MODULES = (admin_messages, messages, streams_messages)
+APIS = [api for module in MODULES for api in vars(module).values() if isinstance(api, Api)]
 #: Kafka's names of fields that only brokers send, or that are called so for brokers' sake.
 PREFIXES = "v3_and_below_"
 SUFFIXES = "_v3_and_below"

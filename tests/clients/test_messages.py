@@ -20,12 +20,13 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.serial import entity_writer
 
 from penstock.clients.errors import ErrorCode
-from penstock.clients.protocol import messages, streams_messages
+from penstock.clients.protocol import admin_messages, messages, streams_messages
 from penstock.clients.protocol.compact import CompactReader
 from penstock.clients.protocol.messages import CONSUMER_SUBSCRIPTION, HEARTBEAT, METADATA
 from penstock.clients.protocol.schema import Api, structure
 
-APIS = [api for module in (messages, streams_messages) for api in vars(module).values() if isinstance(api, Api)]
+MODULES = (admin_messages, messages, streams_messages)
+APIS = [api for module in MODULES for api in vars(module).values() if isinstance(api, Api)]
 #: Versions that kio, of Kafka 4.2, does not have.
 NEWER = {("Metadata", 13), ("StreamsGroupHeartbeat", 1), ("ListOffsets", 11)}
 VERSIONS = [

@@ -1,9 +1,13 @@
-"""A stream thread's process runs one third-party Kafka client, confluent-kafka's, and none of the others."""
+"""A stream thread's process runs no Kafka client but Penstock's own."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+
+import pytest
+
+from penstock import kernel
 
 _IMPORTED = """
 import sys
@@ -13,13 +17,17 @@ from penstock.topology.streams_config import StreamsConfig
 supplier = KafkaClientSupplier(StreamsConfig({"application.id": "a", "bootstrap.servers": "127.0.0.1:1"}))
 supplier.get_group_member("m", lambda members: {}).close(leave=False)
 supplier.get_consumer("c").close()
-print(*sorted({name.partition(".")[0] for name in sys.modules}))
+supplier.get_producer("p").close()
+supplier.get_producer("p", "tx").close()
+supplier.get_admin("a").close()
+print(*sys.modules)
 """
 CLIENTS = {"aiokafka", "confluent_kafka", "kafka", "kio", "pykafka"}
 
 
+@pytest.mark.skipif(kernel.record_accumulator is None, reason="the compiled kernel is not built here")
 def test_a_workers_process_has_no_other_kafka_client() -> None:
     ran = subprocess.run([sys.executable, "-c", _IMPORTED], capture_output=True, text=True, check=True)
-    imported = set(ran.stdout.split())
-    assert imported & CLIENTS == {"confluent_kafka"}
+    imported = {name.partition(".")[0] for name in ran.stdout.split()}
+    assert not imported & CLIENTS
     assert "scramp" not in imported  # only who authenticates by SCRAM needs it

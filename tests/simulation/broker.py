@@ -18,7 +18,6 @@ from penstock.clients.errors import ErrorCode, broker_error
 from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.topology.records import RawRecord, TopicPartition
 from penstock.workers.membership.membership import OffsetAndMetadata
-from tests.workers.memory_kafka import list_topics
 
 from .group import Group, Offsets
 from .world import Due, World
@@ -110,12 +109,6 @@ class Broker:
     def create_topic(self, topic: str, partitions: int) -> None:
         for number in range(partitions):
             self.logs.setdefault(TopicPartition(topic, number), Log())
-
-    def metadata(self, topic: str | None) -> Any:
-        """Return what list_topics of a client returns."""
-        found = list_topics(self, topic)  # type: ignore[arg-type]
-        found.brokers = {1: "simulated:9092"}
-        return found
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         return sorted(partition for partition in self.logs if partition.topic == topic)

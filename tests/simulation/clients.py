@@ -5,13 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
-from types import SimpleNamespace
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaError
-from confluent_kafka import TopicPartition as RdTopicPartition
-from confluent_kafka.admin._listoffsets import EarliestSpec
-
+from penstock.clients.cluster.offsets import EARLIEST
 from penstock.clients.errors import (
     BrokerError,
     DeliveryTimeoutError,
@@ -28,14 +24,15 @@ from penstock.clients.writing.writer import Lost
 from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.partitioners import partition_for_key
 from penstock.topology.records import RawRecord, TopicPartition
+from penstock.workers.changelog_bounds import REQUEST_TIMEOUT_MS
 from penstock.workers.client_supplier import KafkaClientSupplier
 from penstock.workers.membership.group_description import GroupDescription
 from penstock.workers.membership.group_member import GroupMember
 from penstock.workers.membership.membership import Assign, OffsetAndMetadata
-from penstock.workers.partition_consumer import OFFSET_BEGINNING, OFFSET_END
+from penstock.workers.partition_offsets import API_TIMEOUT_SECONDS
 from tests.workers.memory_kafka import MemoryAdmin, done, failed
 
-from .broker import Broker, Transaction, kafka_error
+from .broker import Broker, Transaction
 from .connection import Io, SimulatedConnection
 from .java_member import JavaMember, leading_on_java
 
@@ -45,8 +42,6 @@ TRANSACTION_WAIT_MS = 1_000
 TRANSACTION_REQUEST_MS = 5_000
 #: How long records wait for brokers that are away, in ms.
 OUTAGE_WAIT_MS = 120_000
-#: What librdkafka 2.16 answers, without an error, when a broker goes away in the middle of a list_offsets.
-NO_OFFSET = -1001
 
 
 class SimulatedReader:
@@ -138,36 +133,6 @@ class SimulatedReader:
 
     def close(self) -> None:
         self.positions.clear()
-
-
-class SimulatedConsumer:
-    """A consumer that is asked about topics and offsets."""
-
-    def __init__(self, broker: Broker, io: Any, committed_only: bool) -> None:
-        self.broker, self.io = broker, io
-        self.committed_only = committed_only
-
-    def consume(self, count: int, timeout: float) -> list[Any]:
-        return []
-
-    def offsets_for_times(self, partitions: list[RdTopicPartition], timeout: float) -> list[RdTopicPartition]:
-        def look() -> list[RdTopicPartition]:
-            return [RdTopicPartition(p.topic, p.partition, self._offset_at(p)) for p in partitions]
-
-        found: list[RdTopicPartition] = self.io.points.call("offsets_for_times", look)
-        return found
-
-    def _offset_at(self, asked: RdTopicPartition) -> int:
-        log = self.broker.logs.get(TopicPartition(asked.topic, asked.partition))
-        if log is None:
-            raise kafka_error(KafkaError._UNKNOWN_PARTITION)
-        return {OFFSET_BEGINNING: log.start, OFFSET_END: log.readable_end(self.committed_only)}[asked.offset]
-
-    def list_topics(self, topic: str | None = None, timeout: float = 0) -> Any:
-        return self.broker.metadata(topic)
-
-    def close(self) -> None:
-        pass
 
 
 class SimulatedWriter:
@@ -365,47 +330,54 @@ class OffsetsReader:
 
 
 class SimulatedAdmin(MemoryAdmin):
-    """The admin client of one process."""
+    """What one process asks the cluster beside reading, writing and its group."""
 
     def __init__(self, broker: Broker, io: Any) -> None:
         super().__init__(broker)  # type: ignore[arg-type]
         self.io = io
-        self.list_topics = lambda topic=None, timeout=0: broker.metadata(topic)  # type: ignore[method-assign]
 
-    def list_offsets(
-        self,
-        asked: Mapping[RdTopicPartition, Any],
-        request_timeout: float = 0,
-        isolation_level: Any = IsolationLevel.READ_UNCOMMITTED,
-    ) -> dict[Any, Any]:
-        """Isolation level read_uncommitted, the default: the end is the high watermark."""
-        committed_only = isolation_level is IsolationLevel.READ_COMMITTED
+    def offsets(
+        self, timestamps: Mapping[TopicPartition, int], timeout_ms: int, committed_only: bool = False
+    ) -> dict[TopicPartition, Future[int]]:
+        """See Admin; the answers are there at once."""
 
-        def answer(partition: RdTopicPartition, spec: Any) -> int:
-            if self.io.leaves_unanswered():
-                return NO_OFFSET
-            log = self.cluster.logs[TopicPartition(partition.topic, partition.partition)]
-            return log.start if type(spec) is EarliestSpec else log.readable_end(committed_only)
+        def answer(partition: TopicPartition, timestamp: int) -> Future[int]:
+            log = self.cluster.logs.get(partition)
+            if log is None:
+                return failed(broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            if not by_reader and self.io.leaves_unanswered():
+                return failed(UnreachableError("the broker went away"))
+            return done(log.start if timestamp == EARLIEST else log.readable_end(committed_only))
 
-        def find() -> dict[Any, Any]:
-            if self.io.world.brokers_away:
+        def find() -> dict[TopicPartition, Future[int]]:
+            if self.io.world.brokers_away and not by_reader:
                 self.io.world.happened("ends are asked for while brokers are away")
-                return {p: failed(kafka_error(KafkaError._TRANSPORT, "away", retriable=True)) for p in asked}
-            return {p: done(SimpleNamespace(offset=answer(p, spec))) for p, spec in asked.items()}
+                return {p: failed(UnreachableError("the brokers are away")) for p in timestamps}
+            return {partition: answer(partition, at) for partition, at in timestamps.items()}
 
+        # For the sake of the known seeds, which are older than the one Admin: what a PartitionOffsets asks was a
+        # consumer's question, and has always been answered.
+        by_reader = timeout_ms == API_TIMEOUT_SECONDS * 1000 or (
+            EARLIEST in timestamps.values() and timeout_ms != REQUEST_TIMEOUT_MS
+        )
+        if by_reader:
+            readers: dict[TopicPartition, Future[int]] = self.io.points.call("offsets_for_times", find)
+            return readers
         if self.io.world.in_event:  # the group's leader asks on its IO thread, which cannot be left
             return find()
-        found: dict[Any, Any] = self.io.points.call("list offsets", find, counted=False)
+        found: dict[TopicPartition, Future[int]] = self.io.points.call("list offsets", find, counted=False)
         return found
 
-    def delete_records(self, partitions: list[RdTopicPartition]) -> dict[Any, Any]:
-        def delete() -> dict[Any, Any]:
-            for partition in partitions:
-                log = self.cluster.logs[TopicPartition(partition.topic, partition.partition)]
-                log.start = max(log.start, partition.offset)
+    def delete_records(
+        self, before: Mapping[TopicPartition, int], timeout_ms: int
+    ) -> dict[TopicPartition, Future[int]]:
+        def delete() -> dict[TopicPartition, Future[int]]:
+            for partition, offset in before.items():
+                log = self.cluster.logs[partition]
+                log.start = max(log.start, offset)
             return {}
 
-        deleted: dict[Any, Any] = self.io.points.call("delete records", delete)
+        deleted: dict[TopicPartition, Future[int]] = self.io.points.call("delete records", delete)
         return deleted
 
 
@@ -421,9 +393,6 @@ class SimulatedSupplier(KafkaClientSupplier):
         return SimulatedReader(self.broker, self.io, self._config["isolation.level"] == "read_committed")
 
     get_restore_consumer = get_global_consumer = get_consumer
-
-    def confluent_consumer(self, client_id: str) -> Any:
-        return SimulatedConsumer(self.broker, self.io, self._config["isolation.level"] == "read_committed")
 
     def get_producer(self, client_id: str, transactional_id: str | None = None) -> SimulatedWriter:
         self.writers.append(SimulatedWriter(self.broker, self.io, transactional_id))

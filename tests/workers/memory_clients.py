@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from memory_io import MemoryReader, MemoryWriter
-from memory_kafka import Cluster, ManualClock, MemoryAdmin, MemoryConsumer
+from memory_kafka import Cluster, ManualClock, MemoryAdmin
 
 from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.topology.errors import StreamsError, TaskMigratedError
@@ -135,10 +135,6 @@ class MemoryClientSupplier:
         return reader
 
     get_restore_consumer = get_global_consumer = get_consumer
-
-    def confluent_consumer(self, client_id: str) -> MemoryConsumer:
-        consumer = self.made[client_id] = MemoryConsumer(self.cluster, self.exactly_once)
-        return consumer
 
     def get_producer(self, client_id: str, transactional_id: str | None = None) -> MemoryWriter:
         writer = self.made[client_id] = MemoryWriter(self.cluster, transactional_id is not None)

@@ -5,16 +5,16 @@ Deterministic: nothing happens but in a call, waiting moves the clock, and error
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException
-from confluent_kafka import TopicPartition as RdTopicPartition
-from confluent_kafka.admin import OffsetSpec
-
+from penstock.clients.cluster.admin import NewTopic
+from penstock.clients.cluster.brokers import Leader
+from penstock.clients.cluster.offsets import EARLIEST
+from penstock.clients.cluster.topics import NO_ID, ClusterDescription, PartitionDescription, TopicDescription
+from penstock.clients.errors import BrokerError, ErrorCode, broker_error
 from penstock.topology.records import RawRecord, TopicPartition
 from penstock.workers.membership.membership import Assigned, OffsetAndMetadata, Rebalance
 
@@ -100,36 +100,6 @@ class Cluster:
         return {record.key(): record.value() for record in self.records(topic)}
 
 
-class MemoryConsumer:
-    """confluent_kafka.Consumer, as far as PartitionConsumer asks it about topics and offsets."""
-
-    def __init__(self, cluster: Cluster, committed_only: bool) -> None:
-        self.cluster = cluster
-        self.committed_only = committed_only
-
-    def consume(self, count: int, timeout: float) -> list[Any]:
-        return []
-
-    def offsets_for_times(self, asked: list[RdTopicPartition], timeout: float) -> list[RdTopicPartition]:
-        logs = [self.cluster.logs[TopicPartition(p.topic, p.partition)] for p in asked]
-        ends = [
-            (log.start, log.readable_end(self.committed_only)) for log in logs
-        ]  # -2 OFFSET_BEGINNING, -1 OFFSET_END
-        return [RdTopicPartition(p.topic, p.partition, end[p.offset]) for p, end in zip(asked, ends, strict=True)]
-
-    def list_topics(self, topic: str | None = None, timeout: float = 0) -> Any:
-        return list_topics(self.cluster, topic)
-
-    def close(self) -> None:
-        pass
-
-
-def list_topics(cluster: Cluster, topic: str | None) -> Any:
-    names = {p.topic for p in cluster.logs if topic in (None, p.topic)}
-    numbers = {name: {p.partition: p for p in cluster.partitions(name)} for name in names}
-    return SimpleNamespace(topics={name: SimpleNamespace(error=None, partitions=p) for name, p in numbers.items()})
-
-
 class Group:
     """The coordinator of the one group: everybody has to join before anybody gets an assignment."""
 
@@ -161,53 +131,51 @@ class Group:
 
 
 class MemoryAdmin:
-    """confluent_kafka.admin.AdminClient, as far as InternalTopicManager and others call it."""
+    """clients.cluster.admin.Admin over a Cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
 
-    def list_topics(self, topic: str | None = None, timeout: float = 0) -> Any:
-        return list_topics(self.cluster, topic)
+    def describe(self, topics: Collection[str] | None, timeout_ms: int) -> ClusterDescription:
+        numbers: dict[str, list[int]] = {}
+        for topic, number in sorted(self.cluster.logs):
+            if topics is None or topic in topics:
+                numbers.setdefault(topic, []).append(number)
+        one = PartitionDescription(Leader(1, 0), (1,), (1,))
+        return ClusterDescription(
+            {topic: TopicDescription(NO_ID, dict.fromkeys(found, one)) for topic, found in numbers.items()}, {1: None}
+        )
 
-    def describe_topics(self, topics: Any, request_timeout: float = 0) -> dict[str, Future[Any]]:
-        def describe(name: str) -> Future[Any]:
-            partitions = self.cluster.partitions(name)
-            unknown = KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
-            return done(SimpleNamespace(partitions=partitions)) if partitions else failed(unknown)
-
-        return {name: describe(name) for name in topics.topic_names}
-
-    def create_topics(self, topics: Any, request_timeout: float = 0) -> dict[str, Future[Any]]:
+    def create_topics(self, topics: Collection[NewTopic], timeout_ms: int) -> dict[str, BrokerError | None]:
         for topic in topics:
-            self.cluster.create_topic(topic.topic, topic.num_partitions)
-            self.cluster.cleanup_policies[topic.topic] = topic.config["cleanup.policy"]
-        return {topic.topic: done(None) for topic in topics}
+            self.cluster.create_topic(topic.name, topic.num_partitions)
+            self.cluster.cleanup_policies[topic.name] = topic.config["cleanup.policy"]
+        return {topic.name: None for topic in topics}
 
-    def describe_configs(self, resources: list[Any], request_timeout: float = 0) -> dict[Any, Future[Any]]:
-        policies = self.cluster.cleanup_policies
-        return {r: done({"cleanup.policy": SimpleNamespace(value=policies.get(r.name, "compact"))}) for r in resources}
+    def topic_config(self, topics: Collection[str], key: str, timeout_ms: int) -> dict[str, str | BrokerError]:
+        assert key == "cleanup.policy"
+        return {topic: self.cluster.cleanup_policies.get(topic, "compact") for topic in topics}
 
-    def list_offsets(
-        self,
-        asked: Mapping[RdTopicPartition, Any],
-        request_timeout: float = 0,
-        isolation_level: Any = IsolationLevel.READ_UNCOMMITTED,
-    ) -> dict[Any, Future[Any]]:
-        def answer(partition: RdTopicPartition, spec: Any) -> Future[Any]:
-            log = self.cluster.logs.get(TopicPartition(partition.topic, partition.partition))
+    def offsets(
+        self, timestamps: Mapping[TopicPartition, int], timeout_ms: int, committed_only: bool = False
+    ) -> dict[TopicPartition, Future[int]]:
+        def answer(partition: TopicPartition, timestamp: int) -> Future[int]:
+            log = self.cluster.logs.get(partition)
             if log is None:
-                return failed(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
-            end = log.readable_end(isolation_level is IsolationLevel.READ_COMMITTED)
-            earliest = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-            return done(SimpleNamespace(offset=log.start if type(spec) is type(earliest) else end))
+                return failed(broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            return done(log.start if timestamp == EARLIEST else log.readable_end(committed_only))
 
-        return {partition: answer(partition, spec) for partition, spec in asked.items()}
+        return {partition: answer(partition, at) for partition, at in timestamps.items()}
 
-    def delete_records(self, partitions: list[RdTopicPartition]) -> dict[Any, Future[Any]]:
-        for partition in partitions:
-            key = TopicPartition(partition.topic, partition.partition)
-            self.cluster.deleted_before[key] = self.cluster.logs[key].start = partition.offset
-        return {partition: done(None) for partition in partitions}
+    def delete_records(
+        self, before: Mapping[TopicPartition, int], timeout_ms: int
+    ) -> dict[TopicPartition, Future[int]]:
+        for partition, offset in before.items():
+            self.cluster.deleted_before[partition] = self.cluster.logs[partition].start = offset
+        return {partition: done(offset) for partition, offset in before.items()}
+
+    def close(self) -> None:
+        pass
 
 
 def done(value: Any) -> Future[Any]:

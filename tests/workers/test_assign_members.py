@@ -55,6 +55,11 @@ class Thread:
         self.wants_rebalance = True
         self.lost = 0
 
+    def close(self, leave: bool) -> None:
+        self.member.close(leave)
+        self.offsets_reader.close()
+        self.admin.close()
+
     def step(self) -> None:
         for event in self.member.poll():
             if isinstance(event, Fatal):
@@ -98,7 +103,7 @@ class Application:
 
     def stop(self, thread: Thread, leave: bool) -> None:
         self.threads.remove(thread)
-        thread.member.close(leave)
+        thread.close(leave)
 
     def settle(self) -> None:
         deadline = time.monotonic() + DEADLINE_SECONDS
@@ -137,7 +142,7 @@ def start_application(
     yield start
     for application in made:
         for thread in application.threads:
-            thread.member.close(leave=True)
+            thread.close(leave=True)
 
 
 def test_threads_come_and_go_and_no_task_is_ever_owned_twice(start_application: Callable[..., Application]) -> None:

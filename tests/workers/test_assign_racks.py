@@ -7,18 +7,19 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from itertools import permutations
 from math import ceil
 from pathlib import Path
 from uuid import UUID
 
 import pytest
-from confluent_kafka.cimpl import NewTopic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_assign_group import COUNTS, TASKS, TOPICS, FixedClock, FixedOffsets, rebalance, topics_info
 
 from penstock.clients.clock import SystemClock
+from penstock.clients.cluster.admin import NewTopic
 from penstock.clients.log_context import PrefixedLogger
 from penstock.dev_broker import DevBroker
 from penstock.topology.records import TaskId, TopicPartition
@@ -226,11 +227,11 @@ def test_racks_come_from_the_brokers(tmp_path: Path, unique_name: Callable[[str]
                 "rack.aware.assignment.strategy": "min_traffic",
             }
         )
-        admin = KafkaClientSupplier(config).get_admin("admin")
-        manager = InternalTopicManager(admin, config, SystemClock(), LOG)
         infos = {0: topics_info(0, "in", changelogs=[f"{application}-counts-changelog"])}
-        admin.create_topics([NewTopic("in", 2, 1)])["in"].result(30)
-        manager.make_ready(infos)
+        with closing(KafkaClientSupplier(config).get_admin("admin")) as admin:
+            manager = InternalTopicManager(admin, config, SystemClock(), LOG)
+            assert admin.create_topics([NewTopic("in", 2, 1)], 30_000) == {"in": None}
+            manager.make_ready(infos)
         assert manager.partition_racks == {
             TopicPartition(topic, n): frozenset({"red"})
             for topic in ("in", f"{application}-counts-changelog")

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Collection
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
-from memory_kafka import Cluster, ManualClock, MemoryAdmin, failed
+from memory_kafka import Cluster, ManualClock, MemoryAdmin
 from thread_stage import Application
 
+from penstock.clients.cluster.admin import KafkaAdmin
+from penstock.clients.errors import BrokerError, ErrorCode, broker_error
 from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.network_settings import network_settings
 from penstock.topology.errors import HandedOverError, MissingSourceTopicError, StreamsError
 from penstock.topology.processor_api import Processor, ProcessorContext, Punctuation, Record
 from penstock.topology.records import TopicPartition
@@ -126,12 +128,11 @@ class LateAdmin(MemoryAdmin):
 
     knows = False
 
-    def describe_configs(self, resources: list[Any], request_timeout: float = 0) -> dict[Any, Future[Any]]:
+    def topic_config(self, topics: Collection[str], key: str, timeout_ms: int) -> dict[str, str | BrokerError]:
         if self.knows:
-            return super().describe_configs(resources, request_timeout)
+            return super().topic_config(topics, key, timeout_ms)
         self.knows = True
-        unknown = KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
-        return {resource: failed(unknown) for resource in resources}
+        return {topic: broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for topic in topics}
 
 
 def test_a_cleanup_policy_that_could_not_be_read_is_asked_for_again(
@@ -156,14 +157,15 @@ def test_what_the_application_makes_itself_is_as_it_should_be(
 
 @pytest.mark.broker
 def test_a_broker_tells_the_cleanup_policy(
-    admin: AdminClient, make_topic: Callable[..., str], caplog: pytest.LogCaptureFixture
+    admin: AdminClient, bootstrap_servers: str, make_topic: Callable[..., str], caplog: pytest.LogCaptureFixture
 ) -> None:
     good = make_topic("good", config={"cleanup.policy": "compact"})
     bad = make_topic("bad", config={"cleanup.policy": "delete"})
-    policies = CleanupPolicies(admin, "broker:9092", PrefixedLogger("penstock.test", ""))
     for topic in (good, bad):
         wait_for_partitions(admin, topic, 1)
-    policies.check({good: "compact", bad: "compact", "no-such-topic": "compact"})
+    with closing(KafkaAdmin(network_settings({"bootstrap.servers": bootstrap_servers}))) as asking:
+        policies = CleanupPolicies(asking, "broker:9092", PrefixedLogger("penstock.test", ""))
+        policies.check({good: "compact", bad: "compact", "no-such-topic": "compact"})
     (record,) = caplog.records
     assert bad in record.getMessage()
 

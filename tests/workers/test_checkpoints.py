@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 from counting import CHANGELOG, IN, OUT, counting, counts, feed
@@ -21,13 +21,13 @@ class Asked:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.times = 0
-        original = MemoryAdmin.list_offsets
+        original = MemoryAdmin.offsets
 
-        def list_offsets(admin: MemoryAdmin, partitions: object, request_timeout: float) -> object:
+        def offsets(admin: MemoryAdmin, timestamps: Mapping[TopicPartition, int], timeout_ms: int) -> object:
             self.times += 1
-            return original(admin, partitions, request_timeout)  # type: ignore[arg-type]
+            return original(admin, timestamps, timeout_ms)
 
-        monkeypatch.setattr(MemoryAdmin, "list_offsets", list_offsets)
+        monkeypatch.setattr(MemoryAdmin, "offsets", offsets)
 
 
 @pytest.fixture(params=["at_least_once", "exactly_once_v2"])

@@ -106,7 +106,7 @@ def test_what_streams_config_resolves_does_not_reach_librdkafka_by_its_prefix(
 
 
 def test_kafkas_names_become_librdkafkas(settings_of: Callable[..., dict[str, Any]]) -> None:
-    common = settings_of("get_admin", request__timeout__ms=5_000, reconnect__backoff__ms=7)
+    common = settings_of("get_admin_client", request__timeout__ms=5_000, reconnect__backoff__ms=7)
     assert (common["socket.timeout.ms"], common["reconnect.backoff.ms"]) == (5_000, 7)
     own = settings_of("get_producer", producer__request__timeout__ms=6_000, producer__send__buffer__bytes=8)
     assert (own["socket.timeout.ms"], own["socket.send.buffer.bytes"]) == (6_000, 8)
@@ -140,6 +140,15 @@ def test_exactly_once_makes_a_transactional_producer_and_reads_committed(
     assert settings_of("get_consumer", **guarantee)["isolation.level"] == "read_committed"
 
 
+def test_what_the_admin_does_not_follow_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "penstock.workers.client_supplier")
+    values = {"admin__socket__keepalive__enable": True, "admin__socket__timeout__ms": 5_000}
+    KafkaClientSupplier(config(**values)).get_admin("a").close()
+    assert caplog.messages == [
+        "Only the command line's admin client, which is librdkafka's, knows socket.keepalive.enable"
+    ]
+
+
 def test_librdkafka_takes_all_of_our_settings() -> None:
     """With the real clients; nothing is connected."""
     for guarantee in ("at_least_once", "exactly_once_v2"):
@@ -153,7 +162,7 @@ def test_librdkafka_takes_all_of_our_settings() -> None:
             reader.close()
         for transactional_id in (None, "tx"):
             assert isinstance(supplier.get_producer("p", transactional_id), LibrdkafkaWriter)
-        supplier.get_admin("a")
+        supplier.get_admin_client("a")
 
 
 @pytest.mark.parametrize(
@@ -166,7 +175,7 @@ def test_librdkafka_takes_all_of_our_settings() -> None:
         ),
         ("get_producer", {"producer__linger__mss": 1}, 'settings of the producer: .*"linger.mss"'),
         ("get_producer", {"acks": "1"}, "settings of the producer: .*acks"),
-        ("get_admin", {"admin__client__dns__lookup": "x"}, "settings of the admin client: .*client.dns.lookup"),
+        ("get_admin_client", {"admin__client__dns__lookup": "x"}, "settings of the admin client: .*client.dns.lookup"),
         (
             "get_consumer",
             {"ssl__truststore__location": "x"},
@@ -422,7 +431,7 @@ def test_reading_a_missing_topic_does_not_create_it(
             consumer.get_watermark_offsets(RdTopicPartition(missing, 0), timeout=1.0)
     finally:
         consumer.close()
-    assert missing not in supplier.get_admin("a").list_topics(timeout=SECONDS).topics
+    assert missing not in supplier.get_admin_client("a").list_topics(timeout=SECONDS).topics
 
 
 def test_before_exactly_once_the_fence_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,18 @@ from typing import Any
 import pytest
 from counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
 from memory_clients import MemoryMember
-from memory_kafka import Cluster, MemoryAdmin
+from memory_kafka import Cluster, MemoryAdmin, failed
 from thread_stage import Application
 
-from penstock.clients.errors import ErrorCode, TransactionError, UnusableClientError, broker_error
+from penstock.clients.errors import (
+    ErrorCode,
+    TransactionError,
+    UnreachableError,
+    UnusableClientError,
+    broker_error,
+)
 from penstock.clients.writing.writer import Lost
-from penstock.topology.errors import BrokerUnavailableError, StreamsError
+from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskMigratedError
 from penstock.topology.exception_handlers import FailedProcessingError
 from penstock.topology.records import RawRecord, TaskId, TopicPartition
 
@@ -155,6 +161,34 @@ def test_all_tasks_of_a_thread_share_the_transaction(cluster: Cluster, counter: 
     assert [committed(cluster, partition) is not None for partition in (0, 1)] == [True, True]
 
 
+def test_what_leaves_uncommitted_is_not_committed_with_the_others(
+    cluster: Cluster, counter: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its output is in the transaction of all tasks, which would go on without its offsets."""
+    feed(cluster, "a", partition=0)
+    feed(cluster, "b", partition=1)
+    first = counter.thread().until_idle()
+    feed(cluster, "a", partition=0)
+    feed(cluster, "b", partition=1)
+    first.step(2)
+    answering = MemoryAdmin.offsets
+
+    def silent(self: MemoryAdmin, timestamps: Any, *_: Any) -> Any:
+        return {partition: failed(UnreachableError("no answer")) for partition in timestamps}
+
+    monkeypatch.setattr(MemoryAdmin, "offsets", silent)
+    manager = first.task_manager
+    with pytest.raises(TaskMigratedError, match=r"\[0_1\] could not be committed before they leave, and their"):
+        manager.suspend_tasks_and_state([TaskId(0, 1)], [])
+    monkeypatch.setattr(MemoryAdmin, "offsets", answering)
+    manager.handle_lost_all()
+    cluster.group.members.clear()
+    second = counter.thread(slot=2).until_idle()
+    second.commit()
+    assert counts(cluster) == {"a": 2, "b": 2}
+    assert all(log.open_since is None for log in cluster.logs.values())
+
+
 def test_a_clean_close_leaves_no_transaction_open(cluster: Cluster, counter: Application) -> None:
     feed(cluster, "aab")
     counter.thread().until_idle().close()
@@ -167,7 +201,7 @@ def test_a_task_asks_for_its_changelogs_ends_only_when_its_offsets_are_decided(
 ) -> None:
     """A former owner may be about to commit: its changelog records must be there when the ends are asked for."""
     asked: list[str] = []
-    committed_offsets, list_offsets = MemoryMember.committed, MemoryAdmin.list_offsets
+    committed_offsets, offsets = MemoryMember.committed, MemoryAdmin.offsets
 
     def committed(self: MemoryMember, partitions: Any) -> Any:
         asked.append("offsets")
@@ -175,13 +209,13 @@ def test_a_task_asks_for_its_changelogs_ends_only_when_its_offsets_are_decided(
             raise BrokerUnavailableError("a transaction is open")
         return committed_offsets(self, partitions)
 
-    def ends(self: MemoryAdmin, partitions: Any, request_timeout: float = 0) -> Any:
-        asked.extend("end" for p in partitions if p.topic == CHANGELOG)
-        return list_offsets(self, partitions, request_timeout)
+    def ends(self: MemoryAdmin, timestamps: Any, timeout_ms: int, committed_only: bool = False) -> Any:
+        asked.extend("end" for p in timestamps if p.topic == CHANGELOG)
+        return offsets(self, timestamps, timeout_ms, committed_only)
 
     monkeypatch.setattr(MemoryMember, "committed", committed)
     thread = counter.thread()
-    monkeypatch.setattr(MemoryAdmin, "list_offsets", ends)
+    monkeypatch.setattr(MemoryAdmin, "offsets", ends)
     thread.until_running()
     assert asked[0] == "offsets"
     assert "Opening the stores of tasks [0_0] failed and is tried again" in caplog.text

@@ -27,9 +27,11 @@ from thread_stage import Spec
 
 from penstock import kernel
 from penstock.clients.clock import SystemClock
+from penstock.clients.cluster.admin import KafkaAdmin
 from penstock.clients.cluster.brokers import KafkaBrokers
 from penstock.clients.librdkafka import LibrdkafkaWriter
 from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.network_settings import network_settings
 from penstock.clients.writing.kafka_producer import KafkaProducer
 from penstock.clients.writing.produce_settings import produce_settings
 from penstock.clients.writing.transaction_requests import GroupMetadata
@@ -75,6 +77,7 @@ def make(request: pytest.FixtureRequest, bootstrap_servers: str) -> Iterator[Mak
     if request.param == "penstock" and kernel.record_accumulator is None:
         pytest.skip("the compiled kernel is not built here")
     made: list[StreamsProducer] = []
+    admins: list[KafkaAdmin] = []
 
     def new(
         transactional_id: str | None = None, address: str = bootstrap_servers, options: Any = (), **more: Any
@@ -88,15 +91,15 @@ def make(request: pytest.FixtureRequest, bootstrap_servers: str) -> Iterator[Mak
             kind = KafkaProducer if transactional_id is None else TransactionalKafkaProducer
             return kind(KafkaBrokers(found, creates_topics=True), found, SystemClock(), LOG, seed=0)
 
-        topics = SinkTopics(AdminClient({"bootstrap.servers": address}).list_topics, SystemClock())
-        exactly_once = {"transactional": transactional_id is not None, **dict(options)}
-        made.append(StreamsProducer(writer, LOG, topics=topics, **exactly_once))
+        admins.append(KafkaAdmin(network_settings(given)))
+        topics, transactional = SinkTopics(admins[-1], SystemClock()), transactional_id is not None
+        made.append(StreamsProducer(writer, LOG, topics=topics, transactional=transactional, **dict(options)))
         made[-1].collector.register_writer(TASK, {"out"})
         return made[-1]
 
     yield new
-    for producer in made:
-        producer.close()
+    for opened in (*made, *admins):
+        opened.close()
 
 
 @pytest.fixture(scope="module")

@@ -94,7 +94,7 @@ def fields(message: Any) -> tuple[Any, ...]:
 def opened(config: dict[str, Any], fetcher: str) -> PartitionConsumer:
     supplier = KafkaClientSupplier(StreamsConfig({**config, "penstock.fetcher": fetcher}))
     reader = as_reader(supplier.get_consumer("c"))
-    return PartitionConsumer(reader, PrefixedLogger("penstock.test", ""), supplier.confluent_consumer("questions"))
+    return PartitionConsumer(reader, PrefixedLogger("penstock.test", ""))
 
 
 def read(config: dict[str, Any], topic: str, fetcher: str) -> tuple[list[Any], dict[TopicPartition, Any]]:

@@ -74,8 +74,7 @@ def opened() -> Iterator[Callable[[dict[str, Any]], PartitionConsumer]]:
     def open_one(config: dict[str, Any]) -> PartitionConsumer:
         supplier = KafkaClientSupplier(StreamsConfig(config))
         reader = as_reader(supplier.get_consumer("c"))
-        questions = supplier.confluent_consumer("questions")
-        made.append(PartitionConsumer(reader, PrefixedLogger("penstock.test", ""), questions))
+        made.append(PartitionConsumer(reader, PrefixedLogger("penstock.test", "")))
         return made[-1]
 
     yield open_one
@@ -89,7 +88,7 @@ def test_records_come_over_tls_to_whoever_has_the_password(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     supplier = KafkaClientSupplier(StreamsConfig(secured))
-    admin: AdminClient = supplier.get_admin("a")
+    admin: AdminClient = supplier.get_admin_client("a")
     admin.create_topics([NewTopic("in", 1)])["in"].result(DEADLINE_SECONDS)
     producer = supplier.confluent_producer("p")
     for number in range(RECORDS):

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 from fetch_stage import IN_0, IN_1, LOG, FetchStage, log_of, two_partitions
-from memory_kafka import Cluster, MemoryConsumer
 
 from penstock import kernel
 from penstock.clients.cluster.brokers import Leaders
@@ -27,9 +26,9 @@ def stage() -> Iterator[FetchStage]:
 
 
 @pytest.fixture
-def consumer(stage: FetchStage, cluster: Cluster) -> PartitionConsumer:
+def consumer(stage: FetchStage) -> PartitionConsumer:
     """A consumer over the stage's fetcher."""
-    return PartitionConsumer(stage.fetcher, LOG, MemoryConsumer(cluster, False))
+    return PartitionConsumer(stage.fetcher, LOG)
 
 
 def polled(consumer: PartitionConsumer) -> dict[TopicPartition, list[int]]:

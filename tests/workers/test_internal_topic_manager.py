@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -12,9 +12,14 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewPartitions
+from memory_kafka import Cluster, MemoryAdmin
 
 from penstock.clients.clock import SystemClock
+from penstock.clients.cluster.admin import Admin, KafkaAdmin
+from penstock.clients.cluster.topics import ClusterDescription
+from penstock.clients.errors import UnreachableError
 from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.network_settings import network_settings
 from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError, TopologyError
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.topology.store_interfaces import StoreBuilder, StoreKind
@@ -180,15 +185,25 @@ class StepClock:
         return self.now_ms
 
 
+class Away(MemoryAdmin):
+    """Asks brokers that do not answer."""
+
+    def __init__(self) -> None:
+        super().__init__(Cluster())
+
+    def describe(self, topics: Collection[str] | None, timeout_ms: int) -> ClusterDescription:
+        raise UnreachableError("localhost:1: connection refused")
+
+
 def test_a_broker_that_is_away_is_tried_and_then_said_to_be_so(caplog: pytest.LogCaptureFixture) -> None:
-    admin = AdminClient({"bootstrap.servers": "localhost:1", "log_level": 0})
     waited: list[float] = []
     settings = config(max__poll__interval__ms=24_000)
-    manager = InternalTopicManager(admin, settings, StepClock(), PrefixedLogger("test", ""), waited.append)
-    manager._describe = lambda names: None  # type: ignore[method-assign]  # what it returns when a request timed out
+    manager = InternalTopicManager(Away(), settings, StepClock(), PrefixedLogger("test", ""), waited.append)
     builder = StreamsBuilder()
     builder.stream("a").to("b")
-    with pytest.raises(BrokerUnavailableError, match="Topics could not be made ready within 12000 ms"):
+    with pytest.raises(
+        BrokerUnavailableError, match=r"Topics could not be made ready within 12000 ms.*cluster at localhost:1 does not"
+    ):
         manager.make_ready(infos(builder))
     assert len(waited) > 100
     assert set(waited) == {0.1}
@@ -198,9 +213,9 @@ def test_a_broker_that_is_away_is_tried_and_then_said_to_be_so(caplog: pytest.Lo
 class Application:
     """An application that counts: by key, and by key and window."""
 
-    def __init__(self, application_id: str, source: str, sink: str, admin: AdminClient) -> None:
+    def __init__(self, application_id: str, source: str, sink: str, admin: AdminClient, asking: Admin) -> None:
         self.id = application_id
-        self.admin = admin
+        self.admin, self.asking = admin, asking
         self.config = config(application_id, replication__factor=1)
         builder = StreamsBuilder()
         grouped = builder.stream(source).group_by(lambda key, value: value)
@@ -209,9 +224,10 @@ class Application:
         self.topics = infos(builder, self.config)
 
     def make_ready(self) -> dict[str, int]:
-        return InternalTopicManager(self.admin, self.config, SystemClock(), PrefixedLogger("test", "")).make_ready(
-            self.topics
-        )
+        return self.manager().make_ready(self.topics)
+
+    def manager(self) -> InternalTopicManager:
+        return InternalTopicManager(self.asking, self.config, SystemClock(), PrefixedLogger("test", ""))
 
     def settings_of(self, name: str) -> Mapping[str, str]:
         resource = ConfigResource(ResourceType.TOPIC, f"{self.id}-{name}")
@@ -220,11 +236,18 @@ class Application:
 
 
 @pytest.fixture
-def application(application_id: str, make_topic: MakeTopic, admin: AdminClient) -> Application:
+def asking(bootstrap_servers: str) -> Iterator[Admin]:
+    admin = KafkaAdmin(network_settings({"bootstrap.servers": bootstrap_servers}))
+    yield admin
+    admin.close()
+
+
+@pytest.fixture
+def application(application_id: str, make_topic: MakeTopic, admin: AdminClient, asking: Admin) -> Application:
     names = make_topic("in", partitions=3), make_topic("out", partitions=2)
     for name, count in zip(names, (3, 2), strict=True):
         wait_for_partitions(admin, name, count)
-    return Application(application_id, *names, admin)
+    return Application(application_id, *names, admin, asking)
 
 
 @pytest.mark.broker
@@ -251,7 +274,7 @@ def test_members_that_make_them_at_the_same_time_all_succeed(application: Applic
 @pytest.mark.broker
 def test_a_topic_that_another_member_made_in_between_is_as_good(application: Application) -> None:
     counts = application.make_ready()
-    manager = InternalTopicManager(application.admin, application.config, SystemClock(), PrefixedLogger("test", ""))
+    manager = application.manager()
     describe, looks = manager._describe, iter(range(10))
     manager._describe = lambda names: {} if next(looks) == 1 else describe(names)  # type: ignore[method-assign]
     assert manager.make_ready(application.topics) == counts
@@ -260,11 +283,11 @@ def test_a_topic_that_another_member_made_in_between_is_as_good(application: App
 
 @pytest.mark.broker
 def test_a_missing_source_topic_is_named_and_not_created(
-    application_id: str, unique_name: Callable[[str], str], admin: AdminClient
+    application_id: str, unique_name: Callable[[str], str], admin: AdminClient, asking: Admin
 ) -> None:
     missing = unique_name("missing")
     with pytest.raises(MissingSourceTopicError, match=f"Missing source topics: {missing}"):
-        Application(application_id, missing, missing, admin).make_ready()
+        Application(application_id, missing, missing, admin, asking).make_ready()
     assert missing not in admin.list_topics(timeout=10).topics
 
 
@@ -290,7 +313,7 @@ def test_changelog_offsets_come_from_the_brokers(application: Application, boots
     application.make_ready()
     supplier = KafkaClientSupplier(config(application.id, bootstrap__servers=bootstrap_servers))
     reader = supplier.get_offsets_reader("offsets", 2_000)
-    offsets = AdminChangelogOffsets(application.admin, reader, 2_000)
+    offsets = AdminChangelogOffsets(application.asking, reader, 2_000)
     changelog = TopicPartition(f"{application.id}-counts-changelog", 0)
     assert offsets.end_offsets([changelog]) == {changelog: 0}
     assert offsets.committed_offsets([changelog]) == {changelog: 0}

@@ -10,16 +10,17 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock import AutoOffsetReset, ConfigError, StreamsBuilder, StreamsConfig, StreamsError, TopologyError
-from penstock.clients.librdkafka import LibrdkafkaReader
+from penstock.clients.cluster.admin import KafkaAdmin
 from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.network_settings import network_settings
 from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.records import TopicPartition
 from penstock.workers.offset_reset import OffsetReset
-from penstock.workers.partition_consumer import OFFSET_BEGINNING, OFFSET_END, PartitionConsumer
+from penstock.workers.partition_offsets import OFFSET_BEGINNING, OFFSET_END, PartitionOffsets
 from penstock.workers.topic_names import TopicNames
 
 NOW_MS = 1_000_000
@@ -142,16 +143,15 @@ def test_one_topic_cannot_be_read_from_two_places() -> None:
 
 
 @pytest.fixture
-def consumer(bootstrap_servers: str) -> Iterator[PartitionConsumer]:
-    settings = {"bootstrap.servers": bootstrap_servers, "group.id": uuid.uuid4().hex, "enable.auto.commit": False}
-    found = PartitionConsumer(LibrdkafkaReader(Consumer(settings)), LOG, Consumer(settings))
-    yield found
-    found.close()
+def offsets(bootstrap_servers: str) -> Iterator[PartitionOffsets]:
+    admin = KafkaAdmin(network_settings({"bootstrap.servers": bootstrap_servers}))
+    yield PartitionOffsets(admin, committed_only=True)
+    admin.close()
 
 
 @pytest.mark.broker
 def test_the_broker_says_where_a_time_begins(
-    bootstrap_servers: str, admin: AdminClient, consumer: PartitionConsumer
+    bootstrap_servers: str, admin: AdminClient, offsets: PartitionOffsets
 ) -> None:
     topic = f"by-time-{uuid.uuid4().hex[:8]}"
     admin.create_topics([NewTopic(topic, 2)])[topic].result(30)
@@ -160,10 +160,12 @@ def test_the_broker_says_where_a_time_begins(
         producer.produce(topic, b"x", partition=0, timestamp=timestamp)
     assert producer.flush(30) == 0
     first, second = (TopicPartition(topic, number) for number in range(2))
-    found = [consumer.offsets_at({first: at}) for at in (0, 1_500, 3_000, 3_001, OFFSET_BEGINNING, OFFSET_END)]
+    found = [offsets.offsets_at({first: at}) for at in (0, 1_500, 3_000, 3_001, OFFSET_BEGINNING, OFFSET_END)]
     assert found == [{first: 0}, {first: 1}, {first: 2}, {first: OFFSET_END}, {first: 0}, {first: 3}]
-    assert consumer.offsets_at({first: 1_500, second: OFFSET_END}) == {first: 1, second: 0}
-    assert consumer.end_offsets([first, second]) == {first: 3, second: 0}
-    assert consumer.offsets_at({}) == {}
-    with pytest.raises(BrokerUnavailableError, match=f"The offsets of {topic}-7 could not be read: .*partition"):
-        consumer.offsets_at({first: 0, TopicPartition(topic, 7): 0})
+    assert offsets.offsets_at({first: 1_500, second: OFFSET_END}) == {first: 1, second: 0}
+    assert offsets.end_offsets([first, second]) == {first: 3, second: 0}
+    assert offsets.offsets_at({}) == {}
+    with pytest.raises(
+        BrokerUnavailableError, match=rf"The offsets of .*{topic}-7.* within 0.5 s: UNKNOWN_TOPIC"
+    ):
+        offsets.offsets_at({first: 0, TopicPartition(topic, 7): 0}, 0.5)

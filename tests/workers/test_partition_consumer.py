@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Producer
 from memory_io import MemoryReader
-from memory_kafka import Cluster, ManualClock, MemoryConsumer
+from memory_kafka import Cluster, ManualClock
 
 from penstock.clients.librdkafka import LibrdkafkaReader
 from penstock.clients.log_context import PrefixedLogger
@@ -22,14 +22,14 @@ IN_0 = TopicPartition("in", 0)
 DEADLINE_SECONDS = 60.0
 
 
-def over(reader: Reader, cluster: Cluster) -> PartitionConsumer:
-    return PartitionConsumer(reader, PrefixedLogger("penstock.test", ""), MemoryConsumer(cluster, False))
+def over(reader: Reader) -> PartitionConsumer:
+    return PartitionConsumer(reader, PrefixedLogger("penstock.test", ""))
 
 
 def test_a_partition_that_was_paused_is_fetched_when_it_is_assigned_again(cluster: Cluster, clock: ManualClock) -> None:
     cluster.create_topic("in", 1)
     cluster.append("in", 0, b"k", b"v")
-    consumer = over(MemoryReader(cluster, clock, False), cluster)
+    consumer = over(MemoryReader(cluster, clock, False))
     consumer.assign({IN_0: 0})
     consumer.pause([IN_0])
     consumer.unassign([IN_0])
@@ -41,7 +41,7 @@ def test_a_partition_that_was_paused_is_fetched_when_it_is_assigned_again(cluste
 def test_a_partition_that_is_sought_stays_paused(cluster: Cluster, clock: ManualClock) -> None:
     cluster.create_topic("in", 1)
     cluster.append("in", 0, b"k", b"v")
-    consumer = over(MemoryReader(cluster, clock, False), cluster)
+    consumer = over(MemoryReader(cluster, clock, False))
     consumer.assign({IN_0: 0})
     consumer.pause([IN_0])
     consumer.seek({IN_0: 0})
@@ -63,7 +63,7 @@ def test_librdkafka_reads_a_partition_again_that_was_paused_and_unassigned(
     config = StreamsConfig({"application.id": unique_name("app"), "bootstrap.servers": bootstrap_servers})
     supplier = KafkaClientSupplier(config)
     reader = LibrdkafkaReader(supplier.confluent_consumer("restore-consumer"))
-    consumer = PartitionConsumer(reader, PrefixedLogger("penstock.test", ""), supplier.confluent_consumer("questions"))
+    consumer = PartitionConsumer(reader, PrefixedLogger("penstock.test", ""))
     try:
         consumer.assign({partition: 0})
         until_read(consumer)

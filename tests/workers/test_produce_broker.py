@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from penstock import kernel
 from penstock.clients.clock import SystemClock
+from penstock.clients.cluster.admin import Admin
 from penstock.clients.errors import BrokerError, ErrorCode, broker_error
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.writing import sender
@@ -49,6 +50,7 @@ Open = Callable[..., StreamsProducer]
 def opened(bootstrap_servers: str, unique_name: Callable[[str], str]) -> Iterator[Open]:
     """Return producers as a stream thread has them; they are closed at the end."""
     made: list[StreamsProducer] = []
+    admins: list[Admin] = []
     application_id = unique_name("app")
 
     def open_one(config: Mapping[str, Any] | None = None, handler: Any = None) -> StreamsProducer:
@@ -57,13 +59,14 @@ def opened(bootstrap_servers: str, unique_name: Callable[[str], str]) -> Iterato
         options = (
             {} if handler is None else {"handler": production_error_handler({"production.exception.handler": handler})}
         )
-        topics = SinkTopics(supplier.get_admin("admin").list_topics, SystemClock())
+        admins.append(supplier.get_admin("c"))
+        topics = SinkTopics(admins[-1], SystemClock())
         made.append(StreamsProducer(lambda: as_writer(supplier.get_producer("c")), LOG, topics=topics, **options))
         return made[-1]
 
     yield open_one
-    for producer in made:
-        producer.close()
+    for opened_one in (*made, *admins):
+        opened_one.close()
 
 
 def read(bootstrap_servers: str, topic: str, partitions: int = PARTITIONS) -> list[tuple[Any, ...]]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from counting import IN, OUT, counts, feed
@@ -18,6 +18,7 @@ from memory_kafka import Cluster, ManualClock, done, failed
 from test_stream_thread_broker import PATIENCE_SECONDS, Runner
 from thread_stage import Application, Spec
 
+from penstock.clients.errors import ErrorCode, broker_error
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.records import TopicPartition
 from penstock.topology.serdes import Serdes
@@ -36,12 +37,14 @@ class Admin:
         self.asked: list[dict[TopicPartition, int]] = []
         self.answer: Callable[[], Future[Any]] = lambda: done(None)
 
-    def delete_records(self, partitions: list[RdTopicPartition]) -> dict[RdTopicPartition, Future[Any]]:
-        self.asked.append({TopicPartition(p.topic, p.partition): p.offset for p in partitions})
-        return {partition: self.answer() for partition in partitions}
+    def delete_records(
+        self, before: Mapping[TopicPartition, int], timeout_ms: int
+    ) -> dict[TopicPartition, Future[Any]]:
+        self.asked.append(dict(before))
+        return {partition: self.answer() for partition in before}
 
-    def refuse(self, code: int) -> None:
-        self.answer = lambda: failed(KafkaException(KafkaError(code)))
+    def refuse(self, code: ErrorCode) -> None:
+        self.answer = lambda: failed(broker_error(code))
 
 
 @pytest.fixture
@@ -81,7 +84,7 @@ def test_what_failed_is_told_once_and_asked_for_again(
     orders: Admin, purge: RecordPurge, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    orders.refuse(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    orders.refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     for _ in range(3):
         purge({P0: 5})
     assert orders.asked == [{P0: 5}] * 3
@@ -109,7 +112,7 @@ def test_a_broker_that_does_not_answer_stops_nothing(
     cluster.create_topic(IN, 1)
     cluster.create_topic(OUT, 1)
     silent = "memory_kafka.MemoryAdmin.delete_records"
-    monkeypatch.setattr(silent, lambda self, partitions: {partition: Future() for partition in partitions})
+    monkeypatch.setattr(silent, lambda self, before, timeout_ms: {partition: Future() for partition in before})
     thread = application(repartitioned(IN, OUT), repartition_purge_interval_ms=0).thread().until_running()
     for _ in range(3):
         feed(cluster, "ab")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from memory_kafka import ManualClock
+from memory_kafka import Cluster, ManualClock, MemoryAdmin
 
-from penstock.clients.clock import SystemClock
+from penstock.clients.cluster.topics import ClusterDescription
 from penstock.clients.errors import BrokerError, ClientError, DeliveryTimeoutError, ErrorCode, Kind, broker_error
 from penstock.clients.librdkafka import LibrdkafkaWriter
 from penstock.clients.log_context import PrefixedLogger
@@ -20,7 +20,7 @@ from penstock.topology.exception_handlers import ProducerRecord, Response
 from penstock.workers.measurement import dead_letters
 from penstock.workers.production_errors import production_error_handler
 from penstock.workers.record_sends import make_log_change, make_send
-from penstock.workers.sink_topics import METADATA_SECONDS, PARTITION_COUNT_MS, SinkTopics
+from penstock.workers.sink_topics import METADATA_MS, PARTITION_COUNT_MS, SinkTopics
 from penstock.workers.streams_producer import StreamsProducer
 
 TOPIC = "topic"
@@ -31,6 +31,19 @@ DELIVERY_TIMEOUT_MS = 200
 LOG = PrefixedLogger("penstock.test", "")
 
 
+class Asked(MemoryAdmin):
+    """Knows one topic, with as many partitions as those of librdkafka's mock; notes for which topics it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(Cluster())
+        self.cluster.create_topic(TOPIC, 4)
+        self.topics: list[str] = []
+
+    def describe(self, topics: Collection[str] | None, timeout_ms: int) -> ClusterDescription:
+        self.topics += topics or ()
+        return super().describe(topics, timeout_ms)
+
+
 class Mock:
     """A producer whose mock broker can be read."""
 
@@ -38,12 +51,9 @@ class Mock:
         self.settings = {"test.mock.num.brokers": 1, "bootstrap.servers": "", "linger.ms": 0, **settings}
         self.clients: list[Producer] = []
         options: Mapping[str, Any] = {"handler": handler} if handler else {}
-        topics = SinkTopics(self._list_topics, SystemClock())
+        topics = SinkTopics(Asked(), ManualClock())
         self.producer = StreamsProducer(self._make, LOG, topics=topics, **options)
         self.collector = self.producer.collector
-
-    def _list_topics(self, *topic: str, **named: Any) -> Any:
-        return self.clients[-1].list_topics(*topic, **named)
 
     def _make(self) -> LibrdkafkaWriter:
         self.clients.append(Producer(self.settings, logger=LOG.logger))
@@ -207,32 +217,26 @@ def test_a_flush_ends_when_its_dead_letters_are_acknowledged_too() -> None:
     mock.producer.close()
 
 
-def that_notes_questions(asked: list[str], clock: ManualClock, **options: Any) -> StreamsProducer:
-    """Return a producer that notes for which topics the brokers are asked."""
+def that_asks(asked: Asked, clock: ManualClock, **options: Any) -> StreamsProducer:
     client = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": ""}, logger=LOG.logger)
-
-    def list_topics(topic: str = "", timeout: float = -1) -> Any:
-        asked.append(topic)
-        return client.list_topics(topic, timeout)
-
-    topics = SinkTopics(list_topics, clock)
+    topics = SinkTopics(asked, clock)
     return StreamsProducer(lambda: LibrdkafkaWriter(client), LOG, topics=topics, clock=clock, **options)
 
 
 def test_brokers_are_asked_once_for_the_topic_of_records_that_are_lost_together() -> None:
-    asked: list[str] = []
+    asked = Asked()
     clock = ManualClock()
     handler = production_error_handler({"production.exception.handler": "continue"})
-    producer = that_notes_questions(asked, clock, handler=handler)
+    producer = that_asks(asked, clock, handler=handler)
     lost = Lost(DeliveryTimeoutError("late"), records.RawRecord(TOPIC, 0, -1, 7, b"k", b"v"))
     try:
         producer.collector.note([lost] * 100)
         producer.collector.check()
-        assert (producer.collector.dropped, asked) == (100, [TOPIC])
-        clock.advance(int(METADATA_SECONDS * 1000))
+        assert (producer.collector.dropped, asked.topics) == (100, [TOPIC])
+        clock.advance(METADATA_MS)
         producer.collector.note([lost] * 2)
         producer.collector.check()
-        assert asked == [TOPIC, TOPIC]
+        assert asked.topics == [TOPIC, TOPIC]
     finally:
         producer.close()
 
@@ -275,17 +279,17 @@ def test_tasks_do_not_start_again_without_their_changelog(mock: Mock) -> None:
 
 def test_how_many_partitions_a_topic_has_is_asked_once_in_minutes() -> None:
     """A partitioner asks for each record: windowed results were a question to the broker each."""
-    asked: list[str] = []
+    asked = Asked()
     clock = ManualClock()
-    producer = that_notes_questions(asked, clock)
+    producer = that_asks(asked, clock)
     try:
         for _ in range(3):
             producer.poll()
-            assert producer.partition_count(TOPIC) == 4  # as many as the mock's topics have
-        assert asked == [TOPIC]
+            assert producer.partition_count(TOPIC) == 4
+        assert asked.topics == [TOPIC]
         clock.advance(PARTITION_COUNT_MS)
         producer.poll()
         producer.partition_count(TOPIC)
-        assert asked == [TOPIC, TOPIC]
+        assert asked.topics == [TOPIC, TOPIC]
     finally:
         producer.close()

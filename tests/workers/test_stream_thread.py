@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -238,13 +238,14 @@ def test_the_brokers_are_asked_once_where_all_tasks_start(cluster: Cluster, appl
     cluster.create_topic(OUT, 1)
     thread = application(counting()).thread()
     asked = []
-    ask = thread.questions.offsets_for_times
+    admin = thread.supplier.made[f"{thread.name}-admin"]
+    ask = admin.offsets
 
-    def offsets_for_times(partitions: Any, timeout: float) -> Any:
-        asked.append(sorted(partition.partition for partition in partitions))
-        return ask(partitions, timeout)
+    def offsets(timestamps: Mapping[TopicPartition, int], *rest: Any) -> Any:
+        asked.extend([sorted(number for _, number in timestamps)] * all(topic == IN for topic, _ in timestamps))
+        return ask(timestamps, *rest)
 
-    thread.questions.offsets_for_times = offsets_for_times
+    admin.offsets = offsets
     thread.until_running()
     assert asked == [[0, 1, 2, 3, 4]]
     manager = thread.task_manager

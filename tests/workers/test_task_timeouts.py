@@ -7,11 +7,11 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
 from counting import IN, OUT, committed, counting, counts, feed
-from memory_kafka import Cluster, ManualClock
+from memory_kafka import Cluster, ManualClock, failed
 from thread_stage import Application, Thread
 
+from penstock.clients.errors import UnreachableError
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskTimeoutError
 from penstock.topology.processor_api import Processor, ProcessorContext, Record
@@ -20,6 +20,7 @@ from penstock.topology.serdes import Serdes
 from penstock.topology.streams_builder import StreamsBuilder
 from penstock.workers.membership.membership import CommitTimeoutError
 from penstock.workers.sink_topics import PARTITION_COUNT_MS
+from penstock.workers.stream_thread_parts import COMMIT_OFFSETS_TIMEOUT_MS
 from penstock.workers.task_timeouts import TaskTimeouts
 
 TIMEOUT_MS = 300_000
@@ -102,10 +103,14 @@ def thread(cluster: Cluster, application: Callable[..., Application]) -> Thread:
 
 
 class Outage:
-    """Makes a method of an object raise while it lasts, or return something; bad: for which arguments."""
+    """Makes a method of an object raise while it lasts, or do something else; bad: for which arguments."""
 
     def __init__(
-        self, target: Any, method: str, error: Exception | object, bad: Callable[..., bool] = lambda *_, **__: True
+        self,
+        target: Any,
+        method: str,
+        error: Exception | Callable[..., Any],
+        bad: Callable[..., bool] = lambda *_, **__: True,
     ) -> None:
         self.lasts = True
         self.calls = 0
@@ -115,15 +120,24 @@ class Outage:
             if self.lasts and bad(*arguments, **options):
                 self.calls += 1
                 if not isinstance(error, Exception):
-                    return error
+                    return error(*arguments, **options)
                 raise error
             return good(*arguments, **options)
 
         setattr(target, method, call)
 
 
-def silence() -> KafkaException:
-    return KafkaException(KafkaError(KafkaError._TIMED_OUT))
+def silence() -> UnreachableError:
+    return UnreachableError("no answer")
+
+
+def unanswered(timestamps: Collection[TopicPartition], *_: Any) -> dict[TopicPartition, Future[Any]]:
+    """Return what Admin.offsets does when no leader answers in time."""
+    return {partition: failed(silence()) for partition in timestamps}
+
+
+def admin_of(thread: Thread) -> Any:
+    return thread.supplier.made[f"{thread.name}-admin"]
 
 
 def until_error(thread: Thread, clock: ManualClock) -> TaskTimeoutError:
@@ -166,10 +180,10 @@ def test_a_task_whose_committed_offsets_nobody_tells_for_too_long_is_named(clock
 def test_a_position_that_cannot_be_found_out_is_asked_for_again(
     cluster: Cluster, clock: ManualClock, thread: Thread
 ) -> None:
-    def bad(asked: list[Any], **_: Any) -> bool:
-        return any(partition.topic == IN and partition.partition == 1 for partition in asked)
+    def bad(asked: Collection[TopicPartition], *_: Any) -> bool:
+        return TopicPartition(IN, 1) in asked
 
-    outage = Outage(thread.questions, "offsets_for_times", silence(), bad)
+    outage = Outage(admin_of(thread), "offsets", unanswered, bad)
     thread.step(20)
     assert thread.task_manager.active.running.keys() == {ZERO}
     assert "in-1" in str(until_error(thread, clock))
@@ -233,10 +247,7 @@ def test_a_rebalance_whose_topics_cannot_be_looked_at_leaves_the_tasks_running(
     cluster: Cluster, clock: ManualClock, thread: Thread
 ) -> None:
     thread.until_idle().commit()
-    admin = thread.supplier.made[f"{thread.name}-admin"]
-    unanswered: Future[Any] = Future()
-    unanswered.set_exception(silence())
-    outage = Outage(admin, "describe_topics", {"no": unanswered})
+    outage = Outage(admin_of(thread), "describe", silence())
     thread.thread.enforce_rebalance("test")
     thread.step(3)
     feed(cluster, "ab", 0)
@@ -261,8 +272,8 @@ def test_a_commit_that_is_not_taken_is_repeated_and_doubles_nothing(
     if what == "commit":
         outage = Outage(thread.member, "commit", CommitTimeoutError("Not accepted in time."))
     else:
-        admin = thread.supplier.made[f"{thread.name}-admin"]
-        outage = Outage(admin, "list_offsets", silence(), lambda *_, **options: "isolation_level" not in options)
+        of_a_commit = COMMIT_OFFSETS_TIMEOUT_MS
+        outage = Outage(admin_of(thread), "offsets", unanswered, lambda _, timeout_ms, *__: timeout_ms == of_a_commit)
     for _ in range(5):
         clock.advance(40_000)
         thread.step()
@@ -338,7 +349,7 @@ def test_topic_metadata_that_cannot_be_read_ends_nothing(
     builder = StreamsBuilder()
     builder.stream(IN, **TEXT).foreach(lambda key, value: seen.append(key))
     thread = application(builder.build()).thread().until_idle()
-    monkeypatch.setattr("memory_kafka.MemoryAdmin.list_topics", lambda *_, **__: (_ for _ in ()).throw(silence()))
+    monkeypatch.setattr("memory_kafka.MemoryAdmin.describe", lambda *_, **__: (_ for _ in ()).throw(silence()))
     clock.advance(TIMEOUT_MS + 1)
     thread.step(3)
     assert "looked at again later" in caplog.text
@@ -366,7 +377,7 @@ def test_a_record_that_stopped_half_way_is_begun_again(
     cluster.create_topic(OUT, 1)
     config = {"processing.guarantee": guarantee, "statestore.cache.max.bytes": 0, "task.timeout.ms": TIMEOUT_MS}
     thread = application(counting_to_partitioned(), **config).thread().until_running()
-    outage = Outage(thread._parts.producer._topics, "_list_topics", silence())
+    outage = Outage(admin_of(thread), "describe", silence(), lambda topics, _: topics == [OUT])
     feed(cluster, "aa")
     thread.step(10)
     assert outage.calls > 1
@@ -390,7 +401,7 @@ def test_a_partition_count_that_never_comes_ends_the_thread(
     cluster.create_topic(OUT, 1)
     config = {"statestore.cache.max.bytes": 0, "task.timeout.ms": TIMEOUT_MS}
     thread = application(counting_to_partitioned(), **config).thread().until_running()
-    Outage(thread._parts.producer._topics, "_list_topics", silence())
+    Outage(admin_of(thread), "describe", silence())
     feed(cluster, "a")
     assert "The partitions of topic out could not be read" in str(until_error(thread, clock))
 

@@ -11,7 +11,7 @@ from uuid import NAMESPACE_DNS, uuid5
 
 from memory_clients import MemoryClientSupplier, MemoryMember
 from memory_io import MemoryReader, MemoryWriter
-from memory_kafka import Cluster, ManualClock, MemoryConsumer
+from memory_kafka import Cluster, ManualClock
 
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.control import Command, Report
@@ -66,11 +66,6 @@ class Thread:
     @property
     def restore_consumer(self) -> MemoryReader:
         found: MemoryReader = self.supplier.made[f"{self.thread.name}-restore-consumer"]
-        return found
-
-    @property
-    def questions(self) -> MemoryConsumer:
-        found: MemoryConsumer = self.supplier.made[f"{self.thread.name}-consumer-questions"]
         return found
 
     @property

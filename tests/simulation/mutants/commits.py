@@ -162,8 +162,8 @@ COMMIT_MUTANTS = (
     Mutant("offset ahead of data", AtLeastOnceCommit, "make_permanent", offset_ahead_of_data, 565, ("list offsets",)),
     Mutant("changelog offset stored without data", StateStore, "commit", offset_without_data, 1),
     Mutant("offsets before records", StreamsProducer, "flush", offsets_before_records, 7171, ("send offsets",)),
-    Mutant("records not waited for", StreamsProducer, "flush", no_flush, 119),
-    Mutant("missing fence", protocol_member, "GroupMetadata", missing_fence, 449),
+    Mutant("records not waited for", StreamsProducer, "flush", no_flush, 78),
+    Mutant("missing fence", protocol_member, "GroupMetadata", missing_fence, 1534),
     Mutant("output outside of the transaction", record_sends, "_in_transaction", outside_of_the_transaction, 1),
     Mutant("stores before the transaction", ExactlyOnceCommit, "make_permanent", stores_before_the_transaction, 49),
     Mutant(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from penstock.workers.stream_task import StreamTask
 from penstock.workers.streams_producer import StreamsProducer
 from penstock.workers.task_manager import TaskManager
 from penstock.workers.task_state import TaskState
+from tests.workers.memory_kafka import MemoryAdmin
 
 from .mutant import Mutant
 
@@ -74,7 +76,8 @@ def to_the_last_stable_offset(original: Any) -> Any:
     """A transaction whose markers are not written yet is not restored. This was found."""
 
     def poll(bounds: ChangelogBounds, wanted: Any) -> dict[TopicPartition, Bounds]:
-        logs = bounds._admin.cluster.logs
+        assert isinstance(bounds._admin, MemoryAdmin)
+        logs: Any = bounds._admin.cluster.logs
         return {
             partition: Bounds(found.first, min(found.end, logs[partition].readable_end(committed_only=True)))
             for partition, found in original(bounds, wanted).items()
@@ -84,8 +87,21 @@ def to_the_last_stable_offset(original: Any) -> Any:
 
 
 def unanswered_end_is_an_end(_: Any) -> Any:
-    """What librdkafka leaves unanswered, without an error, passes for the end of the changelog. This was found."""
-    return lambda answer, by_time=False: int(answer.offset)
+    """What a broker has left unanswered passes for the end of the changelog. This was found, with librdkafka."""
+
+    def offset(asked: Future[int]) -> int:
+        return asked.result() if asked.exception() is None else -1
+
+    return lambda first, end: Bounds(offset(first), offset(end))
+
+
+def left_uncommitted_in_the_transaction(original: Any) -> Any:
+    """What leaves uncommitted becomes permanent with the other tasks' next commit, without offsets. This was found."""
+
+    def _commit_before_suspending(manager: TaskManager, active: Any, first: Any) -> None:
+        original(manager, active, type(first)())
+
+    return _commit_before_suspending
 
 
 def all_global_tables_noted(_: Any) -> Any:
@@ -208,9 +224,16 @@ OWNERSHIP_MUTANTS = (
     Mutant("abort that aborts nothing", StreamsProducer, "abort_transaction", abort_forgets_to_abort, 17),
     Mutant("restore ends one record early", Changelog, "begin", one_record_early, 39),
     Mutant("restore ends at the last stable offset", ChangelogBounds, "poll", to_the_last_stable_offset, 1462),
-    Mutant("unanswered end taken for the end", changelog_bounds, "listed_offset", unanswered_end_is_an_end, 83),
+    Mutant("unanswered end taken for the end", changelog_bounds, "_bounds", unanswered_end_is_an_end, 83),
     Mutant("global table in memory not read anew", StateStore, "persistent", all_global_tables_noted, 1812),
     Mutant("cached entries dropped at revoke", TaskManager, "suspend_tasks_and_state", cache_dropped_at_revoke, 164),
+    Mutant(
+        "left uncommitted in the transaction",
+        TaskManager,
+        "_commit_before_suspending",
+        left_uncommitted_in_the_transaction,
+        203,
+    ),
     Mutant("suspended without a commit", TaskManager, "_commit_before_suspending", suspended_without_commit, 41),
     Mutant("reads on where it was before", PartitionConsumer, "unassign", resumes_where_it_was, 17),
     Mutant("pause outlives its assignment", PartitionConsumer, "unassign", pause_outlives_its_assignment, 5897),

@@ -1,0 +1,195 @@
+"""What a stream thread asks the cluster beside reading, writing and its group; the one place where it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from penstock.topology.errors import BrokerUnavailableError, StreamsError
+from penstock.topology.records import TopicPartition
+
+from ..errors import BrokerError, ErrorCode, RetriableError, UnreachableError, broker_error
+from ..network_settings import NetworkSettings
+from ..protocol.admin_messages import CREATE_TOPICS, DESCRIBE_CONFIGS
+from .cluster import Cluster
+from .leader_questions import LeaderQuestion, LeaderQuestions
+from .offsets import deletions, offsets_at
+from .retrying import retried, try_ms
+from .topics import ClusterDescription, described
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+#: DescribeConfigs' type of resource.
+_TOPIC = 2
+#: The connection for requests that a broker may take long for: it answers each connection in order.
+ADMINISTRATION = "administration"
+#: How much later than asked for an answer may come from the IO thread, in ms, before it is taken for stuck.
+_GRACE_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to be made. replication_factor: -1 for the brokers' default; config: by Kafka's names."""
+
+    name: str
+    num_partitions: int
+    replication_factor: int
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+class Admin(Protocol):
+    """Questions and orders. timeout_ms: for all tries together; what is retriable is asked again until then.
+
+    Methods that return futures do not wait; those of partitions are done as each leader answers. All others wait.
+    Raised, or in the futures: UnreachableError or RetriableBrokerError if the time was up, BrokerError for what a
+    broker refuses; ``answered`` translates them.
+    """
+
+    def describe(self, topics: Collection[str] | None, timeout_ms: int) -> ClusterDescription:
+        """Return what there is of these topics, None for all; those that do not exist are left out."""
+
+    def offsets(
+        self, timestamps: Mapping[TopicPartition, int], timeout_ms: int, committed_only: bool = False
+    ) -> Mapping[TopicPartition, Future[int]]:
+        """Ask for the first offset with a timestamp (ms) or a later one, or EARLIEST, or LATEST; see offsets.py."""
+
+    def topic_config(self, topics: Collection[str], key: str, timeout_ms: int) -> Mapping[str, str | BrokerError]:
+        """Return one setting of each topic, or why it is not known."""
+
+    def create_topics(self, topics: Collection[NewTopic], timeout_ms: int) -> Mapping[str, BrokerError | None]:
+        """Make topics. Returns why one could not be made, by name, None for those that were."""
+
+    def delete_records(
+        self, before: Mapping[TopicPartition, int], timeout_ms: int
+    ) -> Mapping[TopicPartition, Future[int]]:
+        """Delete the records before these offsets; the futures have the partitions' first offsets then."""
+
+    def close(self) -> None:
+        """Ask nothing any more."""
+
+
+class KafkaAdmin:
+    """See Admin. Any thread may use it."""
+
+    def __init__(self, settings: NetworkSettings) -> None:
+        self._cluster = Cluster(settings)
+        self._pause_ms = settings.retry_backoff_ms
+        self._leaders = LeaderQuestions(self._cluster, settings.retry_backoff_ms)
+
+    def describe(self, topics: Collection[str] | None, timeout_ms: int) -> ClusterDescription:
+        """See Admin."""
+
+        async def attempt(deadline: float) -> ClusterDescription:
+            return described(await self._cluster.metadata(topics, timeout_ms=try_ms(deadline)), topics)
+
+        return self._retried(attempt, timeout_ms)
+
+    def _retried(self, attempt: Callable[[float], Awaitable[T]], timeout_ms: int) -> T:
+        asked: Future[T] = self._cluster.submit(retried, attempt, timeout_ms, self._pause_ms)
+        return result(asked, timeout_ms)
+
+    def offsets(
+        self, timestamps: Mapping[TopicPartition, int], timeout_ms: int, committed_only: bool = False
+    ) -> Mapping[TopicPartition, Future[int]]:
+        """See Admin."""
+        return self._ask_leaders(offsets_at(timestamps, committed_only), timestamps, timeout_ms)
+
+    def topic_config(self, topics: Collection[str], key: str, timeout_ms: int) -> Mapping[str, str | BrokerError]:
+        """See Admin."""
+        resources = [
+            {"resource_type": _TOPIC, "resource_name": topic, "configuration_keys": [key]} for topic in sorted(topics)
+        ]
+
+        async def attempt(deadline: float) -> dict[str, str | BrokerError]:
+            answer = await self._cluster.ask_any(DESCRIBE_CONFIGS(resources=resources), try_ms(deadline))
+            return {
+                each.resource_name: broker_error(each.error_code, each.error_message)
+                if each.error_code
+                else next((config.value or "" for config in each.configs if config.name == key), "")
+                for each in answer.results
+            }
+
+        return self._retried(attempt, timeout_ms)
+
+    def create_topics(self, topics: Collection[NewTopic], timeout_ms: int) -> Mapping[str, BrokerError | None]:
+        """See Admin."""
+        asked = [
+            {
+                "name": topic.name,
+                "num_partitions": topic.num_partitions,
+                "replication_factor": topic.replication_factor,
+                "configs": [{"name": name, "value": value} for name, value in topic.config.items()],
+            }
+            for topic in topics
+        ]
+
+        async def attempt(deadline: float) -> dict[str, BrokerError | None]:
+            controller = (await self._cluster.metadata((), timeout_ms=try_ms(deadline))).controller_id
+            limit_ms = try_ms(deadline)
+            request = CREATE_TOPICS(topics=asked, timeout_ms=int(limit_ms / 2))
+            answer = await self._cluster.ask_broker(controller, request, limit_ms, ADMINISTRATION)
+            if any(each.error_code == ErrorCode.NOT_CONTROLLER for each in answer.topics):
+                raise broker_error(ErrorCode.NOT_CONTROLLER)
+            return {
+                each.name: broker_error(each.error_code, each.error_message) if each.error_code else None
+                for each in answer.topics
+            }
+
+        return self._retried(attempt, timeout_ms)
+
+    def delete_records(
+        self, before: Mapping[TopicPartition, int], timeout_ms: int
+    ) -> Mapping[TopicPartition, Future[int]]:
+        """See Admin."""
+        return self._ask_leaders(deletions(before, ADMINISTRATION), before, timeout_ms)
+
+    def _ask_leaders(
+        self, question: LeaderQuestion, partitions: Collection[TopicPartition], timeout_ms: int
+    ) -> Mapping[TopicPartition, Future[int]]:
+        asked: dict[TopicPartition, Future[int]] = {partition: Future() for partition in partitions}
+        for future in asked.values():
+            future.set_running_or_notify_cancel()  # nobody can cancel it: the IO thread answers it
+
+        def end(asking: Future[None]) -> None:
+            """Leave no future without an answer, whatever has ended the question."""
+            failure = UnreachableError("the client was closed") if asking.cancelled() else asking.exception()
+            for future in asked.values():
+                if not future.done():
+                    future.set_exception(failure)
+
+        if asked:
+            self._cluster.submit(self._leaders.ask, question, asked, timeout_ms).add_done_callback(end)
+        return asked
+
+    def close(self) -> None:
+        """See Admin."""
+        self._cluster.close()
+
+
+def result(asked: Future[T], timeout_ms: int) -> T:
+    """Wait for an answer that comes within a time; raises as Admin says."""
+    try:
+        return asked.result((timeout_ms + _GRACE_MS) / 1000)
+    except (CancelledError, FutureTimeoutError) as error:
+        raise UnreachableError(f"no answer within {timeout_ms} ms") from error
+
+
+def results(asked: Mapping[K, Future[T]], timeout_ms: int) -> dict[K, T]:
+    """Wait for all answers; raises the error of one if there is any."""
+    return {key: result(future, timeout_ms) for key, future in asked.items()}
+
+
+@contextmanager
+def answered(what: str) -> Iterator[None]:
+    """Raise BrokerUnavailableError if no answer came in time, StreamsError for a refusal. what: a clause for both."""
+    try:
+        yield
+    except RetriableError as error:
+        raise BrokerUnavailableError(f"{what}: {error}.") from error
+    except BrokerError as error:
+        raise StreamsError(f"{what}: {error}.") from error

@@ -1,0 +1,138 @@
+"""Questions that only a partition's leader answers: each leader is asked once for all of its partitions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from penstock.topology.records import TopicPartition
+
+from ..errors import BrokerError, ErrorCode, RetriableError, UnreachableError, broker_error
+from ..protocol.schema import Request
+from .brokers import Leader
+from .cluster import QUESTIONS, Cluster
+from .retrying import TRY_MS, time_left, to_tell, try_ms
+from .topics import described
+
+
+class Answer(NamedTuple):
+    """What a leader says of one partition; value means nothing with an error's code."""
+
+    partition: TopicPartition
+    code: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderQuestion:
+    """request: makes a request for partitions, with the epochs of their leaders; answers: reads a response.
+
+    purpose: see Cluster.send.
+    """
+
+    request: Callable[[Mapping[TopicPartition, int]], Request]
+    answers: Callable[[Any], Iterable[Answer]]
+    purpose: str = QUESTIONS
+
+
+@dataclass(slots=True)
+class _Inquiry:
+    """One question. left: the partitions without an answer; errors: why, as far as brokers have said."""
+
+    question: LeaderQuestion
+    left: dict[TopicPartition, Future[int]]
+    deadline: float
+    errors: dict[TopicPartition, Exception] = field(default_factory=dict)
+
+    def answer(self, partition: TopicPartition, value: int) -> None:
+        self.left.pop(partition).set_result(value)
+
+    def fail(self, partition: TopicPartition, error: Exception, limit_ms: float = TRY_MS) -> None:
+        """Take an error: with one that is retriable the partition is asked for again. limit_ms: of the try."""
+        self.errors[partition] = to_tell(self.errors.get(partition), error, limit_ms)
+        if not isinstance(error, RetriableError):
+            self.left.pop(partition).set_exception(error)
+
+
+class LeaderQuestions:
+    """Asks the leaders of one cluster. Who they are is remembered until one says that it is none, or is away."""
+
+    def __init__(self, cluster: Cluster, retry_backoff_ms: int) -> None:
+        self._cluster = cluster
+        self._pause_ms = retry_backoff_ms
+        self._leaders: dict[TopicPartition, Leader] = {}
+
+    async def ask(self, question: LeaderQuestion, asked: Mapping[TopicPartition, Future[int]], timeout_ms: int) -> None:
+        """Give each of these futures its answer as it comes, or BrokerError or UnreachableError.
+
+        What is retriable (ErrorCode.retriable) is asked again until the time is up. Topics that do not exist are such,
+        since a broker may not know a new one yet.
+        """
+        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+        inquiry = _Inquiry(question, dict(asked), deadline)
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                await self._ask_once(inquiry)
+                while inquiry.left and time_left(deadline, self._pause_ms):
+                    await asyncio.sleep(self._pause_ms / 1000)
+                    await self._ask_once(inquiry)
+        silence = UnreachableError(f"no answer within {timeout_ms} ms")
+        for partition, future in inquiry.left.items():
+            self._leaders.pop(partition, None)
+            future.set_exception(inquiry.errors.get(partition, silence))
+
+    async def _ask_once(self, inquiry: _Inquiry) -> None:
+        await self._look_up(inquiry, [partition for partition in inquiry.left if partition not in self._leaders])
+        by_node: dict[int, list[TopicPartition]] = {}
+        for partition in inquiry.left:
+            if partition in self._leaders:
+                by_node.setdefault(self._leaders[partition].node, []).append(partition)
+        await asyncio.gather(*(self._ask_leader(inquiry, node, partitions) for node, partitions in by_node.items()))
+
+    async def _look_up(self, inquiry: _Inquiry, partitions: Collection[TopicPartition]) -> None:
+        """Ask who leads these partitions; what keeps one from being asked for is noted."""
+        topics = {partition.topic for partition in partitions}
+        if not topics:
+            return
+        limit_ms = try_ms(inquiry.deadline)
+        try:
+            answer = await self._cluster.metadata(topics, timeout_ms=limit_ms)
+        except (RetriableError, BrokerError) as error:
+            for partition in partitions:
+                inquiry.fail(partition, error, limit_ms)
+            return
+        refused = {topic.name: topic.error_code for topic in answer.topics if topic.error_code}
+        existing = described(answer, None).topics
+        for partition in partitions:
+            topic = existing.get(partition.topic)
+            found = None if topic is None else topic.partitions.get(partition.partition)
+            if found is None:
+                code = refused.get(partition.topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                inquiry.fail(partition, broker_error(code))
+            elif found.leader.node < 0:
+                inquiry.fail(partition, broker_error(ErrorCode.LEADER_NOT_AVAILABLE))
+            else:
+                self._leaders[partition] = found.leader
+
+    async def _ask_leader(self, inquiry: _Inquiry, node: int, partitions: Collection[TopicPartition]) -> None:
+        question, limit_ms = inquiry.question, try_ms(inquiry.deadline)
+        request = question.request({partition: self._leaders[partition].epoch for partition in partitions})
+        try:
+            response = await self._cluster.ask_broker(node, request, limit_ms, question.purpose)
+        except (RetriableError, BrokerError) as error:
+            answers = {}
+            unanswered: Exception = error
+        else:
+            answers = {answer.partition: answer for answer in question.answers(response)}
+            unanswered = UnreachableError(f"broker {node} answers without the partition")
+        for partition in partitions:
+            answer = answers.get(partition)
+            if answer is not None and not answer.code:
+                inquiry.answer(partition, answer.value)
+                continue
+            self._leaders.pop(partition, None)
+            inquiry.fail(partition, unanswered if answer is None else broker_error(answer.code), limit_ms)
