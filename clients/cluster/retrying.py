@@ -51,7 +51,6 @@ async def retried(attempt: Callable[[float], Awaitable[T]], timeout_ms: float, p
                     return await attempt(deadline)
                 except RetriableError as error:
                     failure = to_tell(failure, error, limit_ms)
-                if not time_left(deadline, pause_ms):
-                    break
-                await asyncio.sleep(pause_ms / 1000)
+                # Without time for another try the rest is waited out: callers count on the whole time between two.
+                await asyncio.sleep(pause_ms / 1000 if time_left(deadline, pause_ms) else timeout_ms / 1000)
     raise failure
