@@ -194,6 +194,7 @@ INTERNAL = {
     *(("AbstractStream", name) for name in ("copartition_with", "attach", "attach_named")),
     *(("AggregateBuilder", name) for name in ("build", "repartitioned", "new_repartition_node")),
     *(("KStream", name) for name in ("same_types", "result", "repartition_for_join")),
+    ("AsyncStream", "result"),
     *(("KTable", name) for name in ("value_getter_supplier", "enable_sending_old_values")),
     *(("CogroupedKStream", name) for name in ("kept", "build")),
     ("GlobalKTable", "value_getter_supplier"),

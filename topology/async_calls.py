@@ -45,18 +45,6 @@ class Retries:
         if type(self.times) is not int or self.times < 0:
             raise TopologyError(f"Retries(times) must be a number of retries, got {self.times!r}")
 
-    def caller(self) -> stamina.AsyncRetryingCaller:
-        """Return what makes a call with these retries."""
-        import stamina  # only who has retries pays for it
-
-        return stamina.AsyncRetryingCaller(
-            attempts=self.times + 1,
-            timeout=None,
-            wait_initial=to_millis(self.wait_initial, "wait_initial") / 1000,
-            wait_max=to_millis(self.wait_max, "wait_max") / 1000,
-            wait_jitter=to_millis(self.wait_jitter, "wait_jitter") / 1000,
-        )
-
 
 class Call:
     """One call of an async function. done: whether it has ended; then error is what it raised, else value the result.
@@ -132,6 +120,19 @@ class CallOptions:
             return Call(attempt, self.lifespan)
 
         async def with_retries(*opened: Any) -> Any:
-            return await retries.caller()(retries.on, attempt, *opened)
+            return await _caller(retries)(retries.on, attempt, *opened)
 
         return Call(with_retries, self.lifespan)
+
+
+def _caller(retries: Retries) -> stamina.AsyncRetryingCaller:
+    """Return what makes a call with retries."""
+    import stamina  # only who has retries pays for it
+
+    return stamina.AsyncRetryingCaller(
+        attempts=retries.times + 1,
+        timeout=None,
+        wait_initial=to_millis(retries.wait_initial, "wait_initial") / 1000,
+        wait_max=to_millis(retries.wait_max, "wait_max") / 1000,
+        wait_jitter=to_millis(retries.wait_jitter, "wait_jitter") / 1000,
+    )

@@ -62,7 +62,7 @@ class AsyncStream(AbstractStream, Generic[K, V]):
 
     @abstractmethod
     def result(self, node: Any, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None) -> KStream[Any, Any]:
-        """Return the stream that a node yields."""
+        """Return the stream that a node yields; for the DSL itself."""
 
     @overload
     def map_values_async(
