@@ -87,11 +87,12 @@ class LeaderQuestions:
 
     async def _ask_once(self, inquiry: _Inquiry) -> None:
         await self._look_up(inquiry, [partition for partition in inquiry.left if partition not in self._leaders])
-        by_node: dict[int, list[TopicPartition]] = {}
+        by_node: dict[int, dict[TopicPartition, int]] = {}  # epochs, by partition; other questions forget leaders too
         for partition in inquiry.left:
-            if partition in self._leaders:
-                by_node.setdefault(self._leaders[partition].node, []).append(partition)
-        await asyncio.gather(*(self._ask_leader(inquiry, node, partitions) for node, partitions in by_node.items()))
+            leader = self._leaders.get(partition)
+            if leader is not None:
+                by_node.setdefault(leader.node, {})[partition] = leader.epoch
+        await asyncio.gather(*(self._ask_leader(inquiry, node, epochs) for node, epochs in by_node.items()))
 
     async def _look_up(self, inquiry: _Inquiry, partitions: Collection[TopicPartition]) -> None:
         """Ask who leads these partitions; what keeps one from being asked for is noted."""
@@ -118,9 +119,9 @@ class LeaderQuestions:
             else:
                 self._leaders[partition] = found.leader
 
-    async def _ask_leader(self, inquiry: _Inquiry, node: int, partitions: Collection[TopicPartition]) -> None:
+    async def _ask_leader(self, inquiry: _Inquiry, node: int, epochs: Mapping[TopicPartition, int]) -> None:
         question, limit_ms = inquiry.question, try_ms(inquiry.deadline)
-        request = question.request({partition: self._leaders[partition].epoch for partition in partitions})
+        request = question.request(epochs)
         try:
             response = await self._cluster.ask_broker(node, request, limit_ms, question.purpose)
         except (RetriableError, BrokerError) as error:
@@ -129,7 +130,7 @@ class LeaderQuestions:
         else:
             answers = {answer.partition: answer for answer in question.answers(response)}
             unanswered = UnreachableError(f"broker {node} answers without the partition")
-        for partition in partitions:
+        for partition in epochs:
             answer = answers.get(partition)
             if answer is not None and not answer.code:
                 inquiry.answer(partition, answer.value)
