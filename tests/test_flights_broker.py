@@ -81,6 +81,7 @@ def test_ctrl_c_stops_the_demo_in_good_order(home: Path) -> None:
     assert "State transition from PENDING_SHUTDOWN to NOT_RUNNING" in "".join(shown)
 
 
+@pytest.mark.long
 def test_workers_that_are_killed_cost_no_flight_and_double_none(tmp_path: Path) -> None:
     with DevBroker("crash", tmp_path / "broker") as broker:
         address = broker.bootstrap_servers

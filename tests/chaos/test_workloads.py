@@ -251,7 +251,7 @@ def test_a_workload_survives_kills(tmp_path: Path, workload: str, protocol: str,
         pytest.param(
             "numbers", f"{Fault.UNCOMMITTED} {Fault.DROP}", AT_LEAST_ONCE, ("stuck: record 1 of k1",), marks=REAL
         ),
-        pytest.param("recorded", Fault.WINDOW, EXACTLY_ONCE, (), marks=REAL),
+        pytest.param("recorded", Fault.WINDOW, EXACTLY_ONCE, (), marks=[*REAL, pytest.mark.long]),
     ],
 )
 def test_a_planted_fault_is_found(

@@ -267,6 +267,7 @@ def broken_off(*_: Any) -> None:
     raise BrokenOffError
 
 
+@pytest.mark.long
 def test_without_a_record_in_between_the_seed_goes_back_though_both_ways_are_broken_off_at_their_ends(
     application: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:

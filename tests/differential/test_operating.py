@@ -30,6 +30,7 @@ def application(bootstrap_servers: str, tmp_path: Path) -> Iterator[Application]
         yield found
 
 
+@pytest.mark.long  # waits for a lease; test_lease.py has its rules
 def test_a_checkpoint_has_one_driver_on_all_hosts(application: Application) -> None:
     with application.running() as process:
         count_more(application)
@@ -110,7 +111,11 @@ def child(process: subprocess.Popen[str], program: str) -> psutil.Process:
 # systemd's KillMode=control-group all processes.
 @pytest.mark.parametrize(
     ("number", "to_java"),
-    [(signal.SIGTERM, False), pytest.param(signal.SIGHUP, False, marks=pytest.mark.long), (signal.SIGTERM, True)],
+    [
+        (signal.SIGTERM, False),
+        pytest.param(signal.SIGHUP, False, marks=pytest.mark.long),
+        pytest.param(signal.SIGTERM, True, marks=pytest.mark.long),
+    ],
 )
 def test_a_signal_to_all_processes_is_a_clean_stop(
     application: Application, number: signal.Signals, to_java: bool
@@ -127,6 +132,7 @@ def test_a_signal_to_all_processes_is_a_clean_stop(
     assert not [each for each in java if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
 
 
+@pytest.mark.long
 def test_java_that_is_killed_is_named(application: Application) -> None:
     with application.running() as process:
         count_more(application)
@@ -147,6 +153,7 @@ def test_a_master_that_spark_does_not_start_with_is_named_in_the_last_line(
     assert (status, last.startswith(f"Error: Spark does not start with --master {master}: ")) == (2, True), printed
 
 
+@pytest.mark.long
 def test_a_source_topic_that_was_recreated_or_has_another_partition_is_refused(application: Application) -> None:
     with application.running() as process:
         finish(application, process)
@@ -178,6 +185,7 @@ def test_a_backfill_that_was_broken_off_is_continued_and_the_local_engine_says_h
     assert (status, "The application is the local engine's now" in printed) == (ExitCode.OK, True), printed
 
 
+@pytest.mark.long
 def test_after_a_local_run_by_mistake_spark_goes_on_with_its_checkpoint(application: Application) -> None:
     with application.running() as process:
         finish(application, process)

@@ -82,11 +82,12 @@ def test_a_rolling_move_from_java_and_back(handover: MakeHandover, protocol: str
     ("protocol", "guarantee"),
     [
         ("classic", "exactly_once_v2"),
-        pytest.param("classic", "at_least_once", marks=pytest.mark.long),
-        pytest.param("streams", "exactly_once_v2", marks=pytest.mark.long),
-        pytest.param("streams", "at_least_once", marks=pytest.mark.long),
+        ("classic", "at_least_once"),
+        ("streams", "exactly_once_v2"),
+        ("streams", "at_least_once"),
     ],
 )
+@pytest.mark.long
 def test_killed_members_of_either_kind_and_leaders(handover: MakeHandover, protocol: str, guarantee: str) -> None:
     """In the middle of the records. Who has been a member of a classic group for longest leads."""
     config = PROTOCOLS[protocol] | GUARANTEES[guarantee]

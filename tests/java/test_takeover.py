@@ -40,6 +40,7 @@ def test_both_describe_the_same_topology(handover: MakeHandover, java: Java) -> 
     [{"processing.guarantee": "exactly_once_v2"}, {"group.protocol": "streams"}],
     ids=["exactly_once_v2", "streams_protocol"],
 )
+@pytest.mark.long
 def test_so_it_is_with_other_guarantees_and_protocols(handover: MakeHandover, config: dict[str, str]) -> None:
     application = handover("moved", **config)
     application.run_java("java")

@@ -34,6 +34,7 @@ def test_nothing_is_lost_doubled_or_stuck_after_random_plans(tmp_path: Path, gua
     assert result.records > 500
 
 
+@pytest.mark.long
 def test_an_application_that_drops_a_record_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("START_SECONDS", "STUCK_SECONDS"):
         monkeypatch.setattr(run, name, 15.0)  # a lost record is waited for
