@@ -50,7 +50,7 @@ class AsyncStream(AbstractStream, Generic[K, V]):
     its calls still wait. Options of all of them:
 
     - max_in_flight (256): at most so many records of a process wait for this function; then no more are read for it
-    - timeout (30 s): how long a call may take (``timedelta`` or ms), else it fails with TimeoutError; None: for ever
+    - timeout (30 s): how long a call may take (``timedelta`` or ms), else it fails with TimeoutError; None: forever
     - retries: ``Retries(3)`` makes a call that failed again; without it, and after the last one, the
       ``processing.exception.handler`` decides, as for any function
     - ordered_by: "partition" (the results come out in the order of the records), or "key" (only records of one key keep

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Hashable
-from typing import Any
 
 from penstock.topology.async_calls import Call
 from penstock.topology.errors import StreamsError
@@ -24,11 +23,10 @@ CLOSE_SECONDS = 10.0
 
 
 class EventLoopThread:
-    """Implements topology.async_calls.AsyncCalls. on_done: called on the loop's thread after calls have ended."""
+    """Implements topology.async_calls.AsyncCalls."""
 
-    def __init__(self, name: str, on_done: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, name: str) -> None:
         self._name = name
-        self._tell = on_done
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._calls: LoopCalls | None = None
@@ -82,7 +80,7 @@ class EventLoopThread:
     def _start(self) -> asyncio.AbstractEventLoop:
         loop: asyncio.AbstractEventLoop = new_event_loop()
         self._loop = loop
-        self._calls = LoopCalls(loop, self._on_done)
+        self._calls = LoopCalls(loop, self._ended.set)
         self._thread = threading.Thread(target=self._run, args=(loop,), name=self._name, daemon=True)
         self._thread.start()
         return loop
@@ -96,16 +94,11 @@ class EventLoopThread:
         finally:
             self._ended.set()
 
-    def _on_done(self) -> None:
-        self._ended.set()
-        self._tell()
-
     def close(self) -> None:
         """Cancel all calls, leave the lifespans, end the loop. Raises what a lifespan raised at its end."""
         loop, calls, thread = self._loop, self._calls, self._thread
         if loop is None or calls is None or thread is None:
             return
-        self._loop = self._calls = self._thread = None
         try:
             if self._failure is None:
                 asyncio.run_coroutine_threadsafe(calls.close(), loop).result(CLOSE_SECONDS)
@@ -114,14 +107,10 @@ class EventLoopThread:
             thread.join(CLOSE_SECONDS)
             if not thread.is_alive():
                 loop.close()
+            self._loop = self._calls = self._thread = None
 
 
 def _cancel(call: Call) -> None:
     call.done = True  # one that was not started yet never is
     if call.task is not None:
         call.task.cancel()
-
-
-def no_calls() -> Any:
-    """Raise StreamsError: for tasks that have no event loop."""
-    raise StreamsError("async functions are not called here")

@@ -30,6 +30,7 @@ from penstock.workers.membership.group_description import GroupDescription
 from penstock.workers.membership.group_member import GroupMember
 from penstock.workers.membership.membership import Assign, OffsetAndMetadata
 from penstock.workers.partition_offsets import API_TIMEOUT_SECONDS
+from tests.reader_positions import ReaderPositions
 from tests.workers.memory_kafka import MemoryAdmin, done, failed
 
 from .broker import Broker, Transaction
@@ -44,37 +45,13 @@ TRANSACTION_REQUEST_MS = 5_000
 OUTAGE_WAIT_MS = 120_000
 
 
-class SimulatedReader:
+class SimulatedReader(ReaderPositions):
     """A Reader. A fetch brings a random number of records, of one partition after another."""
 
     def __init__(self, broker: Broker, io: Any, committed_only: bool) -> None:
+        super().__init__()
         self.broker, self.io = broker, io
         self.committed_only = committed_only
-        self.positions: dict[TopicPartition, int] = {}
-        self.paused: set[TopicPartition] = set()
-        self.told_end: dict[TopicPartition, int] = {}
-
-    def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
-        assert not offsets.keys() & self.positions.keys(), f"some of {offsets} are assigned already"
-        self.positions |= offsets
-
-    def set_epochs(self, epochs: Mapping[TopicPartition, int]) -> None:
-        pass
-
-    def epoch_before(self, partition: TopicPartition, offset: int) -> int:
-        return -1
-
-    def unassign(self, partitions: Collection[TopicPartition]) -> None:
-        self.resume(partitions)
-        for partition in partitions:
-            del self.positions[partition]
-            self.told_end.pop(partition, None)
-
-    def pause(self, partitions: Collection[TopicPartition]) -> None:
-        self.paused.update(partitions)
-
-    def resume(self, partitions: Collection[TopicPartition]) -> None:
-        self.paused.difference_update(partitions)
 
     def fetch(self, max_records: int, timeout_seconds: float) -> tuple[Records, list[ReaderEvent]]:
         records: Records = {}

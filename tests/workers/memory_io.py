@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -15,43 +15,23 @@ from penstock.clients.writing.transaction_requests import CommittedOffset, Group
 from penstock.clients.writing.writer import Lost
 from penstock.topology.records import RawRecord, TopicPartition
 from penstock.workers.membership.membership import OffsetAndMetadata
+from tests.reader_positions import ReaderPositions
 
 
-class MemoryReader:
+class MemoryReader(ReaderPositions):
     """A Reader. What it waits for does not come, but the clock goes on."""
 
     def __init__(self, cluster: Cluster, clock: ManualClock, committed_only: bool) -> None:
+        super().__init__()
         self.cluster = cluster
         self.clock = clock
         self.committed_only = committed_only
-        self.positions: dict[TopicPartition, int] = {}
         self.starts: dict[TopicPartition, int] = {}
-        self.paused: set[TopicPartition] = set()
-        self.told_end: dict[TopicPartition, int] = {}
         self.closed = False
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
-        assert not offsets.keys() & self.positions.keys()
-        self.positions |= offsets
+        super().assign(offsets)
         self.starts |= offsets
-
-    def set_epochs(self, epochs: Mapping[TopicPartition, int]) -> None:
-        pass
-
-    def epoch_before(self, partition: TopicPartition, offset: int) -> int:
-        return -1
-
-    def unassign(self, partitions: Collection[TopicPartition]) -> None:
-        self.resume(partitions)
-        for partition in partitions:
-            del self.positions[partition]
-            self.told_end.pop(partition, None)
-
-    def pause(self, partitions: Collection[TopicPartition]) -> None:
-        self.paused.update(partitions)
-
-    def resume(self, partitions: Collection[TopicPartition]) -> None:
-        self.paused.difference_update(partitions)
 
     def fetch(self, max_records: int, timeout_seconds: float) -> tuple[Records, list[ReaderEvent]]:
         records: Records = {}

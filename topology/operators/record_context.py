@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..records import Headers, ProcessorRecordContext, RawRecord, RecordMetadata
+from ..records import Headers, Message, ProcessorRecordContext, RawRecord, RecordMetadata
 from ..task_context import Process, TaskContext
 
 
@@ -28,14 +28,25 @@ def with_record_context(
 ) -> None:
     """Process a record that was set aside as if its input record came now; then go on with the current one."""
     timestamp, offset, partition, topic, headers, raw_key, raw_value = context
-    previous = task.message, task.timestamp, task.headers
-    if topic is None:
-        task.message = None
-    else:
+    message = None
+    if topic is not None:
         kept_headers = None if headers is None else list(headers)
-        task.message = RawRecord(topic, partition, offset, timestamp, raw_key, raw_value, kept_headers)
-    task.timestamp = timestamp
-    task.headers = headers
+        message = RawRecord(topic, partition, offset, timestamp, raw_key, raw_value, kept_headers)
+    process_as_input(task, message, process, key, value, timestamp, headers)
+
+
+def process_as_input(
+    task: TaskContext,
+    message: Message | None,
+    process: Process,
+    key: Any,
+    value: Any,
+    timestamp: int,
+    headers: Headers,
+) -> None:
+    """Process a record as if message were the task's input record now; then go on with the current one."""
+    previous = task.message, task.timestamp, task.headers
+    task.message, task.timestamp, task.headers = message, timestamp, headers
     try:
         process(key, value, timestamp, headers)
     finally:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..records import Headers, Message, TopicPartition
 from ..task_context import Process, TaskContext
+from .record_context import process_as_input
 
 
 class Held:
@@ -36,13 +37,12 @@ class Held:
 
     def pass_on(self, task: TaskContext, process: Process) -> None:
         """Process the record as if it came now; then go on with the current one."""
-        previous = task.message, task.timestamp, task.headers, task.stream_time_ms
-        task.message, task.timestamp, task.headers = self.message, self.timestamp, self.headers
+        newest_ms = task.stream_time_ms
         task.stream_time_ms = self.stream_time_ms
         try:
-            process(self.key, self.value, self.timestamp, self.headers)
+            process_as_input(task, self.message, process, self.key, self.value, self.timestamp, self.headers)
         finally:
-            task.message, task.timestamp, task.headers, task.stream_time_ms = previous
+            task.stream_time_ms = newest_ms
 
 
 class WaitingRecords(ABC):

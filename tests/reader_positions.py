@@ -1,0 +1,41 @@
+"""What Readers over memory have in common: which partitions they read, and from where."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from penstock.topology.records import TopicPartition
+
+
+class ReaderPositions:
+    """The part of a Reader that is the same in stepped threads and in the simulation.
+
+    positions: the next offset of each partition; told_end: the ends that were told already.
+    """
+
+    def __init__(self) -> None:
+        self.positions: dict[TopicPartition, int] = {}
+        self.paused: set[TopicPartition] = set()
+        self.told_end: dict[TopicPartition, int] = {}
+
+    def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
+        assert not offsets.keys() & self.positions.keys(), f"some of {offsets} are assigned already"
+        self.positions |= offsets
+
+    def set_epochs(self, epochs: Mapping[TopicPartition, int]) -> None:
+        pass
+
+    def epoch_before(self, partition: TopicPartition, offset: int) -> int:
+        return -1
+
+    def unassign(self, partitions: Collection[TopicPartition]) -> None:
+        self.resume(partitions)
+        for partition in partitions:
+            del self.positions[partition]
+            self.told_end.pop(partition, None)
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        self.paused.update(partitions)
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        self.paused.difference_update(partitions)
