@@ -76,8 +76,9 @@ def test_kills_lose_nothing_and_double_nothing(asking: Asking) -> None:
     with asking.streams(2) as streams:
         streams.start()
         for _ in range(4):
+            before = number_of(results(asking))
             asking.produce(10)
-            kill_one_that_works(streams, asking)
+            kill_one_that_works(streams, asking, before + 20)
         wait_for_all(asking)
     assert streams.exit_code is ExitCode.OK
     for counts in results(asking).values():
@@ -91,10 +92,13 @@ def wait_for_all(asking: Asking) -> None:
     eventually(all_are_there, "the last count of each key is there")
 
 
-def kill_one_that_works(streams: KafkaStreams, asking: Asking) -> None:
+def number_of(results: dict[str, list[int]]) -> int:
+    return sum(map(len, results.values()))
+
+
+def kill_one_that_works(streams: KafkaStreams, asking: Asking, some: int) -> None:
     """Kill a process while records wait for answers: some have come out, others have not."""
-    some = sum(len(counts) for counts in results(asking).values()) + 20
-    eventually(lambda: sum(len(counts) for counts in results(asking).values()) >= some, "some results are there")
+    eventually(lambda: number_of(results(asking)) >= some, "some results are there")
     os.kill(streams.status()[0].pid, signal.SIGKILL)
 
 
