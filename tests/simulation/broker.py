@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
-
 from penstock.clients.errors import ErrorCode, broker_error
 from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.topology.records import RawRecord, TopicPartition
@@ -26,11 +24,6 @@ from .world import Due, World
 MARKER_DELAY_MS = 5
 MARKER_DELAY_LONG_MS = 1_500
 MARKER_LONG_SHARE = 0.1
-
-
-def kafka_error(code: int, text: str = "", *, retriable: bool = False) -> KafkaException:
-    """Return what a client of librdkafka raises."""
-    return KafkaException(KafkaError(code, text or None, False, retriable))
 
 
 @dataclass(eq=False)
