@@ -34,10 +34,14 @@ MakeTopic = Callable[..., str]
 def pytest_configure() -> None:
     """Become the parent of orphans, so that the leak check sees processes whose own parent a test has killed.
 
-    And take SIGINT back: who starts the tests in the background lets them, and all their children, ignore it.
+    And take signals back: who starts the tests in the background, or under nohup, lets them, and all their children,
+    ignore some.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGQUIT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
 

@@ -163,11 +163,12 @@ def checked(call: Callable[..., Any], *arguments: Any) -> Any:
     """Call a method of a Producer that serves its callbacks: poll, flush, or one of the transaction's.
 
     If the client fails for good meanwhile, confluent-kafka 2.16 sets an exception and returns a result nevertheless;
-    called plainly, Python then raises it out of any later statement. operator.call looks at once.
+    called plainly, Python then raises it out of any later statement. operator.call looks at once. Or it returns nothing
+    and sets no exception: then nobody knows why.
     """
     try:
         return operator.call(call, *arguments)
     except SystemError as error:
         if isinstance(error.__cause__, KafkaException):
             raise error.__cause__ from None
-        raise
+        raise KafkaException(KafkaError(KafkaError._FAIL, f"the client failed in {call.__name__}")) from error

@@ -227,7 +227,7 @@ def test_each_workload_says_what_it_is() -> None:
         # It takes the longest, and was green only once since the fault that it found was fixed.
         pytest.param("recorded", "classic", EXACTLY_ONCE, marks=[*REAL, pytest.mark.long]),
         pytest.param("dead-letters", "streams", EXACTLY_ONCE, marks=REAL),
-        pytest.param("large-records", "classic", AT_LEAST_ONCE, marks=REAL),
+        pytest.param("large-records", "classic", AT_LEAST_ONCE, marks=[*REAL, pytest.mark.long]),
     ],
 )
 def test_a_workload_survives_kills(tmp_path: Path, workload: str, protocol: str, guarantee: str) -> None:
@@ -246,7 +246,7 @@ def test_a_workload_survives_kills(tmp_path: Path, workload: str, protocol: str,
             f"{Fault.OUTSIDE} {Fault.AHEAD}",
             EXACTLY_ONCE,
             ("torn: copies of numbers-", "stale: k"),
-            marks=REAL,
+            marks=[*REAL, pytest.mark.long],
         ),
         pytest.param(
             "numbers", f"{Fault.UNCOMMITTED} {Fault.DROP}", AT_LEAST_ONCE, ("stuck: record 1 of k1",), marks=REAL

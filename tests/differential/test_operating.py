@@ -46,6 +46,7 @@ def test_a_checkpoint_has_one_driver_on_all_hosts(application: Application) -> N
     assert application.log.read_text().count("was not renewed for") == 1, "a lease that was given back needs no wait"
 
 
+@pytest.mark.long  # as long as a lease
 def test_a_driver_that_was_suspended_until_its_lease_was_over_stops(application: Application) -> None:
     with application.running() as process:
         count_more(application)
@@ -108,7 +109,8 @@ def child(process: subprocess.Popen[str], program: str) -> psutil.Process:
 # A shell's `kill %1` and `timeout` signal the process group, as does the kernel for a terminal that is closed (SIGHUP);
 # systemd's KillMode=control-group all processes.
 @pytest.mark.parametrize(
-    ("number", "to_java"), [(signal.SIGTERM, False), (signal.SIGHUP, False), (signal.SIGTERM, True)]
+    ("number", "to_java"),
+    [(signal.SIGTERM, False), pytest.param(signal.SIGHUP, False, marks=pytest.mark.long), (signal.SIGTERM, True)],
 )
 def test_a_signal_to_all_processes_is_a_clean_stop(
     application: Application, number: signal.Signals, to_java: bool

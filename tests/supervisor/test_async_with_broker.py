@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from broker_stage import PARTITIONS, Counting, end_offset
-from confluent_kafka import Consumer, TopicPartition
+from broker_stage import PARTITIONS, Counting
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from penstock import KafkaStreams, Serdes, StreamsBuilder
 from penstock.supervisor.exit_codes import ExitCode
@@ -100,26 +100,24 @@ def kill_one_that_works(streams: KafkaStreams, asking: Asking) -> None:
 
 def results(asking: Asking) -> dict[str, list[int]]:
     """Return the counts of each key, in the order in which they were written."""
-    consumer = Consumer({"bootstrap.servers": asking.bootstrap_servers, "group.id": "unused"})
+    consumer = Consumer(
+        {"bootstrap.servers": asking.bootstrap_servers, "group.id": "unused", "enable.partition.eof": True}
+    )
     found: dict[str, list[int]] = defaultdict(list)
     try:
-        for number in range(PARTITIONS):
-            partition = TopicPartition(asking.sink, number, 0)
-            left = end_offset(consumer, partition)
-            consumer.assign([partition])
-            while left > 0:
-                messages = consumer.consume(500, timeout=1)
-                for message in messages:
-                    key, value = message.key(), message.value()
-                    assert key is not None
-                    assert value is not None
-                    found[key.decode()].append(struct.unpack(">q", value)[0])
-                position = consumer.position([partition])[0].offset
-                if not messages and (position < 0 or position >= left):
-                    break
-                if position >= left:
-                    break
-            consumer.unassign()
+        consumer.assign([TopicPartition(asking.sink, number, 0) for number in range(PARTITIONS)])
+        ends = 0
+        while ends < PARTITIONS:
+            for message in consumer.consume(1_000, timeout=1):
+                error = message.error()
+                if error is not None:
+                    assert error.code() == KafkaError._PARTITION_EOF, error
+                    ends += 1
+                    continue
+                key, value = message.key(), message.value()
+                assert key is not None
+                assert value is not None
+                found[key.decode()].append(struct.unpack(">q", value)[0])
     finally:
         consumer.close()
     return found
