@@ -108,9 +108,7 @@ class Auditor:
         for key, wanted in expected.items():
             updates = outputs.get(key, [])
             written = {number for update in updates for number in update}
-            # A tick sends what its store holds by then, which may have been restored from an older write.
-            if not (self.application.ticks and self._unsure):
-                self._check_lost(f"output of {key}", wanted, written)
+            self._check_lost(f"output of {key}", wanted, written)
             if not self.strict:
                 continue
             if self.application.finals and len(updates) > 1:
