@@ -72,6 +72,15 @@ def test_the_topology_is_pure() -> None:
             )
 
 
+def test_only_the_adapter_knows_librdkafka() -> None:
+    """What runs in a worker speaks to brokers by itself; the command line and the pipelines may ask confluent-kafka."""
+    for path in python_files("kernel", "statestore", "clients", "workers", "supervisor"):
+        for module, _ in imports(path):
+            assert module.split(".")[0] != "confluent_kafka" or path.parent == ROOT / "clients" / "librdkafka", (
+                f"{path.relative_to(ROOT)} imports {module}: only clients/librdkafka/ does; use what it offers"
+            )
+
+
 def module_graph() -> dict[str, set[str]]:
     """Which module of ours imports which, at import time (imports inside functions and TYPE_CHECKING do not count)."""
     graph: dict[str, set[str]] = {}

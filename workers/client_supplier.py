@@ -12,7 +12,7 @@ import logging
 import random
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from penstock.clients import librdkafka
 from penstock.clients.clock import Clock, SystemClock
@@ -41,8 +41,7 @@ from .membership.streams_group_member import StreamsGroupMember
 from .membership.streams_topology import StreamsTopology
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Producer
-    from confluent_kafka.admin import AdminClient
+    from penstock.clients.librdkafka import AdminClient, Consumer, Producer
 
 LOG = logging.getLogger(__name__)
 
@@ -76,10 +75,6 @@ _PRODUCER_FIXED: Mapping[str, Any] = {"partitioner": "murmur2_random"}
 _RESOLVED = ("consumer.", "main.consumer.", "producer.")
 #: Those of them that librdkafka's producer knows.
 _FOR_PRODUCER = ("linger.ms", "acks", "enable.idempotence", "delivery.timeout.ms")
-#: The shortest linger.ms with idempotence. librdkafka then has one request of a partition on its way, and its thread
-#: turns in a busy loop while records that need not wait are behind it: on two cores it kept a broker from answering.
-#: A quarter of a millisecond is enough for it to sleep, a tenth is not.
-LEAST_LINGER_MS = 0.25
 #: Of records without keys: where a writer begins.
 _SEEDS = 1 << 16
 
@@ -88,8 +83,7 @@ class KafkaClientSupplier:
     """Makes clients from one configuration; ``default.client.supplier`` may name a subclass.
 
     Where a method returns a Reader or a Writer, a subclass may return a confluent_kafka.Consumer or Producer too, or
-    what has its methods: as_reader() and as_writer() make the one of the other. confluent_consumer() and
-    confluent_producer() make such clients from the configuration.
+    what has its methods. confluent_consumer() and confluent_producer() make such clients from the configuration.
 
     Raises ConfigError for settings that a client refuses; it names the key.
     """
@@ -97,7 +91,6 @@ class KafkaClientSupplier:
     def __init__(self, config: StreamsConfig, clock: Clock | None = None) -> None:
         self._config = config
         self._clock = clock or SystemClock()
-        self._layout_verified = False
 
     def get_consumer(self, client_id: str) -> Reader | Consumer:
         """Return what reads input topics; see the class for what it may be."""
@@ -115,7 +108,7 @@ class KafkaClientSupplier:
         settings = self._consumer_settings(client_id, *prefixes)
         unknown = fetching.unknown_settings(settings)
         if not self._is_own("penstock.fetcher", "Reading", record_batches is not None, unknown):
-            return librdkafka.LibrdkafkaReader(librdkafka.make_consumer(settings))
+            return librdkafka.make_reader(settings)
         log = PrefixedLogger("penstock.clients.reading", f"[{client_id}] ")
         found = fetching.fetch_settings(settings)
         return Fetcher(KafkaBrokers(found), found, self._clock, log)
@@ -138,10 +131,7 @@ class KafkaClientSupplier:
         settings = self._producer_settings(client_id, transactional_id)
         unknown = producing.unknown_settings(settings)
         if not self._is_own("penstock.sender", "Writing", record_accumulator is not None, unknown):
-            # Reports of success would cost half as much as the send itself; flush() tells the same of all at once.
-            return librdkafka.LibrdkafkaWriter(
-                self._confluent_producer({"delivery.report.only.error": True, **settings})
-            )
+            return librdkafka.make_writer(settings)
         found = producing.produce_settings(settings)
         kind = KafkaProducer if transactional_id is None else TransactionalKafkaProducer
         log = PrefixedLogger("penstock.clients.writing", f"[{client_id}] ")
@@ -153,15 +143,7 @@ class KafkaClientSupplier:
 
     def confluent_producer(self, client_id: str, transactional_id: str | None = None) -> Producer:
         """Return a confluent_kafka.Producer; see get_producer."""
-        return self._confluent_producer(self._producer_settings(client_id, transactional_id))
-
-    def _confluent_producer(self, settings: Mapping[str, Any]) -> Producer:
-        if "transactional.id" in settings:
-            self._verify_layout()
-        made = dict(settings)
-        if made["enable.idempotence"]:
-            made["linger.ms"] = max(made["linger.ms"], LEAST_LINGER_MS)
-        return librdkafka.make_producer(made)
+        return librdkafka.make_producer(self._producer_settings(client_id, transactional_id))
 
     def _consumer_settings(self, client_id: str, *prefixes: str) -> dict[str, Any]:
         """Return the settings of a consumer, by librdkafka's names."""
@@ -184,12 +166,6 @@ class KafkaClientSupplier:
             del own["delivery.timeout.ms"]
             own |= {"transactional.id": transactional_id, "transaction.timeout.ms": config["transaction.timeout.ms"]}
         return {**self._common(client_id, "producer."), **own, **self._given("producer."), **_PRODUCER_FIXED}
-
-    def _verify_layout(self) -> None:
-        """Check, before the first transaction, that the group fences the offsets in it; see group_metadata."""
-        if not self._layout_verified:
-            librdkafka.verify_layout()
-            self._layout_verified = True
 
     def get_admin(self, client_id: str) -> Admin:
         """Return what asks the brokers for topics and offsets, makes internal topics and deletes consumed records."""
@@ -277,18 +253,3 @@ def static_instance_id(config: Mapping[str, Any], process_id: object, slot: int)
 def process_id_file(config: Mapping[str, Any]) -> Path:
     """Return where this host keeps the application's process id."""
     return Path(config["state.dir"], config["application.id"], PROCESS_FILE_NAME)
-
-
-def as_reader(client: Reader | Consumer) -> Reader:
-    """Return a Reader over what a supplier has given: a Reader, or a confluent_kafka.Consumer."""
-    return librdkafka.LibrdkafkaReader(client) if _is_confluents(client) else cast("Reader", client)
-
-
-def as_writer(client: Writer | Producer) -> Writer:
-    """Return a Writer over what a supplier has given: a Writer, or a confluent_kafka.Producer."""
-    return librdkafka.LibrdkafkaWriter(client) if _is_confluents(client) else cast("Writer", client)
-
-
-def _is_confluents(client: Any) -> bool:
-    """Whether it has the methods of confluent-kafka's clients: it may be wrapped, so that its class does not say so."""
-    return hasattr(client, "list_topics")

@@ -12,6 +12,7 @@ from uuid import UUID
 from penstock.clients.clock import Clock, SystemClock
 from penstock.clients.cluster.admin import answered
 from penstock.clients.cluster.offsets import LATEST
+from penstock.clients.librdkafka import as_reader, as_writer
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.state_machine import StateMachine
 from penstock.statestore.state_directory import StateDirectory
@@ -29,7 +30,7 @@ from .assignment.changelog_offsets import AdminChangelogOffsets
 from .assignment.group_gate import refuse_consumers, refuse_other_topology
 from .assignment.streams_partition_assignor import StreamsPartitionAssignor
 from .changelog_bounds import ChangelogBounds
-from .client_supplier import KafkaClientSupplier, as_reader, as_writer, static_instance_id
+from .client_supplier import KafkaClientSupplier, static_instance_id
 from .committer import Committer
 from .control import ApplicationShutdownRequested, ThreadControl
 from .custom_metrics import CustomMetrics

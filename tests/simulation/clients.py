@@ -154,7 +154,7 @@ class SimulatedWriter:
         return lost
 
     def drop(self) -> None:
-        pass
+        self.queue = []
 
     def close(self) -> None:
         self.queue = []

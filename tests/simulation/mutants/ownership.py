@@ -245,7 +245,7 @@ OWNERSHIP_MUTANTS = (
         Standstill,
         "in_doubt",
         never_in_doubt,
-        7267,
+        2418,
         ("flush producer", "commit store", "consume", "send some"),
     ),
     Mutant("task begins one record too late", StreamTask, "_read_from", one_record_too_late, 8),
