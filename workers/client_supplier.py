@@ -12,13 +12,19 @@ import logging
 import random
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from penstock.clients import librdkafka
 from penstock.clients.clock import Clock, SystemClock
 from penstock.clients.cluster.admin import Admin, KafkaAdmin
 from penstock.clients.cluster.brokers import KafkaBrokers
 from penstock.clients.connection.security import check_security_keys, is_security_key
+from penstock.clients.group.group_member import GroupMember
+from penstock.clients.group.membership import Assign
+from penstock.clients.group.offsets_reader import GroupOffsetsReader
+from penstock.clients.group.requests import GroupMemberConfig
+from penstock.clients.group.streams_group_member import StreamsGroupMember
+from penstock.clients.group.streams_values import StreamsTopology
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import NETWORK_FIELDS, NetworkSettings, network_settings
 from penstock.clients.reading import fetch_settings as fetching
@@ -33,16 +39,10 @@ from penstock.statestore.state_directory import PROCESS_FILE_NAME
 from penstock.topology.config_keys import KEYS
 from penstock.topology.streams_config import StreamsConfig
 
-from .membership.group_member import GroupMember
-from .membership.membership import Assign
-from .membership.offsets_reader import GroupOffsetsReader
-from .membership.requests import GroupMemberConfig
-from .membership.streams_group_member import StreamsGroupMember
-from .membership.streams_topology import StreamsTopology
+from .assignment.streams_group_bytes import StreamsGroupBytes
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Producer
-    from confluent_kafka.admin import AdminClient
+    from penstock.clients.librdkafka import AdminClient, Consumer, Producer
 
 LOG = logging.getLogger(__name__)
 
@@ -76,10 +76,6 @@ _PRODUCER_FIXED: Mapping[str, Any] = {"partitioner": "murmur2_random"}
 _RESOLVED = ("consumer.", "main.consumer.", "producer.")
 #: Those of them that librdkafka's producer knows.
 _FOR_PRODUCER = ("linger.ms", "acks", "enable.idempotence", "delivery.timeout.ms")
-#: The shortest linger.ms with idempotence. librdkafka then has one request of a partition on its way, and its thread
-#: turns in a busy loop while records that need not wait are behind it: on two cores it kept a broker from answering.
-#: A quarter of a millisecond is enough for it to sleep, a tenth is not.
-LEAST_LINGER_MS = 0.25
 #: Of records without keys: where a writer begins.
 _SEEDS = 1 << 16
 
@@ -88,8 +84,7 @@ class KafkaClientSupplier:
     """Makes clients from one configuration; ``default.client.supplier`` may name a subclass.
 
     Where a method returns a Reader or a Writer, a subclass may return a confluent_kafka.Consumer or Producer too, or
-    what has its methods: as_reader() and as_writer() make the one of the other. confluent_consumer() and
-    confluent_producer() make such clients from the configuration.
+    what has its methods. confluent_consumer() and confluent_producer() make such clients from the configuration.
 
     Raises ConfigError for settings that a client refuses; it names the key.
     """
@@ -97,7 +92,6 @@ class KafkaClientSupplier:
     def __init__(self, config: StreamsConfig, clock: Clock | None = None) -> None:
         self._config = config
         self._clock = clock or SystemClock()
-        self._layout_verified = False
 
     def get_consumer(self, client_id: str) -> Reader | Consumer:
         """Return what reads input topics; see the class for what it may be."""
@@ -115,7 +109,7 @@ class KafkaClientSupplier:
         settings = self._consumer_settings(client_id, *prefixes)
         unknown = fetching.unknown_settings(settings)
         if not self._is_own("penstock.fetcher", "Reading", record_batches is not None, unknown):
-            return librdkafka.LibrdkafkaReader(librdkafka.make_consumer(settings))
+            return librdkafka.make_reader(settings)
         log = PrefixedLogger("penstock.clients.reading", f"[{client_id}] ")
         found = fetching.fetch_settings(settings)
         return Fetcher(KafkaBrokers(found), found, self._clock, log)
@@ -138,10 +132,7 @@ class KafkaClientSupplier:
         settings = self._producer_settings(client_id, transactional_id)
         unknown = producing.unknown_settings(settings)
         if not self._is_own("penstock.sender", "Writing", record_accumulator is not None, unknown):
-            # Reports of success would cost half as much as the send itself; flush() tells the same of all at once.
-            return librdkafka.LibrdkafkaWriter(
-                self._confluent_producer({"delivery.report.only.error": True, **settings})
-            )
+            return librdkafka.make_writer(settings)
         found = producing.produce_settings(settings)
         kind = KafkaProducer if transactional_id is None else TransactionalKafkaProducer
         log = PrefixedLogger("penstock.clients.writing", f"[{client_id}] ")
@@ -153,15 +144,7 @@ class KafkaClientSupplier:
 
     def confluent_producer(self, client_id: str, transactional_id: str | None = None) -> Producer:
         """Return a confluent_kafka.Producer; see get_producer."""
-        return self._confluent_producer(self._producer_settings(client_id, transactional_id))
-
-    def _confluent_producer(self, settings: Mapping[str, Any]) -> Producer:
-        if "transactional.id" in settings:
-            self._verify_layout()
-        made = dict(settings)
-        if made["enable.idempotence"]:
-            made["linger.ms"] = max(made["linger.ms"], LEAST_LINGER_MS)
-        return librdkafka.make_producer(made)
+        return librdkafka.make_producer(self._producer_settings(client_id, transactional_id))
 
     def _consumer_settings(self, client_id: str, *prefixes: str) -> dict[str, Any]:
         """Return the settings of a consumer, by librdkafka's names."""
@@ -184,12 +167,6 @@ class KafkaClientSupplier:
             del own["delivery.timeout.ms"]
             own |= {"transactional.id": transactional_id, "transaction.timeout.ms": config["transaction.timeout.ms"]}
         return {**self._common(client_id, "producer."), **own, **self._given("producer."), **_PRODUCER_FIXED}
-
-    def _verify_layout(self) -> None:
-        """Check, before the first transaction, that the group fences the offsets in it; see group_metadata."""
-        if not self._layout_verified:
-            librdkafka.verify_layout()
-            self._layout_verified = True
 
     def get_admin(self, client_id: str) -> Admin:
         """Return what asks the brokers for topics and offsets, makes internal topics and deletes consumed records."""
@@ -215,7 +192,7 @@ class KafkaClientSupplier:
         """Return this thread's member where the broker assigns the tasks (``group.protocol=streams``, KIP-1071)."""
         member_config, network = self._member_settings(client_id, instance_id)
         rack = self._config["client.rack"] or None
-        return StreamsGroupMember(member_config, network, topology, self._clock, rack)
+        return StreamsGroupMember(member_config, network, topology, StreamsGroupBytes(), self._clock, rack)
 
     def get_offsets_reader(self, client_id: str, timeout_ms: int) -> GroupOffsetsReader:
         """Return what reads the group's committed offsets without being a member; timeout_ms: for one question."""
@@ -235,8 +212,6 @@ class KafkaClientSupplier:
             session_timeout_ms=config["session.timeout.ms"],
             heartbeat_interval_ms=config["heartbeat.interval.ms"],
             max_poll_interval_ms=config["max.poll.interval.ms"],
-            retry_backoff_ms=config["retry.backoff.ms"],
-            request_timeout_ms=config["request.timeout.ms"],
             unavailable_timeout_ms=max(config["task.timeout.ms"], config["session.timeout.ms"]),
             committed_wait_ms=COMMITTED_WAIT_MS,
             process_id_file="" if config["group.instance.id"] else str(process_id_file(config)),
@@ -277,18 +252,3 @@ def static_instance_id(config: Mapping[str, Any], process_id: object, slot: int)
 def process_id_file(config: Mapping[str, Any]) -> Path:
     """Return where this host keeps the application's process id."""
     return Path(config["state.dir"], config["application.id"], PROCESS_FILE_NAME)
-
-
-def as_reader(client: Reader | Consumer) -> Reader:
-    """Return a Reader over what a supplier has given: a Reader, or a confluent_kafka.Consumer."""
-    return librdkafka.LibrdkafkaReader(client) if _is_confluents(client) else cast("Reader", client)
-
-
-def as_writer(client: Writer | Producer) -> Writer:
-    """Return a Writer over what a supplier has given: a Writer, or a confluent_kafka.Producer."""
-    return librdkafka.LibrdkafkaWriter(client) if _is_confluents(client) else cast("Writer", client)
-
-
-def _is_confluents(client: Any) -> bool:
-    """Whether it has the methods of confluent-kafka's clients: it may be wrapped, so that its class does not say so."""
-    return hasattr(client, "list_topics")

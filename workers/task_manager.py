@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from penstock.clients.group.membership import GroupMembership, RetriableCommitError
 from penstock.clients.log_context import PrefixedLogger, listed
 from penstock.clients.reading.reader import Records
 from penstock.statestore.state_directory import StateDirectory
@@ -18,7 +19,6 @@ from .assigned_standby_tasks import AssignedStandbyTasks
 from .assigned_streams_tasks import AssignedStreamsTasks
 from .assigned_tasks import AssignedTasks, FirstError, T
 from .committer import Commit, Committer
-from .membership.membership import GroupMembership, RetriableCommitError
 from .offset_reset import OffsetReset
 from .partition_consumer import PartitionConsumer
 from .processor_state_manager import RecycledStores

@@ -9,20 +9,42 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .group_metadata import verify_layout
-    from .making import make_admin, make_consumer, make_producer
+    from confluent_kafka import Consumer, Producer
+    from confluent_kafka.admin import AdminClient
+
+    from .adapting import as_reader, as_writer
+    from .making import make_admin, make_consumer, make_producer, make_reader, make_writer
     from .reader import LibrdkafkaReader
     from .writer import LibrdkafkaWriter
 
-__all__ = ["LibrdkafkaReader", "LibrdkafkaWriter", "make_admin", "make_consumer", "make_producer", "verify_layout"]
+__all__ = [
+    "AdminClient",
+    "Consumer",
+    "LibrdkafkaReader",
+    "LibrdkafkaWriter",
+    "Producer",
+    "as_reader",
+    "as_writer",
+    "make_admin",
+    "make_consumer",
+    "make_producer",
+    "make_reader",
+    "make_writer",
+]
 
 _MODULES = {
+    "AdminClient": "making",
+    "Consumer": "making",
     "LibrdkafkaReader": "reader",
     "LibrdkafkaWriter": "writer",
+    "Producer": "making",
+    "as_reader": "adapting",
+    "as_writer": "adapting",
     "make_admin": "making",
     "make_consumer": "making",
     "make_producer": "making",
-    "verify_layout": "group_metadata",
+    "make_reader": "making",
+    "make_writer": "making",
 }
 
 

@@ -1,4 +1,4 @@
-"""Makes confluent-kafka's clients."""
+"""Makes confluent-kafka's clients, and Readers and Writers over them. settings: by librdkafka's names."""
 
 from __future__ import annotations
 
@@ -11,24 +11,48 @@ from confluent_kafka.admin import AdminClient
 
 from penstock.topology.errors import ConfigError
 
+from .group_metadata import verify_layout
+from .reader import LibrdkafkaReader
+from .writer import LibrdkafkaWriter
+
 Client = TypeVar("Client")
 
 #: librdkafka writes its log lines here; they come out when the client is polled.
 CLIENT_LOGGER = logging.getLogger("penstock.librdkafka")
+#: The shortest linger.ms with idempotence. librdkafka then has one request of a partition on its way, and its thread
+#: turns in a busy loop while records that need not wait are behind it: on two cores it kept a broker from answering.
+#: A quarter of a millisecond is enough for it to sleep, a tenth is not.
+LEAST_LINGER_MS = 0.25
+
+
+def make_reader(settings: Mapping[str, Any]) -> LibrdkafkaReader:
+    """Return a Reader; raises as make_consumer."""
+    return LibrdkafkaReader(make_consumer(settings))
+
+
+def make_writer(settings: Mapping[str, Any]) -> LibrdkafkaWriter:
+    """Return a Writer; raises as make_producer."""
+    # Reports of success would cost half as much as the send itself; flush() tells the same of all at once.
+    return LibrdkafkaWriter(make_producer({"delivery.report.only.error": True, **settings}))
 
 
 def make_consumer(settings: Mapping[str, Any]) -> Consumer:
-    """Return a Consumer. Raises ConfigError for settings that librdkafka refuses; it names the key. As all of these."""
+    """Return a Consumer. Raises ConfigError for settings that librdkafka refuses; it names the key."""
     return _make(Consumer, "consumer", settings)
 
 
 def make_producer(settings: Mapping[str, Any]) -> Producer:
-    """Return a Producer."""
-    return _make(Producer, "producer", settings)
+    """Return a Producer. Raises ConfigError as make_consumer, StreamsError if its transactions would not be fenced."""
+    if "transactional.id" in settings:
+        verify_layout()
+    given = dict(settings)
+    if given["enable.idempotence"]:
+        given["linger.ms"] = max(given["linger.ms"], LEAST_LINGER_MS)
+    return _make(Producer, "producer", given)
 
 
 def make_admin(settings: Mapping[str, Any]) -> AdminClient:
-    """Return an AdminClient."""
+    """Return an AdminClient. Raises ConfigError as make_consumer."""
     return _make(AdminClient, "admin client", settings)
 
 

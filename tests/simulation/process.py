@@ -47,7 +47,7 @@ class Host:
 class Roughness:
     """How often things go wrong by themselves, as shares: exchanges lost, sends failed, commits asked for early.
 
-    unanswered: questions for the ends of partitions that a broker leaves without an answer and without an error.
+    unanswered: questions for the ends of partitions that a broker leaves without an answer.
     """
 
     lost: float = 0.0

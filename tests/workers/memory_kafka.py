@@ -1,4 +1,4 @@
-"""A Kafka cluster in memory, with the calls of confluent-kafka's clients that stream threads use.
+"""A Kafka cluster in memory, and the Admin over it.
 
 Deterministic: nothing happens but in a call, waiting moves the clock, and errors come when a test asks for them.
 """
@@ -15,8 +15,8 @@ from penstock.clients.cluster.brokers import Leader
 from penstock.clients.cluster.offsets import EARLIEST
 from penstock.clients.cluster.topics import NO_ID, ClusterDescription, PartitionDescription, TopicDescription
 from penstock.clients.errors import BrokerError, ErrorCode, broker_error
+from penstock.clients.group.membership import Assigned, OffsetAndMetadata, Rebalance
 from penstock.topology.records import RawRecord, TopicPartition
-from penstock.workers.membership.membership import Assigned, OffsetAndMetadata, Rebalance
 
 
 class ManualClock:

@@ -16,7 +16,8 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as RdTopicPartition
 
 from penstock.clients.connection.security import PLAINTEXT, Security, check_security_keys, security, ssl_context
-from penstock.clients.librdkafka import LibrdkafkaReader, LibrdkafkaWriter, making
+from penstock.clients.group.requests import GroupMemberConfig
+from penstock.clients.librdkafka import LibrdkafkaReader, LibrdkafkaWriter, as_reader, making
 from penstock.clients.network_settings import NetworkSettings
 from penstock.topology.errors import ConfigError
 from penstock.topology.partitioners import murmur2
@@ -24,11 +25,9 @@ from penstock.topology.streams_config import StreamsConfig
 from penstock.workers import client_supplier
 from penstock.workers.client_supplier import (
     KafkaClientSupplier,
-    as_reader,
     process_id_file,
     static_instance_id,
 )
-from penstock.workers.membership.requests import GroupMemberConfig
 
 MakeTopic = Callable[..., str]
 SECONDS = 20.0
@@ -231,7 +230,6 @@ def test_the_member_gets_streams_configs_settings_and_the_connections_of_the_con
         session_timeout_ms=9_000,
         heartbeat_interval_ms=1_000,
         max_poll_interval_ms=20_000,
-        request_timeout_ms=4_000,
         unavailable_timeout_ms=9_000,
         committed_wait_ms=500,
         process_id_file=str(process_id_file(supplier._config)),
@@ -434,12 +432,11 @@ def test_reading_a_missing_topic_does_not_create_it(
     assert missing not in supplier.get_admin_client("a").list_topics(timeout=SECONDS).topics
 
 
-def test_before_exactly_once_the_fence_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_before_exactly_once_with_librdkafka_the_fence_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     checks: list[bool] = []
-    monkeypatch.setattr("penstock.clients.librdkafka.group_metadata.verify_layout", lambda: checks.append(True))
+    monkeypatch.setattr(making, "verify_layout", lambda: checks.append(True))
     made = KafkaClientSupplier(config(penstock__sender="librdkafka"))
     made.get_producer("plain")
     assert not checks
-    for _ in range(2):
-        made.get_producer("transactional", transactional_id="app-1")
-    assert checks == [True]
+    made.get_producer("transactional", transactional_id="app-1")
+    assert checks

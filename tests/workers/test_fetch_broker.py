@@ -11,11 +11,12 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Place
 
 from penstock import kernel
+from penstock.clients.librdkafka import as_reader
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.reading.fetcher import Fetcher
 from penstock.topology.records import TopicPartition
 from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.client_supplier import KafkaClientSupplier, as_reader
+from penstock.workers.client_supplier import KafkaClientSupplier
 from penstock.workers.partition_consumer import PartitionConsumer
 from tests import waiting
 

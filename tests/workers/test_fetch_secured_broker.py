@@ -12,12 +12,13 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock import kernel
+from penstock.clients.librdkafka import as_reader
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.reading.fetcher import Fetcher
 from penstock.dev_broker import DevBroker
 from penstock.topology.records import TopicPartition
 from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.client_supplier import KafkaClientSupplier, as_reader
+from penstock.workers.client_supplier import KafkaClientSupplier
 from penstock.workers.partition_consumer import PartitionConsumer
 
 pytestmark = [

@@ -17,6 +17,7 @@ from penstock import kernel
 from penstock.clients.clock import SystemClock
 from penstock.clients.cluster.admin import Admin
 from penstock.clients.errors import BrokerError, ErrorCode, broker_error
+from penstock.clients.librdkafka import as_writer
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.writing import sender
 from penstock.clients.writing.kafka_producer import KafkaProducer
@@ -26,7 +27,7 @@ from penstock.topology.errors import StreamsError, TaskMigratedError
 from penstock.topology.exception_handlers import FailedProcessingError, ProducerRecord, Response
 from penstock.topology.records import TaskId
 from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.client_supplier import KafkaClientSupplier, as_writer
+from penstock.workers.client_supplier import KafkaClientSupplier
 from penstock.workers.production_errors import production_error_handler
 from penstock.workers.record_sends import make_log_change, make_send
 from penstock.workers.sink_topics import SinkTopics
