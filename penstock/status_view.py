@@ -180,11 +180,14 @@ def _tasks(threads: list[dict[str, Any]]) -> RenderableType:
             "thread": str(thread["number"]),
             "behind": number(task["lag"]),
             "buffered": number(task["buffered"]),
+            "waiting": number(task["waiting"]),
         }
         for thread in threads
         for task in thread["tasks"]
     ]
-    return _Listing(rows, ("kind", "state"), ("buffered", "kind", "thread")) if rows else Text("There is no task here.")
+    if not rows:
+        return Text("There is no task here.")
+    return _Listing(rows, ("kind", "state"), ("waiting", "buffered", "kind", "thread"))
 
 
 def _errors(status: dict[str, Any]) -> Iterator[RenderableType]:

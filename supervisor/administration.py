@@ -282,6 +282,7 @@ def _task(task: TaskStatus) -> dict[str, Any]:
         "state": task.state,
         "lag": sum(known) if len(known) == len(task.lags) and task.kind == "active" else None,
         "buffered": task.buffered,
+        "waiting": task.waiting,
         "restore_remaining": task.restore_remaining,
         "restore_total": task.restore_total,
         "restore_rate": task.restore_rate,

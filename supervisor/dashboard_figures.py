@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from penstock.workers import node_samples, task_metrics
+from penstock.workers import function_metrics, node_samples, task_metrics
 from penstock.workers.metrics import Metric
 
 Tags = tuple[str, ...]
 
 
 def figures(found: Iterable[Metric]) -> dict[str, Any]:
-    """Return ``sources``, ``nodes``, ``edges`` and ``dead_letters``.
+    """Return ``sources``, ``nodes``, ``edges``, ``functions`` and ``dead_letters``.
 
     sources: by node, measured: rate (records/s), total, latency_avg and latency_max (ms, the age of records when they
     are read). nodes: by node, from samples: rate, time_ratio (share of a core), age (ms). edges: from, to, rate.
-    dead_letters: node, exception, topic, count, the most first.
+    functions: by node: rate (calls/s), in_flight, waiting (records), p50 and p99 (ms; of several tasks p50 is the mean,
+    p99 the highest), retries (total). dead_letters: node, exception, topic, count, the most first.
     """
     by_group: dict[str, list[Metric]] = {}
     for metric in found:
@@ -25,6 +26,7 @@ def figures(found: Iterable[Metric]) -> dict[str, Any]:
         "sources": _sources(by_group.get(task_metrics.NODE_GROUP, [])),
         "nodes": _nodes(by_group.get(node_samples.NODE_GROUP, [])),
         "edges": _edges(by_group.get(node_samples.EDGE_GROUP, [])),
+        "functions": _functions(by_group.get(function_metrics.FUNCTION_GROUP, [])),
         "dead_letters": _dead_letters(by_group.get(task_metrics.DEAD_LETTER_GROUP, [])),
     }
 
@@ -67,6 +69,20 @@ def _edges(found: Iterable[Metric]) -> list[dict[str, Any]]:
         {"from": start, "to": end, "rate": sum(values["records-rate"])}
         for (start, end), values in _by_tags(found, "from", "to").items()
     ]
+
+
+def _functions(found: Iterable[Metric]) -> dict[str, dict[str, float]]:
+    return {
+        node: {
+            "rate": sum(values["call-rate"]),
+            "in_flight": sum(values["calls-in-flight"]),
+            "waiting": sum(values["records-waiting"]),
+            "p50": _mean_of_busy(values["call-latency-p50"], values["call-rate"]),
+            "p99": max(values["call-latency-p99"]),
+            "retries": sum(values["retry-total"]),
+        }
+        for (node,), values in _by_tags(found, "processor-node-id").items()
+    }
 
 
 def _dead_letters(found: Iterable[Metric]) -> list[dict[str, Any]]:

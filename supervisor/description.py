@@ -22,7 +22,8 @@ def description(threads: Iterable[ThreadStatus]) -> Iterator[str]:
     """Yield one line for each stream thread."""
     for thread in threads:
         tasks = (
-            " ".join(f"{task.task_id}({task.kind} {task.state}{restore(task)})" for task in thread.tasks) or "no tasks"
+            " ".join(f"{task.task_id}({task.kind} {task.state}{restore(task)}{waiting(task)})" for task in thread.tasks)
+            or "no tasks"
         )
         yield (
             f"{thread.name}: process {thread.pid}, {thread.state}, {tasks}, {thread.records_processed} records, "
@@ -38,3 +39,8 @@ def restore(task: TaskStatus) -> str:
     eta = task.restore_eta_seconds
     when = "" if eta is None else f", {eta:.0f} s left"
     return f" {task.restore_remaining} of {task.restore_total} records to restore, {task.restore_rate:.0f}/s{when}"
+
+
+def waiting(task: TaskStatus) -> str:
+    """Return words for the records that wait for async functions and batches, nothing if there are none."""
+    return f" {task.waiting} records wait for functions" if task.waiting else ""

@@ -17,6 +17,7 @@ UNITS = (
     *(("-rate", "per second"), ("-ratio", "from 0 to 1"), ("-percent", "percent"), ("-per-second", "per second")),
     *(("-bytes", "bytes"), ("-bytes-total", "bytes"), ("-ns-total", "ns"), ("-seconds", "seconds")),
     *(("-latency-avg", "ms"), ("-latency-max", "ms"), ("-latency-min", "ms"), ("-age-avg", "ms")),
+    *(("-latency-p50", "ms"), ("-latency-p99", "ms")),
     ("-start-time", "ms since 1970"),
 )
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")

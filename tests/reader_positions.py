@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Mapping
 
 from penstock.topology.records import TopicPartition
@@ -11,12 +12,14 @@ class ReaderPositions:
     """The part of a Reader that is the same in stepped threads and in the simulation.
 
     positions: the next offset of each partition; told_end: the ends that were told already.
+    woken: whether wake() was called.
     """
 
     def __init__(self) -> None:
         self.positions: dict[TopicPartition, int] = {}
         self.paused: set[TopicPartition] = set()
         self.told_end: dict[TopicPartition, int] = {}
+        self.woken = threading.Event()
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         assert not offsets.keys() & self.positions.keys(), f"some of {offsets} are assigned already"
@@ -36,6 +39,9 @@ class ReaderPositions:
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         self.paused.update(partitions)
+
+    def wake(self) -> None:
+        self.woken.set()  # fetch() does not wait, so it need not look
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
         self.paused.difference_update(partitions)

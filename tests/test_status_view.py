@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 
 def task(number: int) -> dict[str, Any]:
-    values = {"task_id": f"0_{number}", "kind": "active", "state": "RUNNING", "lag": 0, "buffered": 0}
+    values = {"task_id": f"0_{number}", "kind": "active", "state": "RUNNING", "lag": 0, "buffered": 0, "waiting": 0}
     return {**values, "restore_remaining": 0}
 
 

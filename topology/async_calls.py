@@ -11,13 +11,11 @@ from collections.abc import Awaitable, Callable, Hashable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from .durations import Duration, to_millis
 from .errors import TopologyError
-
-if TYPE_CHECKING:
-    import stamina
+from .function_times import FunctionTimes
 
 #: Opens what a function uses, for example a client's session, once for each process: ``async with lifespan() as it``.
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
@@ -62,6 +60,11 @@ class Call:
         self.value: Any = None
         self.error: BaseException | None = None
 
+    @property
+    def in_flight(self) -> bool:
+        """Whether it runs: it has been started and has not ended."""
+        return self.task is not None and not self.done
+
     def result(self) -> Any:
         """Return the result of a call that has ended, or raise what it raised."""
         if self.error is not None:
@@ -87,6 +90,9 @@ class AsyncCalls(Protocol):
     def count(self, of: Hashable, by: int) -> None:
         """Change that number."""
 
+    def close(self) -> None:
+        """Cancel all calls, and leave the lifespans. Raises what one of them raises."""
+
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
@@ -107,32 +113,55 @@ class CallOptions:
         if self.lifespan is not None and not callable(self.lifespan):
             raise TopologyError(f"lifespan must be a function that returns an async context manager: {self.lifespan!r}")
 
-    def call(self, function: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...]) -> Call:
-        """Return a call of a function; what the lifespan has opened becomes its last argument."""
+    def caller(
+        self, function: Callable[..., Awaitable[Any]], times: FunctionTimes
+    ) -> Callable[[tuple[Any, ...]], Call]:
+        """Return what makes a call of the function with some arguments. times: counts its attempts.
+
+        What the lifespan has opened becomes its last argument.
+        """
         seconds = None if self.timeout is None else to_millis(self.timeout, "timeout") / 1000
 
-        async def attempt(*opened: Any) -> Any:
-            async with asyncio.timeout(seconds):
-                return await function(*arguments, *opened)
+        async def attempt(arguments: tuple[Any, ...]) -> Any:
+            clock = asyncio.get_running_loop().time
+            times.attempts += 1
+            began = clock()
+            try:
+                async with asyncio.timeout(seconds):
+                    return await function(*arguments)
+            finally:
+                times.note(clock() - began)
 
-        retries = self.retries
-        if retries is None:
-            return Call(attempt, self.lifespan)
-
-        async def with_retries(*opened: Any) -> Any:
-            return await _caller(retries)(retries.on, attempt, *opened)
-
-        return Call(with_retries, self.lifespan)
+        run = attempt if self.retries is None else _retrying(attempt, self.retries, times)
+        return lambda arguments: Call(lambda *opened: run((*arguments, *opened)), self.lifespan)
 
 
-def _caller(retries: Retries) -> stamina.AsyncRetryingCaller:
-    """Return what makes a call with retries."""
-    import stamina  # only who has retries pays for it
+def _retrying(
+    attempt: Callable[[tuple[Any, ...]], Awaitable[Any]], retries: Retries, times: FunctionTimes
+) -> Callable[[tuple[Any, ...]], Awaitable[Any]]:
+    """Return what makes attempts until one is successful, or as many as retries allows. They are not logged."""
+    from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
-    return stamina.AsyncRetryingCaller(
-        attempts=retries.times + 1,
-        timeout=None,
-        wait_initial=to_millis(retries.wait_initial, "wait_initial") / 1000,
-        wait_max=to_millis(retries.wait_max, "wait_max") / 1000,
-        wait_jitter=to_millis(retries.wait_jitter, "wait_jitter") / 1000,
-    )
+    policy: Any = {
+        "stop": stop_after_attempt(retries.times + 1),
+        "wait": wait_exponential_jitter(
+            multiplier=to_millis(retries.wait_initial, "wait_initial") / 1000,
+            max=to_millis(retries.wait_max, "wait_max") / 1000,
+            jitter=to_millis(retries.wait_jitter, "wait_jitter") / 1000,
+        ),
+        "retry": retry_if_exception_type(retries.on),
+        "reraise": True,
+    }
+
+    async def run(arguments: tuple[Any, ...]) -> Any:
+        made = 0
+
+        async def next_attempt() -> Any:
+            nonlocal made
+            times.retries += made > 0
+            made += 1
+            return await attempt(arguments)
+
+        return await AsyncRetrying(**policy)(next_attempt)  # one for each call: it keeps the state of a call
+
+    return run

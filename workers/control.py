@@ -114,7 +114,8 @@ class TaskStatus:
     """What a status line shows of one task.
 
     lags: of its input partitions, in records that are not processed yet, on the broker and in the task; None as long as
-    that is not known. buffered: how many of them were fetched and wait in the task.
+    that is not known. buffered: how many of them were fetched and wait in the task. waiting: how many records wait
+    for async functions and batches.
     """
 
     task_id: str
@@ -125,6 +126,7 @@ class TaskStatus:
     restore_rate: float = 0.0  # records per second, of the last seconds; a standby task's updates
     lags: Mapping[TopicPartition, int | None] = field(default_factory=dict)
     buffered: int = 0
+    waiting: int = 0
 
     @property
     def restore_eta_seconds(self) -> float | None:

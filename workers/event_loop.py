@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Hashable
+from math import inf
 
-from penstock.topology.async_calls import Call
+from penstock.topology.async_calls import AsyncCalls, Call
 from penstock.topology.errors import StreamsError
 from penstock.topology.event_loop import LoopCalls
 
@@ -18,15 +19,26 @@ try:
 except ImportError:
     from asyncio import new_event_loop
 
+#: What ends within so many seconds is told together: each time the stream thread does an iteration of its loop.
+WAKE_SECONDS = 0.001
 #: How long is waited at the end for what lifespans close, in seconds.
 CLOSE_SECONDS = 10.0
 
+#: Makes what runs the calls of a stream thread, by its name and what is to be called when some have ended.
+MakeAsyncCalls = Callable[[str, Callable[[], None]], AsyncCalls]
+
 
 class EventLoopThread:
-    """Implements topology.async_calls.AsyncCalls."""
+    """Implements topology.async_calls.AsyncCalls.
 
-    def __init__(self, name: str) -> None:
+    on_ended: is called, by this thread, when calls have ended; also when the loop itself has.
+    """
+
+    def __init__(self, name: str, on_ended: Callable[[], None]) -> None:
         self._name = name
+        self._on_ended = on_ended
+        self._told_at = -inf
+        self._tells = False  # soon
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._calls: LoopCalls | None = None
@@ -62,12 +74,16 @@ class EventLoopThread:
             self._ended.clear()
             if until():
                 return
-            if self._failure is not None:
-                raise StreamsError(f"The event loop {self._name} has ended") from self._failure
+            self._check()
             self._ended.wait()
 
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise StreamsError(f"The event loop {self._name} has ended") from self._failure
+
     def in_flight(self, of: Hashable) -> int:
-        """See AsyncCalls."""
+        """See AsyncCalls. Raises StreamsError if calls do not run any more."""
+        self._check()
         return 0 if self._calls is None else self._calls.in_flight(of)
 
     def count(self, of: Hashable, by: int) -> None:
@@ -80,10 +96,24 @@ class EventLoopThread:
     def _start(self) -> asyncio.AbstractEventLoop:
         loop: asyncio.AbstractEventLoop = new_event_loop()
         self._loop = loop
-        self._calls = LoopCalls(loop, self._ended.set)
+        self._calls = LoopCalls(loop, self._call_ended)
         self._thread = threading.Thread(target=self._run, args=(loop,), name=self._name, daemon=True)
         self._thread.start()
         return loop
+
+    def _call_ended(self) -> None:
+        self._ended.set()
+        loop = asyncio.get_running_loop()
+        wait = self._told_at + WAKE_SECONDS - loop.time()
+        if wait <= 0:
+            self._tell(loop)
+        elif not self._tells:
+            self._tells = True
+            loop.call_later(wait, self._tell, loop)
+
+    def _tell(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._told_at, self._tells = loop.time(), False
+        self._on_ended()
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
@@ -93,6 +123,7 @@ class EventLoopThread:
             self._failure = error
         finally:
             self._ended.set()
+            self._on_ended()
 
     def close(self) -> None:
         """Cancel all calls, leave the lifespans, end the loop. Raises what a lifespan raised at its end."""
@@ -100,8 +131,12 @@ class EventLoopThread:
         if loop is None or calls is None or thread is None:
             return
         try:
+            closing = asyncio.wait_for(calls.close(), CLOSE_SECONDS)
             if self._failure is None:
-                asyncio.run_coroutine_threadsafe(calls.close(), loop).result(CLOSE_SECONDS)
+                asyncio.run_coroutine_threadsafe(closing, loop).result()
+            else:  # its thread has ended
+                thread.join()
+                loop.run_until_complete(closing)
         finally:
             loop.call_soon_threadsafe(loop.stop)
             thread.join(CLOSE_SECONDS)

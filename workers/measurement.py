@@ -71,6 +71,8 @@ def _of_task(task: Task, thread: dict[str, str], parts: StreamThreadParts, now_m
         yield from _lags(task, thread, parts)
         if task.samples is not None:
             yield from task.samples.groups(tags, now_ms)
+        for function in task.functions:
+            yield function.group(tags, now_ms)
     yield from task.metrics.groups(tags, isinstance(task, StreamTask), gauges, now_ms)
     restored = parts.changelog_reader.restored(task)
     for store in stores:

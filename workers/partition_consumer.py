@@ -133,6 +133,10 @@ class PartitionConsumer:
             self._positions[partition] = run[-1].offset() + 1
         return records
 
+    def wake(self) -> None:
+        """See Reader."""
+        self._reader.wake()
+
     def read_ahead(self, until: Future[Any]) -> None:
         """See Reader."""
         self._reader.read_ahead(until)

@@ -17,6 +17,7 @@ from penstock.topology.punctuation_queue import PunctuationQueue
 from penstock.topology.records import Message, TaskId, TopicPartition
 from penstock.topology.task_context import Cancellable
 
+from .function_metrics import FunctionMetrics
 from .node_samples import RECORDS, NodeSamples
 from .partition_consumer import PartitionConsumer
 from .partition_group import PartitionGroup
@@ -67,6 +68,7 @@ class StreamTask(Task):
         self._compiled: CompiledTopology | None = None
         self._group: PartitionGroup | None = None
         self.samples: NodeSamples | None = None
+        self.functions: list[FunctionMetrics] = []
         self._stream_time_queue = PunctuationQueue()
         self._system_time_queue = PunctuationQueue()
         #: How much was done, and how often a commit was asked for: so far, in the commit under way, in the last one.
@@ -122,6 +124,9 @@ class StreamTask(Task):
         self.samples = NodeSamples(
             self.topology, self._compiled.errors, self.environment.metrics, self.metrics.process, self.environment.time
         )
+        self.functions = [
+            FunctionMetrics(records, self.environment.metrics) for records in self._compiled.waiting.operators
+        ]
         for store in self.state_manager.stores.values():
             if isinstance(store, CachingStore):
                 store.follower = self.samples.of_changes
@@ -173,6 +178,7 @@ class StreamTask(Task):
                 self._compiled.close()
         finally:
             self._compiled = self._group = self.samples = None
+            self.functions = []
             self._stream_time_queue.close()
             self._system_time_queue.close()
             self.log.info("Suspended from %s", before.name)
@@ -228,9 +234,14 @@ class StreamTask(Task):
         return max(min(max_records, waiting.room(max_records)), 0)
 
     @property
-    def waits_for_functions(self) -> bool:
-        """Whether records wait for async functions or batches, which say by themselves when they are ready."""
-        return self._compiled is not None and bool(self._compiled.waiting)
+    def records_waiting(self) -> int:
+        """How many records wait for async functions or batches."""
+        return 0 if self._compiled is None else len(self._compiled.waiting)
+
+    @property
+    def batch_due_ms(self) -> int | None:
+        """The wall-clock time at which a batch of records is full enough, in ms; None without one."""
+        return None if self._compiled is None else self._compiled.waiting.due_ms()
 
     def _process_followed(self, group: PartitionGroup, samples: NodeSamples, topic: str, limit: int) -> int:
         """Process some records as a sample."""
@@ -248,6 +259,8 @@ class StreamTask(Task):
     def look(self, restored: int) -> None:
         """See Task.look; the queues have counted too."""
         self.metrics.look(self._group, restored, self.environment.time.now_ms)
+        for function in self.functions:
+            function.look(self.environment.time.now_ms)
 
     def load(self) -> int | None:
         """Return how much of the thread's time this task takes, in thousandths; None if it has processed nothing."""
@@ -403,4 +416,5 @@ class StreamTask(Task):
 
     def describe(self, indent: str = "") -> str:
         """Return a description of several lines."""
-        return super().describe(indent) + f"{indent}\tBuffered records {self.num_buffered()}\n"
+        functions = "".join(f"{indent}\tFunction {function.describe()}\n" for function in self.functions)
+        return super().describe(indent) + f"{indent}\tBuffered records {self.num_buffered()}\n" + functions

@@ -52,8 +52,6 @@ REBALANCE_POLL_MS = 10
 RESTORE_IDLE_WAIT_MS = 5
 #: How often is looked for a task whose stores are to be persisted, in ms.
 PERSIST_CHECK_MS = 250
-#: How long a poll waits while async functions or batches are waited for, in ms.
-FUNCTIONS_POLL_MS = 1
 #: How long a poll waits while another process here has not given back the files of a task yet, in ms.
 LOCK_POLL_MS = 10
 #: How long a thread that shuts down waits for an assignment that it still has joined for, in ms; without it the last
@@ -213,6 +211,7 @@ class StreamThread:
         # Leaving tells the others at once; a static member's tasks wait for the process that replaces it.
         self._close("group membership", lambda: parts.group.close(self._leave_group))
         self._close("changelog reader", parts.changelog_reader.close)
+        self._close("event loop", parts.async_calls.close)  # it wakes the consumer
         self._close("consumer", parts.consumer.close)
         self._close("global state", parts.global_state.close)
         for name, close in parts.close_clients.items():
@@ -285,7 +284,8 @@ class StreamThread:
             # Restoring should start or go on at once; with nothing to do but wait for a lock, there is time.
             return min(LOCK_POLL_MS, self._poll_ms) if self.task_manager.waits_for_locks() else 0
         if self.state in (_S.PARTITIONS_REVOKED, _S.STARTING, _S.RUNNING):
-            return min(FUNCTIONS_POLL_MS, self._poll_ms) if self.task_manager.waits_for_functions() else self._poll_ms
+            due_ms = self.task_manager.batch_due_ms()
+            return self._poll_ms if due_ms is None else min(max(due_ms - self._time.wall_clock_ms, 1), self._poll_ms)
         if self.state is _S.PENDING_SHUTDOWN:
             return 0
         self._log.error("Unexpected state %s during normal iteration", self.state.name)

@@ -20,6 +20,7 @@ from penstock.clients.state_machine import StateMachine
 from penstock.statestore.state_directory import StateDirectory
 from penstock.statestore.stores import OpenRows
 from penstock.statestore.thread_cache import ThreadCache
+from penstock.topology.async_calls import AsyncCalls
 from penstock.topology.errors import StreamsError
 from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.records import TaskId, TopicPartition
@@ -39,7 +40,7 @@ from .client_supplier import KafkaClientSupplier, static_instance_id
 from .committer import Committer
 from .control import ApplicationShutdownRequested, ThreadControl
 from .custom_metrics import CustomMetrics
-from .event_loop import EventLoopThread
+from .event_loop import EventLoopThread, MakeAsyncCalls
 from .global_state import GlobalState, GlobalTask, NoGlobalState
 from .internal_topic_manager import InternalTopicManager
 from .invalid_positions import InvalidPositions
@@ -117,6 +118,7 @@ class StreamThreadParts:
     time: LoopTime
     states: StateMachine[StreamThreadState]
     consumer: PartitionConsumer
+    async_calls: AsyncCalls
     producer: StreamsProducer
     changelog_reader: StoreChangelogReader
     invalid_positions: InvalidPositions
@@ -146,12 +148,13 @@ def create_parts(
     standby_update_listener: StandbyUpdateListener | None = None,
     open_rows: OpenRows | None = None,
     background: Executor | None = None,
+    make_async_calls: MakeAsyncCalls = EventLoopThread,
 ) -> StreamThreadParts:
     """Make the clients and all that uses them. topology: a topology.Topology; supplier: makes the clients.
 
     sleep: how to wait so many seconds until topics that were just made are there. The listeners are called by the
     stream thread itself. background: runs what stores do beside the thread, by default another thread; a simulation
-    has nothing beside it.
+    has nothing beside it. make_async_calls(name, on_ended): makes what runs the calls of async functions.
 
     Raises ConfigError for settings that a client refuses, MissingSourceTopicError if a pattern matches no topic, and
     StreamsError if the state directory cannot be used.
@@ -159,7 +162,8 @@ def create_parts(
     clock = clock or SystemClock()
     supplier = supplier or configured_supplier(spec.config, clock)
     listeners = (state_restore_listener or StateRestoreListener(), standby_update_listener or StandbyUpdateListener())
-    return _Assembly(topology, spec, control, supplier, clock, sleep, *listeners, open_rows, background).parts()
+    beside = background or ThreadPoolExecutor(1, "background"), make_async_calls
+    return _Assembly(topology, spec, control, supplier, clock, sleep, *listeners, open_rows, *beside).parts()
 
 
 def configured_supplier(config: Any, clock: Clock) -> KafkaClientSupplier:
@@ -182,15 +186,15 @@ class _Assembly:
         restore_listener: StateRestoreListener,
         standby_listener: StandbyUpdateListener,
         open_rows: OpenRows | None,
-        background: Executor | None,
+        background: Executor,
+        make_async_calls: MakeAsyncCalls,
     ) -> None:
         self.topology = topology
         self.spec, self.control, self.supplier = spec, control, supplier
         self.clock, self.sleep = clock, sleep
         self.restore_listener, self.standby_listener = restore_listener, standby_listener
         self.open_rows = open_rows
-        self.background = background or ThreadPoolExecutor(1, "background")
-        self.async_calls = EventLoopThread(f"{spec.client_id}-EventLoop-{spec.slot}")
+        self.background, self.make_async_calls = background, make_async_calls
         self.config = spec.config
         self.application_id: str = spec.config["application.id"]
         self.name = f"{spec.client_id}-StreamThread-{spec.slot}"
@@ -249,7 +253,8 @@ class _Assembly:
             self.log,
         )
         clients = TaskClients(consumer, producer, membership, offset_reset.start_offset)
-        environment = self._environment(changelog_reader, global_state)
+        async_calls = self.make_async_calls(f"{self.spec.client_id}-EventLoop-{self.spec.slot}", consumer.wake)
+        environment = self._environment(changelog_reader, global_state, async_calls)
         ends = self._changelog_offsets(COMMIT_OFFSETS_TIMEOUT_MS).end_offsets
         task_manager = TaskManager(
             AssignedStreamsTasks(self._log("assigned_streams_tasks"), timeouts),
@@ -276,6 +281,7 @@ class _Assembly:
             time=self.time,
             states=self.states,
             consumer=consumer,
+            async_calls=async_calls,
             producer=producer,
             changelog_reader=changelog_reader,
             invalid_positions=self._invalid_positions(consumer, offset_reset, timeouts, task_manager),
@@ -294,7 +300,6 @@ class _Assembly:
                 "admin client": self.admin.close,
                 "state directory": self.state_directory.close,
                 "background": self.background.shutdown,
-                "event loop": self.async_calls.close,
             },
             log=self.log,
         )
@@ -375,7 +380,9 @@ class _Assembly:
             max(STANDSTILL_MS, 2 * self.config["commit.interval.ms"]),  # other threads' transactions last that long
         )
 
-    def _environment(self, changelog_reader: StoreChangelogReader, global_state: GlobalState) -> TaskEnvironment:
+    def _environment(
+        self, changelog_reader: StoreChangelogReader, global_state: GlobalState, async_calls: AsyncCalls
+    ) -> TaskEnvironment:
         # Kafka Streams divides by one more if there is a global thread; here global tables are not cached.
         cache_bytes = self.config["statestore.cache.max.bytes"] // max(self.spec.num_threads, 1)
         return TaskEnvironment(
@@ -391,7 +398,7 @@ class _Assembly:
             self.log_prefix,
             self.background,
             self.custom_metrics,
-            self.async_calls,
+            async_calls,
             self.open_rows,
         )
 

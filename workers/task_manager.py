@@ -269,9 +269,10 @@ class TaskManager:
         self._full.clear()
         return self.standby.all_tasks_running()
 
-    def waits_for_functions(self) -> bool:
-        """Return whether records wait for async functions or batches, which are ready without a record that comes."""
-        return any(task.waits_for_functions for task in self.active.running.values())
+    def batch_due_ms(self) -> int | None:
+        """Return the wall-clock time at which a batch is processed though no record comes, in ms; None without one."""
+        due = (task.batch_due_ms for task in self.active.running.values())
+        return min((at for at in due if at is not None), default=None)
 
     def waits_for_locks(self) -> bool:
         """Return whether tasks that another process here has not given up yet are all that is not running."""

@@ -78,7 +78,8 @@ class StatusReporter:
         if not isinstance(task, StreamTask):
             return TaskStatus(str(task.task_id), "standby", state, remaining, total, rate)
         lags = {partition: self._lag(task, partition) for partition in sorted(task.input_partitions)}
-        return TaskStatus(str(task.task_id), "active", state, remaining, total, rate, lags, task.num_buffered())
+        buffered, waiting = task.num_buffered(), task.records_waiting
+        return TaskStatus(str(task.task_id), "active", state, remaining, total, rate, lags, buffered, waiting)
 
     def _lag(self, task: StreamTask, partition: TopicPartition) -> int | None:
         """Return how many records of a partition are not processed, as far as that is known, None if it is not."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import threading
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -17,6 +19,9 @@ from penstock.topology.records import TopicPartition
 from ..reading.reader import ReaderEvent, Records
 from .errors import client_error
 
+#: How long one poll of a reader waits that is woken now and then, in seconds: nothing ends librdkafka's own poll.
+WAKE_CHECK_SECONDS = 0.005
+
 
 class LibrdkafkaReader:
     """A Reader over a Consumer that was made with ``enable.partition.eof=true`` and ``auto.offset.reset=error``.
@@ -27,6 +32,8 @@ class LibrdkafkaReader:
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
         self._topics: set[str] = set()  # ever assigned: a message of a topic that left may still be on its way
+        self._woken = threading.Event()
+        self._poll_seconds = math.inf  # of one poll
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         """See Reader."""
@@ -77,10 +84,18 @@ class LibrdkafkaReader:
         # consume() waits until it has all records that were asked for, poll() for one: together they do what Kafka's
         # Consumer.poll does, which returns as soon as there is something.
         messages: list[Any] = self._consumer.consume(max_records, 0)
-        if messages or timeout_seconds <= 0:
-            return messages
-        first = self._consumer.poll(timeout_seconds)
-        return [] if first is None else [first, *self._consumer.consume(max_records, 0)]
+        while not messages and timeout_seconds > 0 and not self._woken.is_set():
+            first = self._consumer.poll(min(timeout_seconds, self._poll_seconds))
+            timeout_seconds -= self._poll_seconds
+            if first is not None:
+                messages = [first, *self._consumer.consume(max_records, 0)]
+        self._woken.clear()
+        return messages
+
+    def wake(self) -> None:
+        """See Reader. The first time it may come late: who is never woken need not look for it."""
+        self._poll_seconds = WAKE_CHECK_SECONDS
+        self._woken.set()
 
     def read_ahead(self, until: Future[Any]) -> None:
         """See Reader; librdkafka's own threads read."""

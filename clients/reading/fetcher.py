@@ -66,6 +66,7 @@ class Fetcher:
         self._buffer = FetchBuffer()
         self._events: list[ReaderEvent] = []  # of the client
         self._ask_at = 0  # in ms: when there may be something to ask for, though nothing happens before
+        self._woken = False
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         """See Reader."""
@@ -113,10 +114,17 @@ class Fetcher:
             self._advance(now)
             found = self._take(max_records)
             self._maybe_ask(now)
-            if any(found) or now >= deadline:
+            if any(found) or now >= deadline or self._woken:
+                self._woken = False  # before the caller looks for what it was woken for
                 return found
             self._wait(now, deadline)
             now = self._clock.monotonic_ms()
+
+    def wake(self) -> None:
+        """See Reader."""
+        if not self._woken:  # once for all that happens until fetch() returns
+            self._woken = True
+            self._network.wake()
 
     def read_ahead(self, until: Future[Any]) -> None:
         """Take what brokers send into the buffer, and ask for more, until something else is done."""

@@ -60,6 +60,9 @@ class Reader(Protocol):
         Partitions that were unassigned may still be among the records. Raises StreamsError if nothing can be read.
         """
 
+    def wake(self) -> None:
+        """Let the fetch() that waits return, or the next one not wait. Any thread may call it."""
+
     def read_ahead(self, until: Future[Any]) -> None:
         """Have records come while something else is waited for, and return when that is done.
 

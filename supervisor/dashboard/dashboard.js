@@ -97,7 +97,7 @@ function figure(cell, value) {
 
 // -- what is shown
 
-function show({ status, topology, sources, nodes, edges: flows, dead_letters: letters }) {
+function show({ status, topology, sources, nodes, edges: flows, functions, dead_letters: letters }) {
   by("main").hidden = false;
   document.title = `${status.application_id}: ${status.state}`;
   text(by("application"), status.application_id);
@@ -117,6 +117,7 @@ function show({ status, topology, sources, nodes, edges: flows, dead_letters: le
   showTasks(status.threads);
   showLag(status.threads);
   if (topology) showTopology(topology, sources, nodes, flows);
+  showFunctions(functions);
   showHot(nodes, sources);
   showButtons(status);
 }
@@ -179,6 +180,20 @@ function showLetters(letters) {
     text(cells[1], letter.exception);
     text(cells[2], letter.topic);
     figure(cells[3], count(letter.count));
+  });
+}
+
+function showFunctions(functions) {
+  const found = Object.entries(functions).sort(([a], [b]) => a.localeCompare(b));
+  by("functions-section").hidden = found.length === 0;
+  fill(by("functions"), found, ([name]) => name, ([name, called], cells) => {
+    text(cells[0], name);
+    figure(cells[1], rate(called.rate));
+    figure(cells[2], count(called.in_flight));
+    figure(cells[3], count(called.waiting));
+    figure(cells[4], brief(called.p50 / 1000));
+    figure(cells[5], brief(called.p99 / 1000));
+    figure(cells[6], count(called.retries));
   });
 }
 

@@ -192,7 +192,9 @@ def test_with_log_and_continue_a_failed_record_is_dropped_and_the_others_come(st
     assert flow.driver.dropped_records() == {("KSTREAM-MAPVALUES-0000000002", "processing error"): 1}
 
 
-def test_a_call_is_made_again_as_often_as_retries_says(start: Start) -> None:
+def test_a_call_is_made_again_as_often_as_retries_says(
+    start: Start, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
     attempts: list[int] = []
 
     async def second_time(value: int) -> int:
@@ -205,6 +207,7 @@ def test_a_call_is_made_again_as_often_as_retries_says(start: Start) -> None:
     flow = start(declare(lambda stream: stream.map_values_async(second_time, retries=retries)))
     assert flow.read_after("in", "a", 1) == [("a", 1, 0)]
     assert len(attempts) == 3
+    assert (caplog.messages, capsys.readouterr().out) == ([], ""), "a line for each would be a flood"
 
 
 def test_after_the_last_retry_the_handler_is_asked(start: Start) -> None:

@@ -6,11 +6,13 @@ an output says by itself what is lost, doubled or out of order.
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from penstock.topology.async_calls import OrderedBy, Retries
 from penstock.topology.materialized import Materialized
 from penstock.topology.processor_api import Processor, Punctuation
 from penstock.topology.records import RawRecord, Record
@@ -87,6 +89,12 @@ class Application:
 #: How often the wall clock ticks for one of the applications, in ms; and what marks the rows that hold what was sent.
 TICK_MS = 700
 SENT = "sent-"
+#: How long a service takes to answer, in ms, by the record's number; those that it leaves without an answer the first
+#: time, and refuses; how long it is waited for, in ms, and how many records wait at once.
+ANSWERS_MS = (0, 3, 20, 700, 0, 60, 2_500)
+UNANSWERED, REFUSED = 17, 11
+PATIENCE_MS = 4_000
+IN_FLIGHT_MAX = 4
 #: The key of records that only let stream time go on, so that windows close.
 CLOSER = "closer"
 
@@ -119,9 +127,13 @@ def _append(key: Any, value: str, history: str) -> str:
 
 
 def _counted(seen: Seen, config: Mapping[str, Any]) -> Any:
-    """Two stores in one task: the history of each key, and its length."""
     builder = StreamsBuilder(config)
-    grouped = _in(builder, seen).group_by_key()
+    return _histories(builder, _in(builder, seen))
+
+
+def _histories(builder: StreamsBuilder, stream: Any) -> Any:
+    """Two stores in one task: the history of each key, and its length."""
+    grouped = stream.group_by_key(key_serde=Serdes.string(), value_serde=Serdes.string())
     history = grouped.aggregate(str, _append, store="history", value_serde=Serdes.string())
     history.to_stream().to(OUT, key_serde=Serdes.string(), value_serde=Serdes.string())
     counts = grouped.count(store="counts")
@@ -205,6 +217,32 @@ def _looked_up(seen: Seen, config: Mapping[str, Any]) -> Any:
     return builder.build()
 
 
+def _asked(seen: Seen, config: Mapping[str, Any], ordered_by: OrderedBy = "partition") -> Any:
+    """A service is asked for each record: it answers late, and for some records only when it is asked again."""
+    tried: set[str] = set()
+
+    async def ask(number: str) -> str:
+        await asyncio.sleep(ANSWERS_MS[int(number) % len(ANSWERS_MS)] / 1000)
+        if int(number) % UNANSWERED == 0 and number not in tried:
+            tried.add(number)
+            await asyncio.Event().wait()
+        if int(number) % REFUSED == 0 and number not in tried:
+            tried.add(number)
+            raise ConnectionError(number)
+        return number
+
+    builder = StreamsBuilder(config)
+    retries = Retries(2, wait_jitter=0)
+    answered = builder.stream(IN, key_serde=Serdes.string(), value_serde=Serdes.string()).map_values_async(
+        ask, ordered_by=ordered_by, max_in_flight=IN_FLIGHT_MAX, timeout=PATIENCE_MS, retries=retries
+    )
+    return _histories(builder, answered.peek(lambda key, number: seen(number)))
+
+
+def _asked_by_key(seen: Seen, config: Mapping[str, Any]) -> Any:
+    return _asked(seen, config, "key")
+
+
 def _group(number: str) -> str:
     return f"group-{int(number) % GROUPS}"
 
@@ -221,4 +259,9 @@ APPLICATIONS = (
     Application("ticking", _ticking, ticks=True),
     Application("joined", _joined, (IN, TABLE), store=None, each=True),
     Application("looked up", _looked_up, (IN, TABLE), store=None, each=True, global_table=True),
+)
+#: Those with functions that wait, in the schedules that have them.
+ASKING = (
+    Application("asked", _asked, counts=True),
+    Application("asked by key", _asked_by_key, counts=True),
 )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from .kinds import PLAIN, Kind
 from .mutants import MUTANTS, Mutant
 from .rare import Branch, RareBranches
 from .simulation import Simulation
@@ -64,22 +65,12 @@ class TraceHandler(logging.Handler):
         self._world.note("log", f"{record.levelname} {record.getMessage()}")
 
 
-def is_harsh(seed: int) -> bool:
-    """Return whether a seed's schedule is a harsh one: each fourth."""
-    return seed % 4 == 3
-
-
-def is_mixed(seed: int) -> bool:
-    """Return whether in a seed's schedule hosts may run on Java: each fourth, none of them harsh."""
-    return seed % 4 == 1
-
-
 def run_seed(seed: int, directory: Path, log: bool = False, aims: Sequence[str] = (), plain: bool = False) -> Outcome:
     """Run one schedule. log: with the log lines of the stream threads in its trace; aims: see Simulation.
 
-    plain: neither harsh nor mixed, whatever its number.
+    plain: of no other kind, whatever its number.
     """
-    simulation = Simulation(seed, directory, aims, is_harsh(seed) and not plain, is_mixed(seed) and not plain)
+    simulation = Simulation(seed, directory, aims, PLAIN if plain else Kind.of(seed))
     if log:
         logging.disable(logging.NOTSET)
         logger = logging.getLogger("penstock")
@@ -176,8 +167,8 @@ def gap_lines(rare: Rare, branches: Sequence[Branch]) -> list[str]:
 def find(mutant: Mutant, first: int, count: int, directory: Path) -> Outcome | None:
     """Return the schedule that finds a mutant: of its known seed, else the first of so many; None if none does."""
     with mutant.applied():
-        known = run_seeds(mutant.found_by, 1, directory, mutant.aims, plain=not mutant.mixed)
-        outcomes = chain(known, run_seeds(first, count, directory, mutant.aims, plain=not mutant.mixed))
+        known = run_seeds(mutant.found_by, 1, directory, mutant.aims, plain=mutant.plain)
+        outcomes = chain(known, run_seeds(first, count, directory, mutant.aims, plain=mutant.plain))
         return next((outcome for outcome in outcomes if outcome.violations), None)
 
 

@@ -15,6 +15,7 @@ from penstock.workers.stream_thread import StreamThread
 from penstock.workers.stream_thread_state import StreamThreadState
 from tests.workers.memory_kafka import done, failed
 
+from .async_calls import SimulatedCalls
 from .broker import Broker
 from .clients import SimulatedSupplier
 from .disk import Disk
@@ -104,6 +105,7 @@ class Process:
         self.ended = False
         self.leaves = False
         self._supplier: SimulatedSupplier | None = None
+        self._async_calls: SimulatedCalls | None = None
         self._waiting: list[Callable[[], None]] = []
         self._topology = topology
         self._strand: Strand | None = None
@@ -176,7 +178,12 @@ class Process:
             sleep=self.host.clock.sleep,
             open_rows=rows,
             background=AtOnce(),
+            make_async_calls=self._make_async_calls,
         )
+
+    def _make_async_calls(self, name: str, on_ended: Callable[[], None]) -> SimulatedCalls:
+        self._async_calls = SimulatedCalls(self.world, self, on_ended)
+        return self._async_calls
 
     def shut_down(self, leave_group: bool) -> None:
         """Ask the stream thread to end."""
@@ -207,6 +214,8 @@ class Process:
         self.ended = True
         if not self.points.alive:
             self._release_locks()  # what the unwinding took once more
+        if self._async_calls is not None:
+            self._async_calls.close()
         self.points.alive = False
 
     def _release_locks(self) -> None:

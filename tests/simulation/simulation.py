@@ -27,6 +27,7 @@ from .disk import Disk
 from .faults import Trigger
 from .harsh import Harsh
 from .java_member import Kinds
+from .kinds import PLAIN, Kind
 from .process import Host, Process, Roughness
 from .world import HostClock, StalledError, World
 
@@ -111,19 +112,17 @@ class Simulation:
     """Runs the schedule of one seed. directory: where real state directories are kept meanwhile.
 
     aims: kinds of points where processes are to be stopped for longer than a session, instead of all other faults.
-    harsh: see Harsh. mixed: some hosts may run on Java.
     """
 
-    def __init__(
-        self, seed: int, directory: Path, aims: Sequence[str] = (), harsh: bool = False, mixed: bool = False
-    ) -> None:
+    def __init__(self, seed: int, directory: Path, aims: Sequence[str] = (), kind: Kind = PLAIN) -> None:
         self.world = World(seed)
-        self._harsh = Harsh(self.world, harsh)
-        self._kinds = Kinds(self.world, mixed)
+        self._harsh = Harsh(self.world, kind.harsh)
+        self._kinds = Kinds(self.world, kind.mixed)
         self._aims = aims
         self._pauses_ms = LONG_PAUSES_MS if aims else PAUSES_MS
         # With aims without the application that came last: seeds that are hard to find keep their plans.
-        self.plan = Plan.of(self.world, APPLICATIONS[:-1] if aims else APPLICATIONS)
+        plan = Plan.of(self.world, APPLICATIONS[:-1] if aims else APPLICATIONS)
+        self.plan = replace(plan, application=kind.application(seed, plan.application))
         self.auditor = Auditor(self.world, self.plan.application, self.plan.exactly_once)
         self.broker = Broker(self.world, self.auditor.on_commit)
         self.auditor.watch(self.broker)
@@ -131,7 +130,7 @@ class Simulation:
         self.hosts = [self._host(number) for number in range(self.plan.hosts)]
         self.processes: dict[tuple[str, int], Process] = {}
         self.expected_errors: list[str] = []
-        if harsh:
+        if kind.harsh:
             self.expected_errors += Harsh.expected_errors
         if self.plan.roughness.failed_sends:
             self.expected_errors += ["FailedProcessingError", "a record was not delivered"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,12 +32,17 @@ def checked(value: str) -> str:
     return value
 
 
+async def noted(key: str, value: str) -> None:
+    await asyncio.sleep(0.01)
+
+
 class Checking(Counting):
-    """Counts what is good; BAD records become dead letters."""
+    """Counts what is good; BAD records become dead letters. Each record is noted elsewhere, which takes its time."""
 
     def topology(self) -> Any:
         builder = StreamsBuilder()
         stream = builder.stream(self.source, key_serde=Serdes.string(), value_serde=Serdes.string())
+        stream.foreach_async(noted, name="note")
         counts = stream.map_values(checked, name="check").group_by_key().count(store="counts", name="count")
         counts.to_stream(name="changes").to(self.sink, key_serde=Serdes.string(), value_serde=Serdes.int64())
         return builder.build()
@@ -74,6 +80,7 @@ def test_the_dashboard_shows_and_does(running: KafkaStreams, counting: Counting,
         eventually(lambda: page.text("#state") == "RUNNING", "it shows the application")
         looks_at_everything(page, counting)
         looks_at_the_operators(page, counting)
+        looks_at_the_functions(page)
         pauses_and_resumes(page, running)
         restarts_by_keyboard(page, running)
         says_what_was_refused(page)
@@ -105,6 +112,13 @@ def looks_at_the_operators(page: Browser, counting: Counting) -> None:
 
     eventually(seen, "samples say where the time and the records go")
     eventually(lambda: not str(page.run(inner)).startswith("0/s"), "records flow between operators")
+
+
+def looks_at_the_functions(page: Browser) -> None:
+    cells = "return [...document.querySelectorAll('#functions tbody td')].map((cell) => cell.textContent)"
+    eventually(lambda: page.run(cells)[:1] == ["note"], "the function is listed")
+    eventually(lambda: page.run(cells)[4].endswith(" ms"), "how long it takes")
+    eventually(lambda: page.run(cells)[2:4] == ["0", "0"], "nothing waits any more")
 
 
 def pauses_and_resumes(page: Browser, streams: KafkaStreams) -> None:

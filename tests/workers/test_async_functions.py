@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -10,10 +11,10 @@ from typing import Any
 
 import pytest
 from counting import CHANGELOG, IN, OUT, committed, feed
-from memory_kafka import Cluster
+from memory_kafka import Cluster, ManualClock
 from thread_stage import Application, Thread
 
-from penstock import KStream, Processor, ProcessorContext, Punctuation, Record, Serdes, StreamsBuilder
+from penstock import KStream, Processor, ProcessorContext, Punctuation, Record, Serdes, StreamsBuilder, StreamsError
 from penstock.topology.async_calls import OrderedBy
 from penstock.workers.topic_partition_metadata import TopicPartitionMetadata
 
@@ -189,6 +190,53 @@ def test_what_waits_is_cancelled_with_a_task_that_goes_away(application: MakeApp
     (task,) = thread.task_manager.active.running.values()
     task.suspend()
     service.wait_for(lambda: service.cancelled["a"] == 1)
+
+
+def test_a_call_that_ends_wakes_the_poll(application: MakeApplication, cluster: Cluster) -> None:
+    service = Service("a")
+    thread = application(asking(service)).thread().until_running()
+    feed(cluster, "a")
+    thread.step(2)
+    service.wait_for(lambda: service.begun["a"] == 1)
+    assert not thread.consumer.woken.is_set()
+    assert thread._poll_time_ms() == thread._parts.config["poll.ms"], "nothing is looked for meanwhile"
+    service.let("a")
+    assert thread.consumer.woken.wait(PATIENCE)
+    until_out(thread, cluster, "a")
+
+
+def test_a_poll_ends_when_a_batch_is_due(application: MakeApplication, cluster: Cluster, clock: ManualClock) -> None:
+    builder = StreamsBuilder()
+    mapped: Any = builder.stream(IN, **TEXT).map_batches(list, max_records=10, max_wait=60)
+    mapped.to(OUT, **TEXT)
+    thread = application(builder.build()).thread().until_running()
+    feed(cluster, "a")
+    thread.step()
+    thread.thread._time.advance()
+    assert 1 <= thread._poll_time_ms() <= 60 < thread._parts.config["poll.ms"]
+    before_ms = clock.wall_clock_ms()
+    thread.step()
+    assert clock.wall_clock_ms() - before_ms <= 60
+    (task,) = thread.task_manager.active.running.values()
+    assert task.records_waiting == 0
+
+
+def test_a_loop_that_has_ended_is_an_error_where_calls_would_be_made(
+    application: MakeApplication, cluster: Cluster
+) -> None:
+    async def leaves(value: str) -> str:
+        asyncio.get_running_loop().call_soon(sys.exit, 3)
+        await asyncio.Event().wait()
+        return value
+
+    builder = StreamsBuilder()
+    builder.stream(IN, **TEXT).map_values_async(leaves).to(OUT, **TEXT)
+    thread = application(builder.build()).thread().until_running()
+    feed(cluster, "a")
+    thread.step(2)
+    assert thread.consumer.woken.wait(PATIENCE)
+    with pytest.raises(StreamsError, match=r"event loop .* has ended"):
+        thread.step()
 
 
 class Notes(Processor[str, str, str, str]):

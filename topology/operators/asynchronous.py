@@ -46,14 +46,15 @@ class AsyncOperator(Operator):
 
     def compile(self, node: NodeContext) -> Process:
         """See Operator.compile."""
-        task, function, with_key, options = node.task, self.function, self.with_key, self.options
+        task, with_key = node.task, self.with_key
         kind = CallsInOrder if self.ordered_by == "partition" else CallsByKey
         calls = kind(self, node, self.finish(node))
         node.waits(calls)
+        call = self.options.caller(self.function, calls.times)
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             held = calls.hold(task, key, value, timestamp, headers)
-            held.call = options.call(function, (key, value) if with_key else (value,))
+            held.call = call((key, value) if with_key else (value,))
             calls.add(held)
 
         return process
@@ -63,6 +64,7 @@ class _Calls(WaitingRecords):
     """The calls of one operator in one task."""
 
     def __init__(self, operator: AsyncOperator, node: NodeContext, finish: Finish) -> None:
+        super().__init__(node.name)
         self._operator = operator
         self._limit = operator.options.max_in_flight
         self._task: TaskContext = node.task

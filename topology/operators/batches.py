@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,8 +47,8 @@ class Batch(WaitingRecords):
     """The records of one task that wait for a batch to be full."""
 
     def __init__(self, operator: KStreamMapBatches, node: NodeContext) -> None:
+        super().__init__(node.name)
         self._operator = operator
-        self._name = node.name
         self._task: TaskContext = node.task
         self._held: list[Held] = []
         self._due_ms = 0
@@ -80,6 +81,10 @@ class Batch(WaitingRecords):
         """See WaitingRecords.room: a full batch is processed at once, so there is always some."""
         return self._operator.max_records
 
+    def due_ms(self) -> int | None:
+        """See WaitingRecords.due_ms."""
+        return self._due_ms if self._held else None
+
     def advance(self) -> int:
         """See WaitingRecords.advance."""
         return self.drain() if self._held and self._task.wall_clock_ms() >= self._due_ms else 0
@@ -100,15 +105,23 @@ class Batch(WaitingRecords):
 
     def _call(self, values: list[Any]) -> list[Any]:
         to_argument, to_values = self._operator.columns or (_same, _same)
-        results = to_values(self._operator.function(to_argument(values)))
+        results = to_values(self._timed(to_argument(values)))
         if isinstance(results, str | bytes) or not hasattr(results, "__len__"):
-            raise StreamsError(f"The function of operator {self._name} must return a list, not {describe(results)}")
+            raise StreamsError(f"The function of operator {self.name} must return a list, not {describe(results)}")
         if len(results) != len(values):
             raise StreamsError(
-                f"The function of operator {self._name} must return one result for each of {len(values)} records, "
+                f"The function of operator {self.name} must return one result for each of {len(values)} records, "
                 f"not {len(results)}"
             )
         return list(results)
+
+    def _timed(self, argument: Any) -> Any:
+        self.times.attempts += 1
+        began = time.perf_counter()
+        try:
+            return self._operator.function(argument)
+        finally:
+            self.times.note(time.perf_counter() - began)
 
     def cancel(self) -> None:
         """See WaitingRecords.cancel."""

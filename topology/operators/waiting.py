@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+from ..function_times import FunctionTimes
 from ..records import Headers, Message, TopicPartition
 from ..task_context import Process, TaskContext
 from .record_context import process_as_input
@@ -49,12 +50,17 @@ class WaitingRecords(ABC):
     """The records that wait at one operator of one task.
 
     in_order: they come out as they came in. replayable: only the records of a source that nothing else has seen come
-    here, so that what waits may be read again after a crash: a commit need not wait for it.
+    here, so that what waits may be read again after a crash: a commit need not wait for it. name: the operator's;
+    times: what is counted of its function.
     """
 
     in_order = True
     replayable = False
     _seen_ms = -1
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.times = FunctionTimes()
 
     def hold(self, task: TaskContext, key: Any, value: Any, timestamp: int, headers: Headers) -> Held:
         """Return a record that has come, to be kept."""
@@ -65,6 +71,14 @@ class WaitingRecords(ABC):
     @abstractmethod
     def held(self) -> Sequence[Held]:
         """Return what waits, the oldest first."""
+
+    def in_flight(self) -> int:
+        """Return how many calls run now; other records wait for their turn, or for a batch."""
+        return sum(held.call is not None and held.call.in_flight for held in self.held())
+
+    def due_ms(self) -> int | None:
+        """Return the wall-clock time at which what waits is ready, in ms; None for calls, which say when they end."""
+        return None
 
     @abstractmethod
     def room(self) -> int:
@@ -87,30 +101,34 @@ class Waiting:
     """All that waits in one task, by operator, in the order of the topology."""
 
     def __init__(self, operators: Sequence[WaitingRecords]) -> None:
-        self._operators = operators
+        self.operators = operators
 
-    def __bool__(self) -> bool:
-        return any(operator.held() for operator in self._operators)
+    def __len__(self) -> int:
+        return sum(len(operator.held()) for operator in self.operators)
+
+    def due_ms(self) -> int | None:
+        """Return the wall-clock time at which something will be ready, in ms; None if nothing waits for a time."""
+        return min((due for operator in self.operators if (due := operator.due_ms()) is not None), default=None)
 
     def room(self, wanted: int) -> int:
         """Return how many of so many records may be processed now."""
-        return min((operator.room() for operator in self._operators), default=wanted)
+        return min((operator.room() for operator in self.operators), default=wanted)
 
     def advance(self) -> int:
         """Pass on what is ready. Returns how many records that were."""
-        return sum(operator.advance() for operator in self._operators)
+        return sum(operator.advance() for operator in self.operators)
 
     def drain(self) -> int:
         """Pass on all that a commit may not leave behind, waiting for it. Returns how many records that were."""
-        return sum(operator.drain() for operator in self._operators if not self._may_stay(operator))
+        return sum(operator.drain() for operator in self.operators if not self._may_stay(operator))
 
     def drain_all(self) -> int:
         """Pass on all. Returns how many records that were."""
-        return sum(operator.drain() for operator in self._operators)
+        return sum(operator.drain() for operator in self.operators)
 
     def settled(self) -> bool:
         """Return whether a commit may be made: what waits will be read again after a crash, and has had no effect."""
-        return all(self._may_stay(operator) or not operator.held() for operator in self._operators)
+        return all(self._may_stay(operator) or not operator.held() for operator in self.operators)
 
     @staticmethod
     def _may_stay(operator: WaitingRecords) -> bool:
@@ -119,7 +137,7 @@ class Waiting:
     def offsets(self) -> dict[TopicPartition, int]:
         """Return the offset of the oldest record that waits, of each partition."""
         found: dict[TopicPartition, int] = {}
-        for operator in self._operators:
+        for operator in self.operators:
             for held in operator.held():
                 message = held.message
                 if message is not None:
@@ -129,13 +147,13 @@ class Waiting:
 
     def stream_time_ms(self) -> int | None:
         """Return the stream time with the oldest record that waits; None if nothing waits."""
-        return min((held.stream_time_ms for operator in self._operators for held in operator.held()), default=None)
+        return min((held.stream_time_ms for operator in self.operators for held in operator.held()), default=None)
 
     def passed_on_ms(self) -> int | None:
         """Return the stream time up to which all has been passed on; None if nothing waits."""
-        return min((held.before_ms for operator in self._operators for held in operator.held()), default=None)
+        return min((held.before_ms for operator in self.operators for held in operator.held()), default=None)
 
     def cancel(self) -> None:
         """Forget what waits."""
-        for operator in self._operators:
+        for operator in self.operators:
             operator.cancel()

@@ -7,6 +7,7 @@ from typing import Any
 from penstock.clients.group import protocol_member
 from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.statestore.state_store import StateStore
+from penstock.topology.operators.waiting import Waiting
 from penstock.workers import record_sends
 from penstock.workers.committer import AtLeastOnceCommit, Commit, ExactlyOnceCommit
 from penstock.workers.processor_state_manager import ProcessorStateManager
@@ -156,6 +157,16 @@ def started_before_acknowledgements(_: Any) -> Any:
     return start
 
 
+def in_flight_committed(_: Any) -> Any:
+    """Records whose function has not answered are committed as if they had come out."""
+    return lambda waiting: {}
+
+
+def overtaken_left_behind(_: Any) -> Any:
+    """A commit does not wait for calls by key: those behind them that have come out will come out again."""
+    return staticmethod(lambda operator: operator.replayable)
+
+
 TICK_AIMS = ("flush producer", "commit transaction")
 COMMIT_MUTANTS = (
     Mutant("commit before flush", StreamTask, "prepare_commit", commit_before_flush, 1),
@@ -177,4 +188,6 @@ COMMIT_MUTANTS = (
     ),
     Mutant("rollback forgets a store", StateStore, "close", store_forgotten, 1),
     Mutant("state kept after an unclean close", ProcessorStateManager, "close", kept_after_unclean_close, 1),
+    Mutant("what is in flight is committed", Waiting, "offsets", in_flight_committed, 6, plain=False),
+    Mutant("overtaken calls left behind", Waiting, "_may_stay", overtaken_left_behind, 94, plain=False),
 )

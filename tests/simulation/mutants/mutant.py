@@ -13,8 +13,8 @@ from unittest.mock import patch
 class Mutant:
     """owner.name is replaced by what make(the original) returns. found_by: a seed whose schedule finds it.
 
-    aims: where processes are hit, for what needs a pause at one certain call; see Simulation. mixed: found_by is
-    the seed of a mixed schedule.
+    aims: where processes are hit, for what needs a pause at one certain call; see Simulation. plain: False if
+    found_by is the seed of a mixed schedule, or of one with functions that wait.
     """
 
     name: str
@@ -23,7 +23,7 @@ class Mutant:
     make: Callable[[Any], Any]
     found_by: int
     aims: tuple[str, ...] = ()
-    mixed: bool = False
+    plain: bool = True
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -249,5 +249,5 @@ OWNERSHIP_MUTANTS = (
         ("flush producer", "commit store", "consume", "send some"),
     ),
     Mutant("task begins one record too late", StreamTask, "_read_from", one_record_too_late, 8),
-    Mutant("owners on Java overlooked", GroupSubscriptions, "decode", owners_on_java_overlooked, 381, mixed=True),
+    Mutant("owners on Java overlooked", GroupSubscriptions, "decode", owners_on_java_overlooked, 381, plain=False),
 )

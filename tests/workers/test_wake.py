@@ -1,0 +1,49 @@
+"""A fetch that waits for records ends when another thread wakes it, in the fetcher and over librdkafka."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer
+from fetch_stage import two_partitions
+
+from penstock import kernel
+from penstock.clients.librdkafka import LibrdkafkaReader
+from penstock.clients.reading.reader import Reader
+
+#: No test waits for it: a fetch that is not woken is a failure after PATIENCE.
+LONG, PATIENCE = 3600.0, 30.0
+
+
+@pytest.fixture(params=["fetcher", "librdkafka"])
+def reader(request: pytest.FixtureRequest) -> Iterator[Reader]:
+    if request.param == "librdkafka":
+        made = LibrdkafkaReader(Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "unused", "log_level": 0}))
+        yield made
+        made.close()
+        return
+    if kernel.record_batches is None:
+        pytest.skip("the compiled kernel is not built here")
+    for stage in two_partitions():
+        yield stage.fetcher
+
+
+def fetches(reader: Reader) -> threading.Thread:
+    thread = threading.Thread(target=reader.fetch, args=(10, LONG), daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_fetch_that_waits_is_woken_and_the_next_one_waits_again(reader: Reader) -> None:
+    reader.wake()  # before: what has happened by then is not to be waited for
+    first = fetches(reader)
+    first.join(PATIENCE)
+    assert not first.is_alive()
+    second = fetches(reader)
+    second.join(0.2)
+    assert second.is_alive(), "it was woken once"
+    reader.wake()
+    second.join(PATIENCE)
+    assert not second.is_alive()
