@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from types import TracebackType
 from typing import Any, cast
 
 from penstock.statestore.rocksdb_store import RocksDBStore
 from penstock.statestore.state_directory import GLOBAL_DIRECTORY, STORES_DIRECTORY, StateDirectory
 from penstock.statestore.state_store import StateStore
-from penstock.statestore.store_view import lookup, page, summary
+from penstock.statestore.store_view import summary
 from penstock.statestore.stores import build_store
 from penstock.supervisor.topology_gate import application_directory
 from penstock.supervisor.topology_source import TopologySource
@@ -20,6 +21,8 @@ from penstock.topology.serdes import Serdes
 from penstock.topology.store_interfaces import StoreBuilder, StoreKind
 from penstock.topology.streams_config import StreamsConfig
 from penstock.topology.task_context import TaskContext
+from penstock.workers.control import ReadStore
+from penstock.workers.store_text import rows_of
 
 
 class ReadOnlyTask:
@@ -85,23 +88,16 @@ class ClosedState:
 
     def get(self, store: str, key: str) -> list[dict[str, Any]]:
         """Return the rows of a key, as Administration.store_get."""
-        rows = []
-        for task in self._tasks_with(store):
-            with self._open(task, store) as opened:
-                rows += [{**row, "task_id": _shown(task)} for row in lookup(opened, key)]
-        return rows
+        return list(self._read(ReadStore(0, store, key=key)))
 
     def rows(self, store: str, key_from: str | None, key_to: str | None) -> Iterator[dict[str, Any]]:
         """Yield the rows of a range, task after task."""
-        for task in self._tasks_with(store):
-            with self._open(task, store) as opened:
-                after: str | None = None
-                while True:
-                    found = page(opened, key_from, key_to, after, 1_000)
-                    yield from ({**row, "task_id": _shown(task)} for row in found["rows"])
-                    after = found["after"]
-                    if after is None:
-                        break
+        return self._read(ReadStore(0, store, key_from=key_from, key_to=key_to))
+
+    def _read(self, request: ReadStore) -> Iterator[dict[str, Any]]:
+        for task in self._tasks_with(request.store):
+            with self._open(task, request.store) as opened, closing(rows_of(request, opened, _shown(task))) as rows:
+                yield from ({**json.loads(row.json), "task_id": row.task} for row in rows)
 
     def _on_disk(self) -> Iterator[tuple[TaskId | None, str]]:
         """Yield each store with its task."""

@@ -250,9 +250,10 @@ def _show_rows(rows: Iterable[Row], json_output: bool) -> None:
 
 
 def _show_table(rows: list[Row]) -> None:
-    columns = [name for name in ("key", "start", "end", "value", "timestamp", "task_id") if name in rows[0]]
+    flat = [{**row, **row.get("window", {})} for row in rows]
+    columns = [name for name in ("key", "start", "end", "value", "timestamp", "task_id") if name in flat[0]]
     view = table(*(_HEADINGS.get(name, name) for name in columns), left=("key", "timestamp", "task", "start", "end"))
-    for row in rows:
+    for row in flat:
         view.add_row(*(_cell(name, row[name]) for name in columns))
     show(view)
 

@@ -9,12 +9,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import orjson
 import psutil
 
 from penstock.topology.errors import InvalidStateStoreError, StreamsError
+from penstock.topology.records import TaskId
 from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.control import LIST_STORES, TaskStatus
+from penstock.workers.control import LIST_STORES, ReadStore, TaskStatus
+from penstock.workers.store_answers import Row
 
+from .http_queries import Found, QueryError, StoreQueries
 from .snapshots import create
 from .supervisor import Supervisor
 from .worker import ThreadStatus
@@ -22,8 +26,10 @@ from .worker import ThreadStatus
 #: How long removing or restarting a stream thread is waited for if nothing else is said: it commits and closes first.
 THREAD_TIMEOUT_SECONDS = 60.0
 
-#: Rows of a store that are given at once; more than statestore/store_view.py allows are cut to that.
+#: Rows of a store that are returned at once: the stream thread processes nothing meanwhile.
 PAGE_ROWS = 1_000
+#: Of one key: its windows or sessions.
+KEY_ROWS = 1_000_000
 #: How long a stream thread may take from one batch to the next when somebody waits for it to hear a command.
 HEARD_SECONDS = 20.0
 
@@ -38,6 +44,7 @@ class Administration:
     def __init__(self, supervisor: Supervisor, config: StreamsConfig) -> None:
         self._supervisor = supervisor
         self._config = config
+        self._stores = StoreQueries(supervisor, config["application.server"])
         self._process = psutil.Process()
         self._started = time.monotonic()
 
@@ -99,12 +106,10 @@ class Administration:
     def store_get(self, store: str, key: str) -> list[dict[str, Any]]:
         """Return the rows of a key on this host, each with its task_id; more than one for windows and sessions.
 
-        key: as text; JSON for what is no string. Rows: see statestore/store_view.py.
+        key: as text; JSON for what is no string. Rows: see workers/store_text.py.
         """
-        self._check_running(f"query {store}")
-        by_task = {task: rows for result in self._ask(store, "view_get", None, key) for task, rows in result.items()}
-        self._check_found(store, by_task)
-        return [{**row, "task_id": task} for task in sorted(by_task) for row in by_task[task]]
+        found = self._read(ReadStore(0, store, key=key, limit=KEY_ROWS, everywhere=True))
+        return [_row(row) for row in found.rows]
 
     def store_page(
         self,
@@ -119,11 +124,23 @@ class Administration:
 
         Bounds are inclusive. A stream thread processes nothing while it makes a page, so pages are short.
         """
-        self._check_running(f"query {store}")
-        arguments = task_id, key_from, key_to, after, limit
-        by_task = {task: rows for result in self._ask(store, "view_page", *arguments) for task, rows in result.items()}
-        self._check_found(store, by_task)
-        found: dict[str, Any] = by_task[task_id]
+        limit, partition = min(limit, PAGE_ROWS), TaskId.parse(task_id).partition
+        page = ReadStore(
+            0, store, key_from=key_from, key_to=key_to, limit=limit, partition=partition, after=after or ""
+        )
+        found = self._read(page)
+        return {"rows": [_row(row) for row in found.rows[:limit]], "after": found.after}
+
+    def _read(self, request: ReadStore) -> Found:
+        self._check_running(f"query {request.store}")
+        try:
+            found = self._stores.read(request, HEARD_SECONDS, local=True)
+        except QueryError as error:
+            raise InvalidStateStoreError(error.message) from None
+        if not found.tasks:
+            raise InvalidStateStoreError(
+                f"The task of the store {request.store} is on its way to another thread; try again."
+            )
         return found
 
     # -- doing
@@ -192,13 +209,6 @@ class Administration:
         if errors:
             raise InvalidStateStoreError("; ".join(errors))
         return [result.value for result in results]
-
-    def _check_found(self, store: str, by_task: dict[str, Any]) -> None:
-        if not by_task:
-            names = sorted({row["store"] for row in self.stores()})
-            if store not in names:
-                raise InvalidStateStoreError(f"There is no store {store}; there are {', '.join(names) or 'none'}.")
-            raise InvalidStateStoreError(f"The task of the store {store} is on its way to another thread; try again.")
 
     def _wait_until_heard(self) -> None:
         """Wait until all stream threads have carried out what they were told: they answer in order, even nonsense."""
@@ -320,3 +330,7 @@ def _lags(thread: ThreadStatus) -> Iterator[dict[str, Any]]:
                 "task_state": task.state,
                 "thread": thread.name,
             }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    return {**orjson.loads(row.json), "task_id": row.task}

@@ -48,13 +48,15 @@ class QueryError(Exception):
 class Found:
     """The rows of a read, in the order of their keys. lag: of the standby task that answered, None for an active one.
 
-    tasks: whose rows they are; complete: that these are all tasks that have a part of the store.
+    tasks: whose rows they are; complete: that these are all tasks that have a part of the store. after: how the next
+    page begins, whose rows are in the store's order.
     """
 
     rows: list[Row]
     tasks: list[str] = field(default_factory=list)
     lag: int | None = None
     complete: bool = True
+    after: str | None = None
 
 
 class RemoteHosts(Protocol):
@@ -65,9 +67,9 @@ class RemoteHosts(Protocol):
 
 
 class StoreQueries:
-    """Any thread may use it. remote: the other hosts."""
+    """Any thread may use it. remote: the other hosts; without it every read must be local."""
 
-    def __init__(self, supervisor: Supervisor, application_server: str, remote: RemoteHosts) -> None:
+    def __init__(self, supervisor: Supervisor, application_server: str, remote: RemoteHosts | None = None) -> None:
         self._supervisor = supervisor
         self._me = HostInfo.parse(application_server) if application_server else None
         self._remote = remote
@@ -113,7 +115,7 @@ class StoreQueries:
     def _one(self, request: ReadStore, answers: list[StoreRead], timeout: float, local: bool) -> Found:
         good = sorted((a for a in answers if a.reply is Reply.OK), key=lambda answer: answer.lag is not None)
         if good:
-            return Found(_ordered(request, good[0].rows), list(good[0].tasks), good[0].lag)
+            return Found(_ordered(request, good[0].rows), list(good[0].tasks), good[0].lag, after=good[0].after)
         waiting = next((answer for answer in answers if answer.reply is Reply.NOT_YET), None)
         hosts = [] if local else self._hosts_of(answers[0], request)
         if waiting is not None and (local or request.max_lag is None or not hosts):
@@ -136,6 +138,7 @@ class StoreQueries:
 
     def _first(self, hosts: list[HostInfo], request: ReadStore, timeout: float) -> Found:
         failed: QueryError | None = None
+        assert self._remote is not None
         for host in hosts:
             try:
                 return self._remote.read(host, request, timeout)
@@ -169,6 +172,7 @@ class StoreQueries:
             return Found(_ordered(request, answers[0].rows), ["global"])
         wanted = max(answer.partitions for answer in answers)
         if not local and len(tasks) < wanted:
+            assert self._remote is not None
             for host in self._hosts_with(request.store):
                 part = self._remote.read(host, request, timeout)
                 rows += part.rows
@@ -193,6 +197,8 @@ def _is_enough(result: QueryResult) -> bool:
 
 
 def _ordered(request: ReadStore, rows: list[Row] | tuple[Row, ...]) -> list[Row]:
+    if request.after is not None:
+        return list(rows)
     return sorted(rows, key=lambda row: row.order, reverse=request.reverse)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -51,7 +51,8 @@ def check_rows(stage: Stage, *more: str) -> None:
     assert (found["key"], found["value"]) == ("k0007", 2)
     (windowed,) = rows(stage, "state", "get", "minutes", "k0007", "--json", *more)
     assert windowed["value"] == 2
-    assert windowed["end"] - windowed["start"] == 60_000  # type: ignore[operator]
+    window = cast("dict[str, int]", windowed["window"])
+    assert window["end"] - window["start"] == 60_000
     missing = stage.run("state", "get", "counts", "nobody", *more)
     assert (missing.exit_code, missing.stderr) == (1, "The store counts has no key nobody on this host.\n")
 
@@ -79,7 +80,7 @@ def test_a_running_and_a_closed_application_show_the_same(stage: Stage, monkeypa
     check_rows(stage)
     unknown = stage.run("state", "get", "cuonts", "x")
     assert unknown.exit_code == 1
-    assert "There is no store cuonts; there are counts, minutes." in unknown.stderr
+    assert "no state store 'cuonts'; it has: counts, minutes." in unknown.stderr
 
     stage.stop()
     monkeypatch.syspath_prepend(stage.folder)

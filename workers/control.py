@@ -66,8 +66,9 @@ class ReadStore:
     key: one key; without it a range of keys from key_from to key_to, or those that begin with prefix. time_from,
     time_to: ms, of windows' starts, of sessions, or (time_to) as of when a versioned store is read. partition: where
     the key is, if not where Kafka's partitioner puts it. max_lag: a standby task may answer for a key, or a partition,
-    if it is no more records behind. everywhere: look for the key in all tasks, because whoever wrote it may not have
-    used Kafka's partitioner.
+    if it is no more records behind. everywhere: look for the key in all tasks, because its writer may not have used
+    Kafka's partitioner. after: a page of a partition's range, "" the first one, else what the page before it ended
+    with.
     """
 
     id: int
@@ -83,6 +84,7 @@ class ReadStore:
     partition: int | None = None
     max_lag: int | None = None
     everywhere: bool = False
+    after: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 
 class Row(NamedTuple):
-    """One row: its place in the order of keys (bytes), and its JSON object."""
+    """One row: its place in the order of keys (bytes), its JSON object, and whose it is."""
 
     order: bytes
     json: bytes
+    task: str = ""
 
 
 class Reply(Enum):
@@ -31,6 +32,7 @@ class Reply(Enum):
 @dataclass(frozen=True, slots=True)
 class StoreRead:
     """The answer. rows: at most limit + 1 of each task. partition, topics: where the key is. lag: of a standby task.
+    after: how the next page begins, None behind the last one.
 
     partitions: how many tasks have a part of the store, on all hosts; 0 where that was not asked for.
     restore_remaining: records; eta_seconds: None if not known.
@@ -46,3 +48,4 @@ class StoreRead:
     partitions: int = 0
     restore_remaining: int = 0
     eta_seconds: float | None = None
+    after: str | None = None

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock.statestore.store_iterator import has_rows
-from penstock.statestore.store_view import lookup, page, summary
+from penstock.statestore.store_view import summary
 from penstock.topology.errors import InvalidStateStoreError, StreamsError
 
 from .control import LIST_STORES, Query, QueryResult
@@ -21,9 +20,6 @@ READ_METHODS = frozenset(
         *("backward_find_sessions", "get_versions"),
     )
 )
-
-#: For people: rows as plain values. The first argument is a task id, None for all tasks.
-VIEWS: Mapping[str, Callable[..., Any]] = {"view_get": lookup, "view_page": page}
 
 
 def answer(query: Query, task_manager: TaskManager) -> QueryResult:
@@ -42,7 +38,7 @@ def answer(query: Query, task_manager: TaskManager) -> QueryResult:
 def _results(query: Query, task_manager: TaskManager) -> dict[str, Any]:
     if query.method == LIST_STORES:
         return _all_stores(task_manager)
-    if query.method not in READ_METHODS and query.method not in VIEWS:
+    if query.method not in READ_METHODS:
         raise InvalidStateStoreError(
             f"{query.method} does not read a store; use one of {', '.join(sorted(READ_METHODS))}"
         )
@@ -59,10 +55,6 @@ def _results(query: Query, task_manager: TaskManager) -> dict[str, Any]:
         for i, t in active.running.items()
         if query.store in t.state_manager.stores
     }
-    if query.method in VIEWS:
-        task, *arguments = query.arguments
-        view = VIEWS[query.method]
-        return {str(i): view(store, *arguments) for i, store in stores.items() if task in (None, str(i))}
     return {str(task_id): _plain(getattr(store, query.method)(*query.arguments)) for task_id, store in stores.items()}
 
 

@@ -6,7 +6,6 @@ its task is here and may answer. Nothing that depends on the users' classes leav
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
@@ -18,22 +17,17 @@ from penstock.topology.partitioners import partition_for_key
 from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.records import TaskId
 from penstock.topology.serdes import as_serde
-from penstock.topology.store_interfaces import StoreBuilder, StoreKind
+from penstock.topology.store_interfaces import StoreBuilder
 
 from .control import ReadStore
 from .store_answers import Reply, Row, StoreRead
-from .store_text import rows_of
+from .store_text import check_readable, page_after, rows_of
 from .streams_metadata import store_topics
 from .task import Task
 from .task_state import TaskState
 
 if TYPE_CHECKING:
     from .stream_thread_parts import StreamThreadParts
-
-READABLE = (
-    *(StoreKind.KEY_VALUE, StoreKind.TIMESTAMPED_KEY_VALUE, StoreKind.VERSIONED_KEY_VALUE),
-    *(StoreKind.WINDOW, StoreKind.TIMESTAMPED_WINDOW, StoreKind.SESSION),
-)
 
 
 class StoreReader:
@@ -58,10 +52,7 @@ class StoreReader:
         if topology is None:
             return self._read_global(request)
         builder = topology.stores[request.store]
-        if builder.kind not in READABLE:
-            raise BadKeyError(
-                f"The store {request.store} is a {builder.kind.value}, which cannot be read from outside."
-            )
+        check_readable(builder)
         topics = self._topics(request.store)
         if request.partition is not None and request.partition >= (partitions := self._partitions(topics)):
             raise BadKeyError(f"The store {builder.name} has {partitions} partitions, from 0 to {partitions - 1}.")
@@ -81,7 +72,7 @@ class StoreReader:
             detail = f"The topology has no state store {request.store!r}; it has: {', '.join(known) or 'none'}."
             return StoreRead(Reply.UNKNOWN_STORE, detail)
         store = self._parts.global_state.store(request.store)
-        return StoreRead(Reply.OK, rows=self._rows(request, store), partition=-1, tasks=("global",))
+        return StoreRead(Reply.OK, rows=_rows(request, store, "global"), partition=-1, tasks=("global",))
 
     def _topics(self, store: str) -> tuple[str, ...]:
         return tuple(sorted(store_topics(self._parts.topologies, self._parts.topics).get(store, ())))
@@ -124,6 +115,7 @@ class StoreReader:
             partition=request.partition,
             partitions=partitions,
             lag=max((answer.lag for answer in answers if answer.lag is not None), default=None),
+            after=answers[0].after,
         )
 
     def _read_task(self, request: ReadStore, task: Task) -> StoreRead:
@@ -143,7 +135,8 @@ class StoreReader:
                 lag=lag,
             )
         store = task.state_manager.stores[request.store]
-        return StoreRead(Reply.OK, rows=self._rows(request, store), tasks=(name,), lag=lag)
+        rows = _rows(request, store, name)
+        return StoreRead(Reply.OK, rows=rows, tasks=(name,), lag=lag, after=page_after(request, store, rows))
 
     def _not_yet(self, task: Task) -> StoreRead:
         reader = self._parts.changelog_reader
@@ -157,7 +150,7 @@ class StoreReader:
             eta_seconds=remaining / rate if remaining and rate else None,
         )
 
-    def _rows(self, request: ReadStore, store: Any) -> tuple[Row, ...]:
-        rows: Iterator[Row] = rows_of(request, store)
-        with closing(rows):  # type: ignore[type-var]  # a generator
-            return tuple(islice(rows, request.limit + 1))
+
+def _rows(request: ReadStore, store: Any, task: str) -> tuple[Row, ...]:
+    with closing(rows_of(request, store, task)) as rows:
+        return tuple(islice(rows, request.limit + 1))

@@ -2,30 +2,52 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Generator, Iterator
+from itertools import islice
 from typing import Any
 
 import orjson
 
-from penstock.statestore.spelling import BadKeyError, read_key, spell_bytes
-from penstock.statestore.store_view import fields_of, parts_of, rows_of_key
+from penstock.statestore.spelling import BadKeyError, read_key
+from penstock.statestore.store_view import parts_of, plain, rows_of_key
 from penstock.statestore.window_store import LONG_MAX
-from penstock.topology.records import Windowed
 from penstock.topology.serdes import Serdes, as_serde
 from penstock.topology.store_interfaces import StoreBuilder, StoreKind
 
 from .control import ReadStore
 from .store_answers import Row
 
+READABLE = (
+    *(StoreKind.KEY_VALUE, StoreKind.TIMESTAMPED_KEY_VALUE, StoreKind.VERSIONED_KEY_VALUE),
+    *(StoreKind.WINDOW, StoreKind.TIMESTAMPED_WINDOW, StoreKind.SESSION),
+)
 
-def rows_of(request: ReadStore, store: Any) -> Generator[Row, None, None]:
-    """Yield what a request finds in one store, at most one row more than its limit is taken. Raises BadKeyError."""
+
+def check_readable(builder: StoreBuilder) -> None:
+    """Raise BadKeyError for a store that is an operator's own."""
+    if builder.kind not in READABLE:
+        raise BadKeyError(f"The store {builder.name} is a {builder.kind.value}, which cannot be read from outside.")
+
+
+def rows_of(request: ReadStore, store: Any, task: str) -> Generator[Row, None, None]:
+    """Yield what a request finds in a task's store, however many rows that are. Raises BadKeyError."""
     builder: StoreBuilder = store.builder
+    check_readable(builder)
     encode = _order(builder)
     rows = _window_rows if builder.windowed else _key_value_rows
     for key, value in rows(request, store, builder):
         order = encode(key.key) + b"%020d" % key.start if builder.windowed else encode(key)
-        yield Row(order, row_json(key, value, builder))
+        if builder.windowed or not request.after or order.hex() != request.after:
+            yield Row(order, row_json(key, value, builder), task)
+
+
+def page_after(request: ReadStore, store: Any, rows: tuple[Row, ...]) -> str | None:
+    """Return what the next page begins after: the last key, with windows and sessions the number of rows before it."""
+    if request.after is None or len(rows) <= request.limit:
+        return None
+    windowed = store.builder.windowed
+    return str(int(request.after or 0) + request.limit) if windowed else rows[request.limit - 1].order.hex()
 
 
 def _key(text: str, builder: StoreBuilder) -> Any:
@@ -39,6 +61,9 @@ def _order(builder: StoreBuilder) -> Callable[[Any], bytes]:
 
 def _bounds(request: ReadStore, builder: StoreBuilder) -> tuple[Any, Any]:
     low, high = (None if text is None else _key(text, builder) for text in (request.key_from, request.key_to))
+    serde = as_serde(builder.key_serde)
+    if request.after and not builder.windowed and serde is not None:
+        low = serde.deserialize("", bytes.fromhex(request.after))
     return low, high
 
 
@@ -79,7 +104,7 @@ def _window_rows(request: ReadStore, store: Any, builder: StoreBuilder) -> _Foun
     if request.key is not None:
         return rows_of_key(store, _key(request.key, builder), first, last, reverse=request.reverse)
     fetch_keys = store.backward_fetch_keys if request.reverse else store.fetch_keys
-    return iter(fetch_keys(*_bounds(request, builder), first, last))
+    return islice(fetch_keys(*_bounds(request, builder), first, last), int(request.after or 0), None)
 
 
 def row_json(key: Any, value: Any, builder: StoreBuilder) -> bytes:
@@ -93,26 +118,6 @@ def row_json(key: Any, value: Any, builder: StoreBuilder) -> bytes:
 def to_json(value: Any) -> bytes:
     """Return JSON; bytes are spelled as in spelling.py, and what JSON has no word for is its repr."""
     try:
-        return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)
-    except TypeError:  # e.g. a number of more than 64 bits
-        if not isinstance(value, dict):
-            return orjson.dumps(repr(value))
-        return orjson.dumps({name: _fallback(part) for name, part in value.items()})
-
-
-def _fallback(part: Any) -> Any:
-    try:
-        return orjson.Fragment(orjson.dumps(part, default=_plain, option=orjson.OPT_NON_STR_KEYS))
-    except TypeError:
-        return repr(part)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Windowed):
-        return {"key": value.key, "start": value.start, "end": value.end}
-    if isinstance(value, bytes | bytearray):
-        return spell_bytes(bytes(value))
-    fields = fields_of(value)
-    if fields is not None:
-        return fields
-    return list(value) if isinstance(value, tuple | set | frozenset) else repr(value)
+        return orjson.dumps(plain(value))
+    except TypeError:  # a number of more than 64 bits, which JSON can hold and orjson cannot
+        return json.dumps(plain(value)).encode()
