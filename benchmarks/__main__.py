@@ -57,7 +57,9 @@ console = Console(stderr=True)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--only", metavar="NAMES", help=f"Some of: {','.join([*ALL_SCENARIOS, WIDE_NAME, *ON_REQUEST, *ON_SPARK])}.")
+@click.option(
+    "--only", metavar="NAMES", help=f"Some of: {','.join([*ALL_SCENARIOS, WIDE_NAME, *ON_REQUEST, *ON_SPARK])}."
+)
 @click.option("--system", "systems", type=click.Choice(["all", "penstock", "kafka-streams"]), default="all")
 @click.option("--peers", "with_peers", is_flag=True, help="Other Python libraries too, with fewer records.")
 @click.option("--records", type=click.IntRange(min=10_000), help=f"By default {DEFAULT_RECORDS:,}.")
