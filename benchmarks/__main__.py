@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from rich.console import Console
 
 from benchmarks.checks import check_topic
-from benchmarks.data import Workload, delete_topics, recreate_topic
+from benchmarks.data import PARTITIONS, Workload, delete_topics, recreate_topic
 from benchmarks.failover import RECOVERY_SCENARIOS, RecoveryBench
 from benchmarks.measure import BenchmarkError, Measurement, Program, measure
 from benchmarks.plot import write_plot
@@ -31,10 +31,11 @@ from benchmarks.report import (
     write_json,
     write_markdown,
 )
-from benchmarks.scenarios import SCENARIOS, Scenario
+from benchmarks.scenarios import SCENARIOS, WIDE, Scenario
 from benchmarks.spark import SPARK_SCENARIOS, SparkBench, SparkScenario, print_spark_table, spark_version
 from benchmarks.systems import COMMON_CONFIG, FOR_PEERS, KafkaStreams, Penstock, System, broker, in_turn, peers
 from penstock.topology.errors import PenstockError
+from penstock.topology.records import TopicPartition
 
 DEFAULT_RECORDS = 6_000_000
 QUICK_RECORDS = 4_000_000  # the JVM is hardly warm then: only to see that it runs, in less than two minutes
@@ -49,11 +50,16 @@ ALL_SCENARIOS: dict[str, Scenario | RecoveryScenario] = {
 }
 #: Only when they are asked for: they need PySpark and a JDK.
 ON_SPARK = {scenario.name: scenario for scenario in SPARK_SCENARIOS}
+#: Only when they are asked for, one by one or all of them by this name.
+WIDE_NAME = "wide"
+ON_REQUEST = {scenario.name: scenario for scenario in WIDE}
 console = Console(stderr=True)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--only", metavar="NAMES", help=f"Some of: {','.join([*ALL_SCENARIOS, *ON_SPARK])}.")
+@click.option(
+    "--only", metavar="NAMES", help=f"Some of: {','.join([*ALL_SCENARIOS, WIDE_NAME, *ON_REQUEST, *ON_SPARK])}."
+)
 @click.option("--system", "systems", type=click.Choice(["all", "penstock", "kafka-streams"]), default="all")
 @click.option("--peers", "with_peers", is_flag=True, help="Other Python libraries too, with fewer records.")
 @click.option("--records", type=click.IntRange(min=10_000), help=f"By default {DEFAULT_RECORDS:,}.")
@@ -111,8 +117,9 @@ def main(
 
 
 def _chosen(only: str | None) -> tuple[list[Scenario], list[RecoveryScenario], list[SparkScenario]]:
-    known: dict[str, Any] = {**ALL_SCENARIOS, **ON_SPARK}
-    names = only.split(",") if only else list(ALL_SCENARIOS)
+    known: dict[str, Any] = {**ALL_SCENARIOS, **ON_REQUEST, **ON_SPARK}
+    named = only.split(",") if only else list(ALL_SCENARIOS)
+    names = [each for name in named for each in (ON_REQUEST if name == WIDE_NAME else (name,))]
     unknown = [name for name in names if name not in known]
     if unknown:
         raise click.BadParameter(f"{', '.join(unknown)}: choose from {', '.join(known)}", param_hint="--only")
@@ -158,6 +165,8 @@ class Bench:
         runs = list(in_turn(self._systems, scenarios, rounds))
         for workload in {self._workload(scenario, system) for _, scenario, system in runs}:
             workload.load(self._bootstrap_servers)
+        for workload in {self._workload(scenario, system) for _, scenario, system in runs if scenario.with_payments}:
+            workload.load_payments(self._bootstrap_servers)
         results: Results = {scenario: {} for scenario in scenarios}
         for number, scenario, system in runs:
             if (scenario, system.name) in self.refused:
@@ -190,12 +199,15 @@ class Bench:
         topics = {
             "BENCHMARK_INPUT": workload.topic,
             "BENCHMARK_TABLE": workload.table,
+            "BENCHMARK_PAYMENTS": workload.payments_topic,
             "BENCHMARK_OUTPUT": output,
         }
         program = Program(system.command(scenario.topology, properties), topics, name, home / "log")
         try:
-            warm_up = int(workload.records * WARM_UP_SHARE)
-            result = measure(program, self._bootstrap_servers, workload.topic, workload.records, warm_up)
+            progress = scenario.progress(workload, name)
+            partitions = [TopicPartition(topic, number) for topic in progress for number in range(PARTITIONS)]
+            records = sum(progress.values())
+            result = measure(program, self._bootstrap_servers, partitions, records, int(records * WARM_UP_SHARE))
         except BenchmarkError as error:
             raise BenchmarkError(f"{scenario.name}, {system.name}: {error}") from error
         problem = check_topic(self._bootstrap_servers, output, scenario.check(workload))

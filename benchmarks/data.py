@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,22 +20,33 @@ SEED = 7
 PARTITIONS = 4
 KEYS = 100_000
 FIRST_TIMESTAMP_MS = 1_700_000_000_000
-RECORDS_PER_MS = 100  # of event time: a window of 10 s holds a million records, ten for each key
+RECORDS_PER_SECOND = 100_000  # of event time: a window of 10 s holds a million records, ten for each key
 WINDOW_MS = 10_000
+ADVANCE_MS = 2_000
+GAP_MS = 500  # that ends a session, and the most between a purchase and a payment that are joined
+#: Between a purchase that is paid, every second one, and its payment.
+PAID_AFTER_MS = 200
 ADMIN_TIMEOUT_SECONDS = 30.0
 FLUSH_TIMEOUT_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A number of purchases; equal numbers mean equal records."""
+    """A number of purchases; equal numbers mean equal records. Tests have fewer keys and fewer records a second."""
 
     records: int
+    keys: int = KEYS
+    records_per_second: int = RECORDS_PER_SECOND
 
     @property
     def topic(self) -> str:
         """The input topic."""
         return f"benchmark-purchases-{self.records}"
+
+    @property
+    def payments_topic(self) -> str:
+        """The topic with the payments."""
+        return f"benchmark-payments-{self.records}"
 
     @property
     def table(self) -> str:
@@ -44,16 +56,23 @@ class Workload:
     def users(self) -> Iterator[int]:
         """Yield the user of each purchase, in order."""
         draw = random.Random(SEED).random
-        return (int(draw() * KEYS) for _ in range(self.records))
+        return (int(draw() * self.keys) for _ in range(self.records))
 
     def timestamp(self, number: int) -> int:
         """Return the event time (ms) of the purchase of this number."""
-        return FIRST_TIMESTAMP_MS + number // RECORDS_PER_MS
+        return FIRST_TIMESTAMP_MS + number * 1000 // self.records_per_second
 
     def purchases(self) -> Iterator[tuple[bytes, bytes, int]]:
         """Yield key, value and timestamp (ms) of each purchase, in order."""
         for number, user in enumerate(self.users()):
             yield b"k%06d" % user, _json(number, user), self.timestamp(number)
+
+    def payments(self) -> Iterator[tuple[bytes, bytes, int]]:
+        """Yield key, value and timestamp (ms) of the payments, one for every second purchase, in order."""
+        for number, user in enumerate(self.users()):
+            if number % 2 == 0:
+                value = b'{"user":"u%06d","method":"m%d"}' % (user, number % 5)
+                yield b"k%06d" % user, value, self.timestamp(number) + PAID_AFTER_MS
 
     def counts(self) -> Counter[bytes]:
         """Return the number of purchases by key."""
@@ -64,6 +83,62 @@ class Workload:
         timestamp = self.timestamp
         counts = Counter((timestamp(n) // WINDOW_MS * WINDOW_MS, user) for n, user in enumerate(self.users()))
         return Counter({b"k%06d" % user + start.to_bytes(8): count for (start, user), count in counts.items()})
+
+    def hopping_counts(self) -> Counter[bytes]:
+        """Return the number of purchases by key and hopping window, as windowed_counts does."""
+        counts: Counter[tuple[int, int]] = Counter()
+        for number, user in enumerate(self.users()):
+            last = self.timestamp(number) // ADVANCE_MS * ADVANCE_MS
+            for start in range(last - WINDOW_MS + ADVANCE_MS, last + 1, ADVANCE_MS):
+                counts[user, start] += 1
+        return Counter({b"k%06d" % user + start.to_bytes(8): count for (user, start), count in counts.items()})
+
+    def final_counts(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the counts of the windows that have closed, which are all but the last one, by windowed key."""
+        last = self.timestamp(self.records - 1) // WINDOW_MS * WINDOW_MS
+        for windowed, count in self.windowed_counts().items():
+            if int.from_bytes(windowed[-8:]) < last:
+                yield windowed, count.to_bytes(8)
+
+    def session_counts(self) -> dict[bytes, int]:
+        """Return the number of purchases by key and session: key, end, start (8 bytes each)."""
+        sessions: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        for number, user in enumerate(self.users()):
+            time, of_user = self.timestamp(number), sessions[user]
+            if of_user and time - of_user[-1][1] <= GAP_MS:
+                start, _, count = of_user.pop()
+                of_user.append((start, time, count + 1))
+            else:
+                of_user.append((time, time, 1))
+        return {
+            b"k%06d" % user + end.to_bytes(8) + start.to_bytes(8): count
+            for user, of_user in sessions.items()
+            for start, end, count in of_user
+        }
+
+    def repartitioned_counts(self) -> Counter[bytes]:
+        """Return the number of purchases by their field ``user``."""
+        return Counter({b"u%06d" % user: count for user, count in Counter(self.users()).items()})
+
+    def running_totals(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield number and sum of its user's purchases after each purchase, as JSON."""
+        totals: dict[bytes, tuple[int, int]] = defaultdict(lambda: (0, 0))
+        for key, value, _ in self.purchases():
+            number, amount = totals[key]
+            totals[key] = number, amount = number + 1, amount + orjson.loads(value)["amount"]
+            yield key, b'{"n":%d,"sum":%d}' % (number, amount)
+
+    def paid_purchases(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield what the join with the payments gives: each purchase with the ``method`` of each payment near to it."""
+        payments: dict[bytes, list[tuple[int, bytes]]] = defaultdict(list)
+        for key, value, time in self.payments():
+            payments[key].append((time, orjson.loads(value)["method"].encode()))
+        for key, value, time in self.purchases():
+            of_user = payments[key]
+            first = bisect_left(of_user, (time - GAP_MS,))
+            for paid, method in of_user[first : bisect_left(of_user, (time + GAP_MS + 1,))]:
+                assert abs(paid - time) <= GAP_MS
+                yield key, value[:-1] + b',"method":"%b"}' % method
 
     def totals(self) -> dict[bytes, bytes]:
         """Return number and sum of the purchases by key, as JSON."""
@@ -90,6 +165,10 @@ class Workload:
         """Yield key, value and timestamp (ms) of each row of the users, which are older than all purchases."""
         for user in range(KEYS):
             yield b"k%06d" % user, b'{"name":"n%06d","city":"%b"}' % (user, _city(user)), FIRST_TIMESTAMP_MS - 1
+
+    def load_payments(self, bootstrap_servers: str) -> None:
+        """Write all payments to their topic, unless they are there; raises KafkaException."""
+        load_topic(bootstrap_servers, self.payments_topic, self.payments(), (self.records + 1) // 2)
 
     def load(self, bootstrap_servers: str) -> None:
         """Write all purchases and users to their topics, unless they are there; raises KafkaException."""

@@ -34,7 +34,7 @@ from penstock import Serdes, StreamsBuilder, StreamsConfig, TimeWindows, Topolog
 from penstock.statestore.thread_cache import ThreadCache
 from penstock.testing.driver_task import Clock, DriverTask
 from penstock.topology.errors import PenstockError
-from penstock.topology.records import RawRecord
+from penstock.topology.records import RawRecord, TopicPartition
 from penstock.topology.subtopologies import build_whole_topology
 
 #: Each axis grows by these steps.
@@ -177,7 +177,8 @@ class Cluster:
         properties.write_text("".join(f"{key}={value}\n" for key, value in config.items()), "utf-8")
         topics = {"BENCHMARK_INPUT": given, "BENCHMARK_OUTPUT": f"{name}-output"}
         program = Program(Penstock().command("count", properties), topics, name, self.directory / f"{name}.log")
-        found = measure(program, self.address, given, self.records, self.records // 5)
+        partitions = [TopicPartition(given, number) for number in range(tasks)]
+        found = measure(program, self.address, partitions, self.records, self.records // 5)
         problem = check_topic(self.address, f"{name}-output", CountsCheck(workload.counts()))
         if problem:
             raise BenchmarkError(f"{tasks} tasks on {threads} stream threads: wrong output: {problem}")

@@ -28,7 +28,7 @@ from rich.table import Table
 
 from benchmarks import topologies
 from benchmarks.data import Workload, delete_topics, recreate_topic
-from benchmarks.scenarios import SCENARIOS
+from benchmarks.scenarios import SCENARIOS, WIDE, Scenario
 from benchmarks.systems import COMMON_CONFIG, broker
 from penstock.kernel import buffers as compiled
 from penstock.topology.streams_config import StreamsConfig
@@ -38,6 +38,7 @@ from penstock.workers.stream_thread import StreamThread
 SAMPLE_SECONDS = 0.002  # of CPU time
 #: Of the records: before the first and behind the second share nothing is measured.
 FROM, TO = 0.2, 0.95
+BY_NAME = {scenario.name: scenario for scenario in (*SCENARIOS, *WIDE)}
 
 #: What a sample counts for: the first stage that one of its frames, the innermost first, belongs to.
 STAGES = (
@@ -135,7 +136,7 @@ def _stage_of(place: str) -> str | None:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("name", metavar="SCENARIO", type=click.Choice([scenario.name for scenario in SCENARIOS]))
+@click.argument("name", metavar="SCENARIO", type=click.Choice(list(BY_NAME)))
 @click.option("--records", type=click.IntRange(min=10_000), default=6_000_000, show_default=True)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="More configuration.")
 def main(name: str, records: int, settings: tuple[str, ...]) -> None:
@@ -143,37 +144,38 @@ def main(name: str, records: int, settings: tuple[str, ...]) -> None:
 
     $KAFKA_BOOTSTRAP_SERVERS names the broker; else a dev broker is started for the run.
     """
-    scenario = next(scenario for scenario in SCENARIOS if scenario.name == name)
+    scenario = BY_NAME[name]
     directory = Path(tempfile.mkdtemp(prefix="penstock-hot-loop-"))
     try:
         with broker("hot-loop", directory) as address:
             more = dict(setting.split("=", 1) for setting in settings)
-            watch, samples = profile(
-                address, scenario.topology, {**scenario.config, **more}, Workload(records), directory
-            )
+            watch, samples = profile(address, scenario, {**scenario.config, **more}, Workload(records), directory)
     finally:
         shutil.rmtree(directory)
     _print(name, watch, samples)
 
 
 def profile(
-    address: str, topology: str, config: Mapping[str, str], workload: Workload, directory: Path
+    address: str, scenario: Scenario, config: Mapping[str, str], workload: Workload, directory: Path
 ) -> tuple[Watch, Samples]:
-    """Run a topology of benchmarks.topologies over a workload, in this thread."""
+    """Run a scenario's topology over a workload, in this thread."""
     name = f"hot-loop-{uuid.uuid4().hex[:8]}"
     workload.load(address)
+    if scenario.with_payments:
+        workload.load_payments(address)
     recreate_topic(address, f"{name}-output")
     os.environ |= {
         topologies.INPUT_VARIABLE: workload.topic,
         topologies.TABLE_VARIABLE: workload.table,
+        topologies.PAYMENTS_VARIABLE: workload.payments_topic,
         topologies.OUTPUT_VARIABLE: f"{name}-output",
     }
     given = {"application.id": name, "bootstrap.servers": address, "state.dir": str(directory / "state")}
     spec = ThreadSpec(StreamsConfig({**COMMON_CONFIG, **config, **given}))
-    watch, samples = Watch(workload.records), Samples()
+    watch, samples = Watch(scenario.processed(workload)), Samples()
     if compiled is not None:
         compiled.keep_buffers()  # as in a process of the supervisor's
-    thread = StreamThread.create(getattr(topologies, topology)(), spec, watch)
+    thread = StreamThread.create(getattr(topologies, scenario.topology)(), spec, watch)
     with samples.taken():
         thread.run()
     delete_topics(AdminClient({"bootstrap.servers": address, "log_level": 3}), name)

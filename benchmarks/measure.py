@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from confluent_kafka.admin import AdminClient
 
 from benchmarks.progress import Curve, Progress
 from penstock.clients.group.offsets_reader import GroupOffsetsReader
@@ -29,7 +28,6 @@ PROCESSES_EVERY = 5  # samples: to look through /proc costs more than to ask the
 STALL_SECONDS = 120.0  # without a commit
 MEASURED_SECONDS_MIN = 0.25  # some samples; what is measured that shortly says little
 STOP_TIMEOUT_SECONDS = 60.0
-REQUEST_TIMEOUT_SECONDS = 10.0
 #: Java ends with 128 + SIGTERM after its shutdown hooks have run, Penstock with 0.
 CLEAN_EXIT_CODES = (0, 128 + signal.SIGTERM, -signal.SIGTERM)
 
@@ -102,11 +100,10 @@ def _tree(root: psutil.Process) -> list[psutil.Process]:
     return []
 
 
-def measure(program: Program, bootstrap_servers: str, topic: str, records: int, warm_up: int) -> Measurement:
-    """Run a program until its group has committed all records of the input topic; raises BenchmarkError."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
-    found = admin.list_topics(topic, REQUEST_TIMEOUT_SECONDS).topics[topic].partitions
-    partitions = [TopicPartition(topic, number) for number in found]
+def measure(
+    program: Program, bootstrap_servers: str, partitions: list[TopicPartition], records: int, warm_up: int
+) -> Measurement:
+    """Run a program until its group has committed so many records of these partitions; raises BenchmarkError."""
     reader = GroupOffsetsReader(program.group, network_settings({"bootstrap.servers": bootstrap_servers}))
     with reader, program.log_file.open("wb") as log:
         environment = {**os.environ, **program.environment}

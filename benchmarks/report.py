@@ -43,11 +43,11 @@ def environment_line(records: int, versions: list[str], scenarios: Iterable[Scen
     """Return what the numbers depend on: date, machine, records, versions."""
     memory = psutil.virtual_memory().total / 2**30
     machine = f"{os.cpu_count()} cores{_processor()}, {memory:.0f} GiB, {platform.system()} {platform.machine()}"
-    larger: dict[int, list[str]] = {}
+    others: dict[float, list[str]] = {}
     for scenario in scenarios:
-        if scenario.times > 1:
-            larger.setdefault(scenario.times, []).append(scenario.name)
-    more = "".join(f" ({', '.join(names)}: {times} times)" for times, names in larger.items())
+        if scenario.times != 1:
+            others.setdefault(scenario.times, []).append(scenario.name)
+    more = "".join(f" ({', '.join(names)}: {int(records * times):,})" for times, names in others.items())
     read = f"{records:,} records{more}, {THREADS} threads"
     return f"{datetime.now(UTC):%Y-%m-%d}; {machine}; {read}; {', '.join(versions)}"
 

@@ -14,7 +14,9 @@ from benchmarks.data import Workload
 class Scenario:
     """topology: a function of benchmarks.topologies and a case of the Java program; config: added to the common one.
 
-    times: so many times the records, so that what is fast lasts long enough: commits are a second apart.
+    times: so many times the records, so that what is fast lasts long enough, and what is slow does not take minutes:
+    commits are a second apart. with_payments: it reads the payments too. repartition: an internal topic that it reads
+    last, by whose commits its progress is told.
     """
 
     name: str
@@ -22,7 +24,24 @@ class Scenario:
     topology: str
     check: Callable[[Workload], Check]
     config: Mapping[str, str] = field(default_factory=dict, hash=False)
-    times: int = 1
+    times: float = 1
+    with_payments: bool = False
+    repartition: str | None = None
+
+    def inputs(self, workload: Workload) -> dict[str, int]:
+        """Return how many records there are to read, by topic."""
+        payments = {workload.payments_topic: (workload.records + 1) // 2} if self.with_payments else {}
+        return {workload.topic: workload.records, **payments}
+
+    def progress(self, workload: Workload, application_id: str) -> dict[str, int]:
+        """Return how many records are committed in the end, by topic."""
+        if self.repartition is None:
+            return self.inputs(workload)
+        return {f"{application_id}-{self.repartition}-repartition": workload.records}
+
+    def processed(self, workload: Workload) -> int:
+        """Return how many records are processed in all, those of the repartition topic too."""
+        return sum(self.inputs(workload).values()) + (workload.records if self.repartition is not None else 0)
 
 
 @cache
@@ -87,4 +106,53 @@ SCENARIOS = (
         times=3,
     ),
     Scenario("table-join", "stream-table join", "table_join", lambda workload: RowsCheck(_located_purchases(workload))),
+)
+
+#: What is slower, with a third of the records: 2 million by default. ``--only wide``.
+WIDE_TIMES = 1 / 3
+WIDE = (
+    Scenario(
+        "repartition",
+        "count by another key, repartitioned",
+        "repartition",
+        lambda workload: CountsCheck(workload.repartitioned_counts()),
+        times=WIDE_TIMES,
+        repartition="by-user",
+    ),
+    Scenario(
+        "processor",
+        "processor: get, put, forward",
+        "processor",
+        lambda workload: RowsCheck(sum_of_rows(workload.running_totals())),
+        times=WIDE_TIMES,
+    ),
+    Scenario(
+        "window-suppress",
+        "count by 10 s window, suppressed",
+        "window_suppress",
+        lambda workload: RowsCheck(sum_of_rows(workload.final_counts())),
+        times=WIDE_TIMES,
+    ),
+    Scenario(
+        "stream-join",
+        "stream-stream join within 500 ms",
+        "stream_join",
+        lambda workload: RowsCheck(sum_of_rows(workload.paid_purchases())),
+        times=WIDE_TIMES,
+        with_payments=True,
+    ),
+    Scenario(
+        "session",
+        "count by session, gap of 500 ms",
+        "session",
+        lambda workload: CountsCheck(workload.session_counts()),
+        times=WIDE_TIMES,
+    ),
+    Scenario(
+        "hopping",
+        "count by window of 10 s, every 2 s",
+        "hopping",
+        lambda workload: CountsCheck(workload.hopping_counts()),
+        times=WIDE_TIMES,
+    ),
 )

@@ -137,9 +137,9 @@ cdef class CellTable:
         """Return what changes the cells; see CellUpdates."""
         return CellUpdates(self, load, hold, read, native)
 
-    def tumbling_windows(self, observed, size_ms, late_ms, key_type, exact_key):
-        """Return what finds the keys of windows' cells; see TumblingWindows."""
-        return TumblingWindows(observed, size_ms, late_ms, key_type, exact_key)
+    def windows(self, observed, size_ms, advance_ms, late_ms, key_type, exact_key):
+        """Return what finds the keys of windows' cells; see TimeWindows."""
+        return TimeWindows(observed, size_ms, advance_ms, late_ms, key_type, exact_key)
 
     def take_dirty(self, most):
         """See NamedCache.take_dirty."""
@@ -165,9 +165,11 @@ cdef class CellTable:
         cdef PyObject *found
         cdef Py_ssize_t position
         cdef Cell cell
+        cdef Py_ssize_t clean
         for _ in range(2):
             victims, passed, position = [], [], 0
-            while len(victims) < wanted and PyDict_Next(self.entries, &position, &key, &found):
+            clean = len(self.entries) - len(self.dirty)
+            while len(victims) < wanted and len(victims) + len(passed) < clean and PyDict_Next(self.entries, &position, &key, &found):
                 cell = <Cell?>found
                 if cell.stamp:
                     continue
@@ -328,8 +330,8 @@ cdef class CellUpdates:
 
 
 @cython.final
-cdef class TumblingWindows:
-    """The windows of KStreamWindowAggregate.aggregate_tumbling for a fused loop; arguments in ms.
+cdef class TimeWindows:
+    """The windows of KStreamWindowAggregate.aggregate for a fused loop; arguments in ms.
 
     observed: a list of the highest timestamp seen; late_ms: a window has closed that starts so much before it.
     key_type, exact_key: as of CellTable, for the keys inside the cache keys.
@@ -337,26 +339,34 @@ cdef class TumblingWindows:
 
     cdef list observed
     cdef long long size_ms
+    cdef long long advance_ms
     cdef long long late_ms
-    cdef long long start_ms  # of the window that was asked for last
-    cdef object start  # the same
+    cdef long long last_ms  # start of the last window of the timestamp that was asked for before
+    cdef long long first_ms  # start of the first one
+    cdef tuple starts  # of all of them
     cdef object newest  # observed[0], when it was looked at last
     cdef long long newest_ms  # the same
     cdef object key_type
     cdef object exact_key
 
-    def __init__(self, list observed not None, long long size_ms, long long late_ms, key_type, exact_key):
+    def __init__(
+        self, list observed not None, long long size_ms, long long advance_ms, long long late_ms, key_type, exact_key
+    ):
         self.key_type = key_type
         self.exact_key = exact_key
         self.observed = observed
         self.size_ms = size_ms
+        self.advance_ms = advance_ms
         self.late_ms = late_ms
-        self.start_ms = 0
-        self.start = 0
+        self.last_ms = -advance_ms
 
-    def cache_key(self, key, timestamp):
-        """Return (key, start of the window), None if it has closed; what was observed advances."""
+    def cache_keys(self, key, timestamp):
+        """Return (key, start) of each window that holds the timestamp, None for one that has closed.
+
+        What was observed advances.
+        """
         cdef long long at = timestamp
+        cdef Py_ssize_t i
         if type(key) is not self.key_type:
             key = self.exact_key(key)
         if self.observed[0] is not self.newest:
@@ -365,7 +375,14 @@ cdef class TumblingWindows:
         if at > self.newest_ms:
             self.observed[0] = self.newest = timestamp
             self.newest_ms = at
-        if not 0 <= at - self.start_ms < self.size_ms:
-            self.start_ms = at - at % self.size_ms
-            self.start = self.start_ms
-        return (key, self.start) if self.start_ms > self.newest_ms - self.late_ms else None
+        # Size and advance may not fit: the first window of a timestamp can change before its last one does.
+        cdef long long last = at - at % self.advance_ms
+        cdef long long first = max(0, at - self.size_ms + self.advance_ms)
+        first -= first % self.advance_ms
+        if last != self.last_ms or first != self.first_ms:
+            self.last_ms, self.first_ms = last, first
+            self.starts = tuple(range(first, last + 1, self.advance_ms))
+        cdef long long closed = self.newest_ms - self.late_ms
+        if first > closed and len(self.starts) == 1:
+            return ((key, self.starts[0]),)
+        return [(key, start) if start > closed else None for start in self.starts]

@@ -4,12 +4,17 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.dict cimport PyDict_Next
 from cpython.ref cimport PyObject
 from libc.math cimport isfinite
+from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.string cimport memcpy
 
 from penstock.kernel.flat_dict cimport is_flat
 
 cdef enum:
     BLOCK = 256  # bytes that are looked through at once, by vector instructions
     LARGE = 16384  # bytes of which a block of the next 4 KB wastes little
+    # Of a part of a buffered value: buffer_value.py.
+    NULL_SIZE = -1
+    SAME_AS_PRIOR = -2
 
 
 def checked_json(dumps, look_again):
@@ -50,6 +55,62 @@ def typed(kind, serialize, convert):
         return serialize(value if type(value) is kind else convert(value))
 
     return serialize_typed
+
+
+def nullable(function):
+    """See topology/serdes.py."""
+    def call(value):
+        return None if value is None else function(value)
+
+    return call
+
+
+def required(to_bytes, refusal):
+    """See statestore/state_store.py."""
+    def encode(value):
+        data = to_bytes(value)
+        if data is None:
+            raise refusal()
+        return data
+
+    return encode
+
+
+def join_parts(int64_t timestamp, int64_t offset, bytes topic not None, int32_t partition, bytes headers not None,
+               bytes prior, bytes old, bytes new):
+    """See statestore/buffer_value.py."""
+    cdef bint is_prior = old is not None and prior is not None and old == prior
+    cdef Py_ssize_t size = 16 + 4 + PyBytes_GET_SIZE(topic) + 4 + PyBytes_GET_SIZE(headers)
+    for part in (prior, None if is_prior else old, new):
+        size += 4 + (0 if part is None else PyBytes_GET_SIZE(<bytes>part))
+    joined = PyBytes_FromStringAndSize(NULL, size)
+    cdef char *at = PyBytes_AS_STRING(joined)
+    at = put_number(put_number(at, timestamp, 8), offset, 8)
+    at = put_sized(at, topic)
+    at = put_number(at, partition, 4)
+    memcpy(at, PyBytes_AS_STRING(headers), PyBytes_GET_SIZE(headers))
+    at = put_sized(at + PyBytes_GET_SIZE(headers), prior)
+    at = put_number(at, SAME_AS_PRIOR, 4) if is_prior else put_sized(at, old)
+    put_sized(at, new)
+    return joined
+
+
+cdef inline char *put_number(char *at, int64_t number, int size) noexcept:
+    """Write a number, big endian; return where it ends."""
+    cdef int i
+    for i in range(size):
+        at[i] = <char>(<uint64_t>number >> 8 * (size - 1 - i))
+    return at + size
+
+
+cdef inline char *put_sized(char *at, bytes part) noexcept:
+    """Write bytes behind their size; -1 for None."""
+    if part is None:
+        return put_number(at, NULL_SIZE, 4)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(part)
+    at = put_number(at, size, 4)
+    memcpy(at, PyBytes_AS_STRING(part), size)
+    return at + size
 
 
 cdef bytes fitted(bytes data):

@@ -15,8 +15,10 @@ In a changelog, 8 bytes with the buffer time follow; in the rows of a join buffe
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from penstock.kernel import codecs as compiled
 from penstock.topology.records import ProcessorRecordContext
 
 NULL = -1
@@ -25,6 +27,10 @@ _int = struct.Struct(">i")
 _context = struct.Struct(">qq")
 _null = _int.pack(NULL)
 _same_as_prior = _int.pack(SAME_AS_PRIOR)
+_no_headers = _int.pack(0)
+#: How many more bytes a value without headers has than Kafka Streams counts for it: the sizes of its parts, the number
+#: of headers.
+UNCOUNTED_BYTES = 20
 
 
 class BufferValue(NamedTuple):
@@ -37,11 +43,9 @@ class BufferValue(NamedTuple):
 
     def serialize(self) -> bytes:
         """Return the bytes, without a buffer time."""
-        if self.old is not None and self.old == self.prior:
-            old = _same_as_prior
-        else:
-            old = _sized(self.old)
-        return serialize_context(self.context) + _sized(self.prior) + old + _sized(self.new)
+        prior, old, new, context = self
+        headers = serialize_headers(context[4]) if context[4] else _no_headers
+        return join_parts(context[0], context[1], (context[3] or "").encode(), context[2], headers, prior, old, new)
 
     @classmethod
     def deserialize(cls, data: bytes) -> tuple[BufferValue, int]:
@@ -56,23 +60,35 @@ class BufferValue(NamedTuple):
         return cls(prior, old, new, context), at
 
     def size(self) -> int:
-        """Return the size in bytes that Kafka Streams counts for it (residentMemorySizeEstimate)."""
+        """Return the size in bytes that Kafka Streams counts for it (residentMemorySizeEstimate).
+
+        Without headers: that of its bytes less UNCOUNTED_BYTES.
+        """
         old = b"" if self.old is None or self.old == self.prior else self.old
         return len(self.prior or b"") + len(old) + len(self.new or b"") + context_size(self.context)
 
 
-def serialize_context(context: ProcessorRecordContext) -> bytes:
-    """Return the bytes of a record context. Without a topic, as from a punctuation, the topic is empty."""
-    headers = context.headers or ()
-    parts = [
-        _context.pack(context.timestamp, context.offset),
-        _sized((context.topic or "").encode()),
-        _int.pack(context.partition),
-        _int.pack(len(headers)),
-    ]
-    for name, value in headers:
-        parts += (_sized(name.encode()), _sized(value))
-    return b"".join(parts)
+def _join_parts(
+    timestamp: int,
+    offset: int,
+    topic: bytes,
+    partition: int,
+    headers: bytes,
+    prior: bytes | None,
+    old: bytes | None,
+    new: bytes | None,
+) -> bytes:
+    """Return the bytes of a value; headers: their number and bytes. The kernel has the same compiled."""
+    context = _context.pack(timestamp, offset) + _sized(topic) + _int.pack(partition) + headers
+    return context + _sized(prior) + (_same_as_prior if old is not None and old == prior else _sized(old)) + _sized(new)
+
+
+join_parts = _join_parts if compiled is None else compiled.join_parts
+
+
+def serialize_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
+    """Return the number and the bytes of headers."""
+    return _int.pack(len(headers)) + b"".join(_sized(name.encode()) + _sized(value) for name, value in headers)
 
 
 def deserialize_context(data: bytes) -> tuple[ProcessorRecordContext, int]:

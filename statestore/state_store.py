@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, cast
 
+from penstock.kernel import codecs as compiled
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import Message
 from penstock.topology.serdes import as_serde, deserializer_for, inline, same, serializer_for
@@ -142,13 +144,7 @@ class StoreSerdes:
             raise StreamsError(f"The store {builder.name} was declared without a key or value serde; set both")
         to_bytes = serializer_for(key_serde, topic)
         name = builder.name
-
-        def encode_key(key: Any) -> bytes:
-            data = to_bytes(key)
-            if data is None:
-                raise null_key(name)
-            return data
-
+        encode_key = required(to_bytes, partial(null_key, name))
         self.key_to_bytes = to_bytes
         self.cache_key: Callable[[Any], Any]
         self.cache_key_type: type | None
@@ -176,6 +172,21 @@ class StoreSerdes:
         self.exact_value = value_serde.exact
         self.exact_value_type = value_serde.exact_type
         self.private_value = value_serde.private
+
+
+def required(to_bytes: Callable[[Any], bytes | None], refusal: Callable[[], Exception]) -> Callable[[Any], bytes]:
+    """Return a function that does what to_bytes does, and raises refusal() where that returns None."""
+    if compiled is not None:
+        made: Callable[[Any], bytes] = compiled.required(to_bytes, refusal)
+        return made
+
+    def encode(value: Any) -> bytes:
+        data = to_bytes(value)
+        if data is None:
+            raise refusal()
+        return data
+
+    return encode
 
 
 def null_key(name: str) -> StreamsError:

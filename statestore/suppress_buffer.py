@@ -15,7 +15,7 @@ from penstock.topology.records import Change, Message, ProcessorRecordContext
 from penstock.topology.store_interfaces import StoreBuilder
 from penstock.topology.task_context import TaskContext
 
-from .buffer_value import BufferValue
+from .buffer_value import UNCOUNTED_BYTES, BufferValue
 from .memory_store import InMemoryStore
 from .state_store import LONG, StateStore, StoreSerdes
 
@@ -24,13 +24,23 @@ VERSION_HEADER = "v"
 VERSION = b"\3"
 HEADERS = ((VERSION_HEADER, VERSION),)
 LONG_MAX = 2**63 - 1
+_new = tuple.__new__
 
 
 class Buffered(NamedTuple):
-    """A buffered key's place in the order of time (ms), and its value."""
+    """A buffered key's place in the order of time (ms), its value, that serialized, and its size as it is counted."""
 
     time: int
     value: BufferValue
+    data: bytes
+    size: int
+
+
+def buffered_at(time: int, key: bytes, value: BufferValue) -> Buffered:
+    """Return a value for the buffer."""
+    data = value.serialize()
+    size = value.size() if value.context.headers else len(data) - UNCOUNTED_BYTES
+    return _new(Buffered, (time, value, data, 8 + len(key) + size))
 
 
 class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
@@ -53,10 +63,10 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
         new = None if change.new is None else encode(change.new)
         before = self._buffered.get(row_key)
         if before is None:
-            buffered = Buffered(buffer_time, BufferValue(old, old, new, context))
+            time, prior = buffer_time, old
         else:
-            buffered = Buffered(before.time, BufferValue(before.value.prior, old, new, context))
-        self._set(row_key, buffered)
+            time, prior = before[0], before[1][0]
+        self._set(row_key, buffered_at(time, row_key, _new(BufferValue, (prior, old, new, context))))
         self._dirty[row_key] = None
         return True
 
@@ -65,10 +75,10 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
         before = self._buffered.pop(key, None)
         self._undo.setdefault(key, before)
         if before is not None:
-            self._size -= 8 + len(key) + before.value.size()
+            self._size -= before.size
         if buffered is not None:
             self._buffered[key] = buffered
-            self._size += 8 + len(key) + buffered.value.size()
+            self._size += buffered.size
             if before is None or before.time != buffered.time:
                 heappush(self._queue, (buffered.time, key))
 
@@ -91,7 +101,7 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
         """Take out what was buffered first while predicate() holds: callback(key, change, context), then remove it."""
         decode_key, decode = self.serdes.decode_key, self.serdes.decode_value
         while predicate() and (first := self._first()) is not None:
-            key, (_, value) = first
+            key, (_, value, _, _) = first
             new = None if value.new is None else decode(value.new)
             old = None if value.old is None else decode(value.old)
             callback(decode_key(key), Change(new, old), value.context)
@@ -128,7 +138,7 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
                 if buffered is None:
                     log_change(name, key, None, None)
                 else:
-                    log_change(name, key, buffered.value.serialize() + LONG.pack(buffered.time), None, HEADERS)
+                    log_change(name, key, buffered.data + LONG.pack(buffered.time), None, HEADERS)
         self._dirty.clear()
 
     def commit(self, changelog_offset: int | None) -> None:
@@ -148,17 +158,17 @@ class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
         for message in messages:
             key, data = message.key(), message.value()
             if key is not None:
-                self._set(key, None if data is None else self._restored(message, data))
+                self._set(key, None if data is None else self._restored(message, key, data))
         self._undo.clear()
 
-    def _restored(self, message: Message, data: bytes) -> Buffered:
+    def _restored(self, message: Message, key: bytes, data: bytes) -> Buffered:
         if dict(message.headers() or ()).get(VERSION_HEADER) != VERSION:
             raise ProcessorStateError(
                 f"The changelog {self.changelog_topic} has a record at offset {message.offset()} in a format of before "
                 f"Kafka Streams 2.6. Run the application with a newer Kafka Streams until it has emitted what it holds"
             )
         value, end = BufferValue.deserialize(data)
-        return Buffered(int(LONG.unpack_from(data, end)[0]), value)
+        return buffered_at(int(LONG.unpack_from(data, end)[0]), key, value)
 
     def passed_to(self, task: TaskContext) -> InMemoryTimeOrderedKeyValueChangeBuffer:
         """Drop what is not committed and belong to another task from now on."""

@@ -8,6 +8,7 @@ import subprocess
 import sysconfig
 import uuid
 from collections.abc import Iterable
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ from benchmarks.measure import BenchmarkError, Measurement, Watch
 from benchmarks.progress import Curve, Progress
 from benchmarks.recovery import Recovered
 from benchmarks.report import print_table, write_markdown
-from benchmarks.scenarios import SCENARIOS, Scenario
+from benchmarks.scenarios import SCENARIOS, WIDE, Scenario
 from benchmarks.systems import Penstock, PenstockDicts, System, in_turn
 from penstock import Serdes
 from penstock.testing import TopologyTestDriver
@@ -34,6 +35,8 @@ from penstock.workers.control import Status
 from tests.waiting import wait_for_partitions
 
 WORKLOAD = Workload(5_000)
+#: 25 s of event time, 100 users with a purchase about every half second.
+SPARSE = Workload(5_000, keys=100, records_per_second=200)
 
 
 def problem(check: Check, *rows: tuple[bytes, int]) -> str | None:
@@ -59,6 +62,15 @@ def test_without_a_cache_every_update_is_checked() -> None:
     assert problem(CountsCheck(expected, every_update=True), (b"a", 1), (b"a", 1), (b"a", 2), (b"b", 1)) is not None
 
 
+def test_a_session_that_was_merged_has_no_count() -> None:
+    check = CountsCheck({b"a": 2})
+    check.read(b"merged", (1).to_bytes(8))
+    check.read(b"a", (2).to_bytes(8))
+    assert check.problem() is not None
+    check.read(b"merged", b"")
+    assert check.problem() is None
+
+
 def test_rows_are_checked_byte_by_byte_in_any_order() -> None:
     def found(*rows: tuple[bytes, bytes]) -> str | None:
         check = RowsCheck(sum_of_rows([(b"a", b"1"), (b"a", b"1"), (b"b", b"2")]))
@@ -81,6 +93,19 @@ def test_equal_numbers_of_records_are_equal_records() -> None:
     assert (wide.timestamp(2_999_999) - wide.timestamp(0)) // WINDOW_MS == 2, "three windows, each of a million"
 
 
+def test_what_is_expected_of_windows_sessions_and_joins_is_not_nothing() -> None:
+    sessions = SPARSE.session_counts()
+    assert sum(sessions.values()) == 5_000
+    assert max(sessions.values()) > 2, "some records are merged"
+    assert len(sessions) > 1_000, "and some are not"
+    assert SPARSE.hopping_counts().total() == 25_000
+    closed = list(SPARSE.final_counts())
+    assert 200 == len(closed) < len(SPARSE.windowed_counts()) == 300
+    paid = list(SPARSE.paid_purchases())
+    assert 2_500 < len(paid) < 10_000
+    assert len({key + value for key, value in paid}) < len(paid), "some are paid twice in the same way"
+
+
 def test_an_input_that_is_made_anew_leaves_the_one_whose_name_goes_on_alone(bootstrap_servers: str) -> None:
     name = f"benchmark-test-{uuid.uuid4().hex[:8]}-60"
     recreate_topic(bootstrap_servers, f"{name}0", 1)
@@ -97,23 +122,32 @@ WAYS = [(scenario, scenario.topology) for scenario in SCENARIOS] + [
 ]
 
 
-@pytest.mark.parametrize(("scenario", "way"), WAYS, ids=lambda value: getattr(value, "name", value))
+@pytest.mark.parametrize(
+    ("scenario", "way", "workload"),
+    [(*way, WORKLOAD) for way in WAYS] + [(scenario, scenario.topology, SPARSE) for scenario in WIDE],
+    ids=lambda value: getattr(value, "name", value if isinstance(value, str) else ""),
+)
 def test_penstocks_topologies_give_what_is_expected(
-    scenario: Scenario, way: str, monkeypatch: pytest.MonkeyPatch
+    scenario: Scenario, way: str, workload: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(topologies.INPUT_VARIABLE, "in")
     monkeypatch.setenv(topologies.TABLE_VARIABLE, "users")
+    monkeypatch.setenv(topologies.PAYMENTS_VARIABLE, "payments")
     monkeypatch.setenv(topologies.OUTPUT_VARIABLE, "out")
     topology = getattr(topologies, way)()
-    check = scenario.check(WORKLOAD)
+    check = scenario.check(workload)
     with TopologyTestDriver(topology, {"application.id": "benchmark", **scenario.config}) as driver:
         source = driver.create_input_topic("in", Serdes.bytes(), Serdes.bytes())
         if scenario.name == "table-join":
             users = driver.create_input_topic("users", Serdes.bytes(), Serdes.bytes())
-            for key, value, timestamp in WORKLOAD.user_rows():
+            for key, value, timestamp in workload.user_rows():
                 users.pipe_input(key, value, timestamp)
-        for key, value, timestamp in WORKLOAD.purchases():
-            source.pipe_input(key, value, timestamp)
+        records = [(timestamp, source, key, value) for key, value, timestamp in workload.purchases()]
+        if scenario.with_payments:
+            paid = driver.create_input_topic("payments", Serdes.bytes(), Serdes.bytes())
+            records += [(timestamp, paid, key, value) for key, value, timestamp in workload.payments()]
+        for timestamp, topic, key, value in sorted(records, key=itemgetter(0)):
+            topic.pipe_input(key, value, timestamp)
         for row in driver.create_output_topic("out", Serdes.bytes(), Serdes.bytes()).read_records_to_list():
             check.read(row.key, row.value)
     assert check.problem() is None

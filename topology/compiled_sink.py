@@ -55,7 +55,16 @@ def _sink(
             return
         send(topic, key_bytes, value_bytes, timestamp, headers)
 
-    return sink
+    compiled_send = _compiled_send(task, topic, inline(to_key), inline(to_value), None)
+    if compiled_send is None:
+        return sink
+
+    def sink_compiled(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        error = compiled_send(key, value, timestamp, headers)
+        if error is not None:
+            errors.failed_serialization(name, ProducerRecord(topic, key, value, timestamp, headers), error)
+
+    return sink_compiled
 
 
 def fuse_sink(

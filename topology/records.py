@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 K = TypeVar("K")
 V = TypeVar("V")
+_new: Callable[..., Record[Any, Any]] = cast("Any", tuple.__new__)
 
 #: Headers of a record: (name, value) pairs in order; None where there are none. Never changed in place.
 Headers = Sequence[tuple[str, bytes | None]] | None
@@ -76,40 +76,41 @@ class TaskId(NamedTuple):
         return cls(int(subtopology), int(partition))
 
 
-@dataclass(frozen=True, slots=True)
-class Record(Generic[K, V]):
-    """A record as the Processor API sees it (Kafka Streams: ``processor.api.Record``).
-
-    timestamp is in milliseconds since the epoch. headers: a dict is taken too, and text, see as_headers.
-    """
-
+class _RecordFields(NamedTuple, Generic[K, V]):
     key: K
     value: V
     timestamp: int
     headers: Headers = None
 
-    def __post_init__(self) -> None:
-        headers = self.headers
-        if headers is not None:
-            given = as_headers(headers)
-            if given is not headers:
-                object.__setattr__(self, "headers", given)
+
+class Record(_RecordFields[K, V]):
+    """A record as the Processor API sees it (Kafka Streams: ``processor.api.Record``).
+
+    timestamp is in milliseconds since the epoch. headers: a dict is taken too, and text, see as_headers. It is a tuple
+    because one is made for each record that is processed, and another one for most that are forwarded.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, key: K, value: V, timestamp: int, headers: HeadersLike = None) -> Record[K, V]:
+        """Return a record; raises TypeError for what cannot be headers."""
+        return _new(cls, (key, value, timestamp, None if headers is None else as_headers(headers)))
 
     def with_key(self, key: Any) -> Record[Any, V]:
         """Return a copy with another key."""
-        return replace(self, key=key)
+        return _new(Record, (key, self[1], self[2], self[3]))
 
     def with_value(self, value: Any) -> Record[K, Any]:
         """Return a copy with another value."""
-        return replace(self, value=value)
+        return _new(Record, (self[0], value, self[2], self[3]))
 
     def with_timestamp(self, timestamp: int) -> Record[K, V]:
         """Return a copy with another timestamp (ms)."""
-        return replace(self, timestamp=timestamp)
+        return _new(Record, (self[0], self[1], timestamp, self[3]))
 
     def with_headers(self, headers: HeadersLike) -> Record[K, V]:
         """Return a copy with other headers."""
-        return replace(self, headers=as_headers(headers))
+        return _new(Record, (self[0], self[1], self[2], as_headers(headers)))
 
 
 class RecordMetadata(NamedTuple):

@@ -14,6 +14,7 @@ from types import FunctionType
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast, overload
 from uuid import UUID
 
+from penstock.kernel import codecs as compiled_codecs
 from penstock.kernel import messages as compiled
 
 from . import codecs
@@ -257,9 +258,10 @@ def set_inline(function: Callable[..., Any], code: Inline) -> None:
 def nullable(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a function that gives None for None, and calls another one for all else."""
 
-    def call(value: Any) -> Any:
+    def plain(value: Any) -> Any:
         return None if value is None else function(value)
 
+    call: Callable[[Any], Any] = plain if compiled_codecs is None else compiled_codecs.nullable(function)
     _INLINE[call] = Inline("{call}({})", {"call": function})
     return call
 

@@ -17,16 +17,26 @@ import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.kstream.Consumed;
 import org.apache.kafka.streams.kstream.Grouped;
+import org.apache.kafka.streams.kstream.JoinWindows;
 import org.apache.kafka.streams.kstream.Joined;
 import org.apache.kafka.streams.kstream.KStream;
 import org.apache.kafka.streams.kstream.KTable;
 import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Produced;
+import org.apache.kafka.streams.kstream.SessionWindows;
+import org.apache.kafka.streams.kstream.StreamJoined;
+import org.apache.kafka.streams.kstream.Suppressed;
+import org.apache.kafka.streams.kstream.Suppressed.BufferConfig;
 import org.apache.kafka.streams.kstream.TimeWindows;
 import org.apache.kafka.streams.processor.StandbyUpdateListener;
 import org.apache.kafka.streams.processor.StateRestoreListener;
 import org.apache.kafka.streams.processor.TaskId;
+import org.apache.kafka.streams.processor.api.Processor;
+import org.apache.kafka.streams.processor.api.ProcessorContext;
+import org.apache.kafka.streams.processor.api.Record;
 import org.apache.kafka.streams.state.KeyValueStore;
+import org.apache.kafka.streams.state.SessionStore;
+import org.apache.kafka.streams.state.Stores;
 import org.apache.kafka.streams.state.WindowStore;
 
 /**
@@ -52,6 +62,12 @@ public class KafkaStreamsBenchmark {
     /** A purchase with the user's city. */
     public record LocatedPurchase(String user, int amount, String page, long ts, String city) {}
 
+    /** How a user has paid, as the payments' JSON has it. */
+    public record Payment(String user, String method) {}
+
+    /** A purchase with how its user has paid. */
+    public record PaidPurchase(String user, int amount, String page, long ts, String method) {}
+
     private static final ObjectMapper JSON = new ObjectMapper();
 
     public static void main(String[] arguments) throws Exception {
@@ -68,6 +84,12 @@ public class KafkaStreamsBenchmark {
             case "aggregate" -> aggregate(builder, input, output);
             case "map_filter" -> mapFilter(builder, input, output);
             case "table_join" -> tableJoin(builder, input, System.getenv("BENCHMARK_TABLE"), output);
+            case "repartition" -> repartition(builder, input, output);
+            case "processor" -> processor(builder, input, output);
+            case "window_suppress" -> windowSuppress(builder, input, output);
+            case "hopping" -> hopping(builder, input, output);
+            case "session" -> session(builder, input, output);
+            case "stream_join" -> streamJoin(builder, input, System.getenv("BENCHMARK_PAYMENTS"), output);
             default -> throw new IllegalArgumentException("no such topology: " + arguments[0]);
         }
         KafkaStreams streams = new KafkaStreams(builder.build(), properties);
@@ -161,6 +183,85 @@ public class KafkaStreamsBenchmark {
             .join(users, (p, user) -> new LocatedPurchase(p.user(), p.amount(), p.page(), p.ts(), user.city()),
                 Joined.with(Serdes.String(), json(Purchase.class), json(User.class)))
             .to(output, Produced.with(Serdes.String(), json(LocatedPurchase.class)));
+    }
+
+    private static KStream<String, Purchase> purchases(StreamsBuilder builder, String input) {
+        return builder.stream(input, Consumed.with(Serdes.String(), json(Purchase.class)));
+    }
+
+    private static void repartition(StreamsBuilder builder, String input, String output) {
+        purchases(builder, input)
+            .selectKey((key, purchase) -> purchase.user())
+            .groupByKey(Grouped.with("by-user", Serdes.String(), json(Purchase.class)))
+            .count(Materialized.<String, Long, KeyValueStore<Bytes, byte[]>>as("counts"))
+            .toStream()
+            .to(output, Produced.with(Serdes.String(), Serdes.Long()));
+    }
+
+    /** Keeps number and sum of each user's purchases, and forwards them. */
+    private static final class AddUp implements Processor<String, Purchase, String, Totals> {
+        private ProcessorContext<String, Totals> context;
+        private KeyValueStore<String, Totals> totals;
+
+        @Override
+        public void init(ProcessorContext<String, Totals> context) {
+            this.context = context;
+            this.totals = context.getStateStore("totals");
+        }
+
+        @Override
+        public void process(Record<String, Purchase> record) {
+            Totals before = totals.get(record.key());
+            long amount = record.value().amount();
+            Totals after = before == null ? new Totals(1, amount) : new Totals(before.n() + 1, before.sum() + amount);
+            totals.put(record.key(), after);
+            context.forward(record.withValue(after));
+        }
+    }
+
+    private static void processor(StreamsBuilder builder, String input, String output) {
+        builder.addStateStore(Stores.keyValueStoreBuilder(
+            Stores.persistentKeyValueStore("totals"), Serdes.String(), json(Totals.class)));
+        purchases(builder, input)
+            .process(AddUp::new, "totals")
+            .to(output, Produced.with(Serdes.String(), json(Totals.class)));
+    }
+
+    private static void windowSuppress(StreamsBuilder builder, String input, String output) {
+        purchases(builder, input)
+            .groupByKey()
+            .windowedBy(TimeWindows.ofSizeWithNoGrace(Duration.ofSeconds(10)))
+            .count(Materialized.<String, Long, WindowStore<Bytes, byte[]>>as("counts"))
+            .suppress(Suppressed.untilWindowCloses(BufferConfig.unbounded()))
+            .toStream()
+            .to(output, Produced.valueSerde(Serdes.Long()));
+    }
+
+    private static void hopping(StreamsBuilder builder, String input, String output) {
+        purchases(builder, input)
+            .groupByKey()
+            .windowedBy(TimeWindows.ofSizeWithNoGrace(Duration.ofSeconds(10)).advanceBy(Duration.ofSeconds(2)))
+            .count(Materialized.<String, Long, WindowStore<Bytes, byte[]>>as("counts"))
+            .toStream()
+            .to(output, Produced.valueSerde(Serdes.Long()));
+    }
+
+    private static void session(StreamsBuilder builder, String input, String output) {
+        purchases(builder, input)
+            .groupByKey()
+            .windowedBy(SessionWindows.ofInactivityGapWithNoGrace(Duration.ofMillis(500)))
+            .count(Materialized.<String, Long, SessionStore<Bytes, byte[]>>as("counts"))
+            .toStream()
+            .to(output, Produced.valueSerde(Serdes.Long()));
+    }
+
+    private static void streamJoin(StreamsBuilder builder, String input, String payments, String output) {
+        KStream<String, Payment> paid = builder.stream(payments, Consumed.with(Serdes.String(), json(Payment.class)));
+        purchases(builder, input)
+            .join(paid, (p, payment) -> new PaidPurchase(p.user(), p.amount(), p.page(), p.ts(), payment.method()),
+                JoinWindows.ofTimeDifferenceAndGrace(Duration.ofMillis(500), Duration.ofSeconds(5)),
+                StreamJoined.with(Serdes.String(), json(Purchase.class), json(Payment.class)))
+            .to(output, Produced.with(Serdes.String(), json(PaidPurchase.class)));
     }
 
     private static <T> Serde<T> json(Class<T> type) {

@@ -164,20 +164,25 @@ def test_a_cell_loaded_by_an_update_that_failed_still_counts_as_growth() -> None
 
 @given(
     size=st.integers(1, 50) | st.integers(1, 2**60),
+    parts=st.integers(1, 7),
     grace=st.integers(0, 100) | st.integers(0, 2**60),
     steps=st.lists(st.tuples(st.integers(0, 200) | st.integers(0, 2**62), st.booleans()), max_size=30),
 )
 def test_windows_are_those_of_the_lines_without_the_kernel(
-    size: int, grace: int, steps: list[tuple[int, bool]]
+    size: int, parts: int, grace: int, steps: list[tuple[int, bool]]
 ) -> None:
+    """Tumbling ones too, and such as overlap, whether the size is a multiple of the advance or not."""
     observed, expected = [-1], [-1]
-    windows = kernel.cells.TumblingWindows(observed, size, size + grace, str, str)
+    declared = TimeWindows(size, grace, max(1, size // parts))
+    windows = kernel.cells.TimeWindows(observed, size, declared.advance_ms, size + grace, str, str)
     for timestamp, is_told in steps:
         if is_told:  # as when the operator's state is told to it
             observed[0] = expected[0] = timestamp
             continue
         expected[0] = max(expected[0], timestamp)
-        start = timestamp - timestamp % size
-        is_open = start + size > expected[0] - grace
-        assert windows.cache_key("key", timestamp) == (("key", start) if is_open else None)
+        found = list(windows.cache_keys("key", timestamp))
+        assert found == [
+            ("key", start) if end > expected[0] - grace else None
+            for start, (_, end) in declared.windows_for(timestamp).items()
+        ]
         assert observed == expected

@@ -38,19 +38,19 @@ class ProcessorOperator(Operator):
         close = getattr(processor, "close", None)
         if close is not None:
             node.on_close(close)
-        process_record = processor.process
+        process_record, new_record = processor.process, tuple.__new__
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             # What the processor writes into its stores has the timestamp and headers of the record it was given.
             task.timestamp = timestamp
             task.headers = headers
-            process_record(Record(key, value, timestamp, headers))
+            process_record(new_record(Record, (key, value, timestamp, headers)))
 
         def process_fixed_key(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             task.timestamp = timestamp
             task.headers = headers
             previous, context.key = context.key, key
-            process_record(Record(key, value, timestamp, headers))
+            process_record(new_record(Record, (key, value, timestamp, headers)))
             context.key = previous
 
         return process_fixed_key if self.fixed_key else process
@@ -66,6 +66,7 @@ class _Context:
     def __init__(self, node: NodeContext) -> None:
         self._node = node
         self._task: TaskContext = node.task
+        self._forward = node.forward
         self.key: Any = _NO_KEY
 
     @property
@@ -133,16 +134,16 @@ class _Context:
         return self._task.stream_time_ms
 
     def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
-        task, given = self._task, record.timestamp
+        task, (key, value, given, given_headers) = self._task, record
         if type(given) is not int or not 0 <= given <= TIMESTAMP_MAX:
             given = self._checked_timestamp(given)
-        target = self._node.forward if child is None else self._node.children.get(child)
+        target = self._forward if child is None else self._node.children.get(child)
         if target is None:
             raise StreamsError(
                 f"Unknown downstream node: {child} either does not exist or is not connected to {self._node.name}"
             )
         timestamp, headers = task.timestamp, task.headers
-        target(record.key, record.value, given, record.headers)
+        target(key, value, given, given_headers)
         task.timestamp = timestamp
         task.headers = headers
 

@@ -7,14 +7,16 @@ from typing import Any
 from ..records import Headers, Message, ProcessorRecordContext, RawRecord, RecordMetadata
 from ..task_context import Process, TaskContext
 
+_new = tuple.__new__
+
 
 def record_context(task: TaskContext, timestamp: int, headers: Headers) -> ProcessorRecordContext:
     """Return the context of the record that an operator sees now."""
     message = task.message
     if message is None:
         return ProcessorRecordContext(timestamp, -1, -1, None, headers)
-    topic, partition, offset = message.topic(), message.partition(), message.offset()
-    return ProcessorRecordContext(timestamp, offset, partition, topic, headers, message.key(), message.value())
+    place = message.offset(), message.partition(), message.topic()
+    return _new(ProcessorRecordContext, (timestamp, *place, headers, message.key(), message.value()))
 
 
 def record_metadata(task: TaskContext) -> RecordMetadata | None:

@@ -60,7 +60,8 @@ class KTableSuppressProcessor(Operator):
             stream_time = max(stream_time, timestamp)
             buffer_time = key[2] if until_window_closes else timestamp
             put(buffer_time, key, change, record_context(task, timestamp, headers))
-            evict_while(expired, emit)
+            if min_timestamp() <= stream_time - wait_ms:
+                evict_while(expired, emit)
             make_room(emit)
 
         def recall(value: int) -> None:

@@ -100,8 +100,6 @@ class KStreamWindowAggregate(WindowedAggregator):
         update = self._compile_update(node)
         dropped, windows, grace_ms = node.dropped, self.windows, self.windows.grace_ms
         emitter = CloseEmitter(node, self.store_name, _TimeWindowRange(windows)) if self.on_close else None
-        advance_ms = getattr(windows, "advance_ms", None)
-        size_ms = windows.size_ms
         windows_for = windows.windows_for
         observed = self.observed(node)
         node.remembers(lambda: observed[0], lambda value: observed.__setitem__(0, value))
@@ -121,21 +119,7 @@ class KStreamWindowAggregate(WindowedAggregator):
             if emitter is not None:
                 emitter.emit(close_time, headers)
 
-        def aggregate_tumbling(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-            if key is None:
-                dropped("null key")
-                return
-            if timestamp > observed[0]:
-                observed[0] = timestamp
-            start = timestamp - timestamp % size_ms
-            if start + size_ms > observed[0] - grace_ms:
-                update(key, value, timestamp, headers, start, start + size_ms)
-            else:
-                dropped("expired window")
-            if emitter is not None:
-                emitter.emit(observed[0] - grace_ms, headers)
-
-        return aggregate_tumbling if advance_ms == size_ms else aggregate
+        return aggregate
 
     def observed(self, node: NodeContext) -> list[int]:
         """Return the one-element list with the highest timestamp (ms) that this node has seen, -1 before the first."""
@@ -147,36 +131,45 @@ class KStreamWindowAggregate(WindowedAggregator):
         return None if self.on_close else cached_store(node, self.store_name, StoreKind.TIMESTAMPED_WINDOW)
 
     def fuse(self, code: LoopCode, names: Names) -> bool:
-        """See Operator.fuse: tumbling windows over a cached store."""
-        size_ms, store = self.windows.size_ms, self.flushed_store(code.context)
-        if store is None or getattr(self.windows, "advance_ms", None) != size_ms:
+        """See Operator.fuse: time windows over a cached store."""
+        store, advance_ms = self.flushed_store(code.context), self.advance_ms
+        if store is None or advance_ms is None:
             return False
         cells, cache_key = store.cells(), code.fresh("key")
         with code.block(f"if {names.key} is None:"):
             code.drop("null key")
-        with code.block("else:"):
-            self._write_cache_key(code, cells, names.key, cache_key)
+        with (
+            code.block("else:"),
+            code.block(f"for {cache_key} in {self._write_cache_keys(code, cells, names.key, advance_ms)}:"),
+        ):
             with code.block(f"if {cache_key} is not None:"):
                 FusedCell(code, cells, cache_key, windowed=True).aggregate(self.initializer, self.aggregator, names)
             with code.block("else:"):
                 code.drop("expired window")
         return True
 
-    def _write_cache_key(self, code: LoopCode, cells: Cells, key: str, cache_key: str) -> None:
-        """Write what finds the cache key of the record's tumbling window, None if that has closed."""
+    def _write_cache_keys(self, code: LoopCode, cells: Cells, key: str, advance_ms: int) -> str:
+        """Write what finds the cache keys of the record's windows, None for one that has closed; return it."""
         observed, size_ms = self.observed(code.context), self.windows.size_ms
         late_ms = self.windows.grace_ms + size_ms
         if cells.table is not None and late_ms <= LATE_MAX_MS:
             exact = cells.exact_key_type, cells.exact_key
-            find = code.bind(cells.table.tumbling_windows(observed, size_ms, late_ms, *exact).cache_key, "cache_key")
-            code.emit(f"{cache_key} = {find}({key}, timestamp)")
-            return
-        newest, start = code.bind(observed, "observed"), code.fresh("start")
+            found = cells.table.windows(observed, size_ms, advance_ms, late_ms, *exact)
+            return f"{code.bind(found.cache_keys, 'cache_keys')}({key}, timestamp)"
+        newest, start, inside = code.bind(observed, "observed"), code.fresh("start"), code.fresh("inside")
         with code.block(f"if timestamp > {newest}[0]:"):
             code.emit(f"{newest}[0] = timestamp")
-        code.emit(f"{start} = timestamp - timestamp % {size_ms}")
-        inside = exact_key(code, cells, key)
-        code.emit(f"{cache_key} = ({inside}, {start}) if {start} > {newest}[0] - {late_ms} else None")
+        code.emit(f"{inside} = {exact_key(code, cells, key)}")
+        first = f"max(0, timestamp - {size_ms - advance_ms}) // {advance_ms} * {advance_ms}"
+        starts = f"range({first}, timestamp + 1, {advance_ms})"
+        return f"[({inside}, {start}) if {start} > {newest}[0] - {late_ms} else None for {start} in {starts}]"
+
+    @property
+    def advance_ms(self) -> int | None:
+        """How far apart windows start; None for windows of a user's own, of which nothing else is known."""
+        from ..windows import TimeWindows
+
+        return self.windows.advance_ms if type(self.windows) is TimeWindows else None
 
     def _compile_update(self, node: NodeContext) -> Any:
         """Return what aggregates a record into one window: (key, value, timestamp, headers, start, end) -> None."""
