@@ -20,9 +20,9 @@ import psutil
 from confluent_kafka.admin import AdminClient
 
 from benchmarks.progress import Curve, Progress
+from penstock.clients.group.offsets_reader import GroupOffsetsReader
 from penstock.clients.network_settings import network_settings
 from penstock.topology.records import TopicPartition
-from penstock.workers.membership.offsets_reader import GroupOffsetsReader
 
 SAMPLE_SECONDS = 0.05
 PROCESSES_EVERY = 5  # samples: to look through /proc costs more than to ask the broker

@@ -36,9 +36,9 @@ from benchmarks.data import (
 )
 from benchmarks.measure import CLEAN_EXIT_CODES, STOP_TIMEOUT_SECONDS, BenchmarkError
 from benchmarks.systems import COMMON_CONFIG, System
+from penstock.clients.group.offsets_reader import GroupOffsetsReader
 from penstock.clients.network_settings import network_settings
 from penstock.topology.records import TopicPartition
-from penstock.workers.membership.offsets_reader import GroupOffsetsReader
 
 #: Records that are counted on top of what is restored: they show that all of it is there.
 TAIL_RECORDS = 20_000

@@ -13,6 +13,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from penstock.clients.group.membership import OffsetAndMetadata
 from penstock.listed_offsets import listed_offset
 from penstock.statestore.state_directory import GLOBAL_DIRECTORY, StateDirectory
 from penstock.supervisor.topology_gate import FACTS_FILE_NAME
@@ -20,7 +21,6 @@ from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicE
 from penstock.topology.records import TopicPartition
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.client_supplier import KafkaClientSupplier
-from penstock.workers.membership.membership import OffsetAndMetadata
 
 TIMEOUT_SECONDS = 30.0
 LOOK_SECONDS = 0.5

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from penstock.application_reset import ApplicationReset, Move
+from penstock.clients.group.membership import OffsetAndMetadata
 from penstock.pipeline.checkpoint import CheckpointError, full_source_topics
 from penstock.pipeline.ownership import Ownership
 from penstock.topology.errors import StreamsError
 from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.records import TopicPartition
 from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.membership.membership import OffsetAndMetadata
 from penstock.workers.topic_partition_metadata import SPARK_MARK, TopicPartitionMetadata
 
 log = logging.getLogger(__name__)

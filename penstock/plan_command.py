@@ -88,7 +88,8 @@ def _with_file(file: Path, new: Facts) -> Comparison:
 
 def _with_group(config: StreamsConfig, new: Facts) -> list[Comparison]:
     """Return the comparisons with what the running members of the group tell, or the broker of a streams group."""
-    from penstock.workers.client_supplier import KafkaClientSupplier  # takes a while to import
+    from penstock.workers.assignment.described_members import facts_told, topics_read  # these take a while to import
+    from penstock.workers.client_supplier import KafkaClientSupplier
 
     application_id: str = config["application.id"]
     name = f"the group {application_id}"
@@ -104,10 +105,10 @@ def _with_group(config: StreamsConfig, new: Facts) -> list[Comparison]:
         return [Comparison(f"{name} has no members", None)]
     if group.protocol == "consumer":
         return [Comparison(f"{name} is a consumer group: its members are no Kafka Streams application", None)]
-    told = [member.facts for member in group.members if member.facts is not None]
+    told = [facts for member in group.members if (facts := facts_told(member)) is not None]
     distinct = [facts for number, facts in enumerate(told) if facts not in told[:number]]
-    if not distinct and group.reads:
-        plan = compare_reads(group.reads, internal_names(new, application_id))
+    if not distinct and (reads := topics_read(group)):
+        plan = compare_reads(reads, internal_names(new, application_id))
         return [Comparison(f"{name}: the topics that the tasks of its {len(group.members)} members read", plan)]
     if not distinct:
         return [Comparison(f"{name}: its {len(group.members)} members do not tell their topology", None)]

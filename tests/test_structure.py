@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "pipeline": {"topology", "statestore"},
     "penstock": set(ROOMS),
 }
+CLIENTS_SEE = ("penstock.topology.errors", "penstock.topology.records")
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 FUNCTION_LINES_P90 = 35
@@ -69,6 +70,15 @@ def test_the_topology_is_pure() -> None:
         for module, level in imports(path):
             assert level or module.split(".")[0] not in IMPURE or "serdes" in path.name, (
                 f"{path.relative_to(ROOT)} imports {module}: no client, disk or process in topology/"
+            )
+
+
+def test_the_client_knows_kafka_and_nothing_of_streams() -> None:
+    """Topologies, their configuration and their assignments are handed to it as values of its own."""
+    for path in python_files("clients"):
+        for module, _ in imports(path):
+            assert not module.startswith("penstock.topology") or module in CLIENTS_SEE, (
+                f"{path.relative_to(ROOT)} imports {module}: of the topology clients/ may see only {CLIENTS_SEE}"
             )
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
+from penstock.clients.group.membership import RetriableCommitError
 from penstock.clients.log_context import PrefixedLogger, listed
 from penstock.topology.errors import BrokerUnavailableError, TaskMigratedError
 from penstock.topology.records import TaskId, TopicPartition
 
 from .assigned_tasks import AssignedTasks, FirstError
-from .membership.membership import RetriableCommitError
 from .stream_task import StreamTask
 from .task_timeouts import TaskTimeouts
 

@@ -19,6 +19,12 @@ from penstock.clients.clock import Clock, SystemClock
 from penstock.clients.cluster.admin import Admin, KafkaAdmin
 from penstock.clients.cluster.brokers import KafkaBrokers
 from penstock.clients.connection.security import check_security_keys, is_security_key
+from penstock.clients.group.group_member import GroupMember
+from penstock.clients.group.membership import Assign
+from penstock.clients.group.offsets_reader import GroupOffsetsReader
+from penstock.clients.group.requests import GroupMemberConfig
+from penstock.clients.group.streams_group_member import StreamsGroupMember
+from penstock.clients.group.streams_values import StreamsTopology
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import NETWORK_FIELDS, NetworkSettings, network_settings
 from penstock.clients.reading import fetch_settings as fetching
@@ -33,12 +39,7 @@ from penstock.statestore.state_directory import PROCESS_FILE_NAME
 from penstock.topology.config_keys import KEYS
 from penstock.topology.streams_config import StreamsConfig
 
-from .membership.group_member import GroupMember
-from .membership.membership import Assign
-from .membership.offsets_reader import GroupOffsetsReader
-from .membership.requests import GroupMemberConfig
-from .membership.streams_group_member import StreamsGroupMember
-from .membership.streams_topology import StreamsTopology
+from .assignment.streams_group_bytes import StreamsGroupBytes
 
 if TYPE_CHECKING:
     from penstock.clients.librdkafka import AdminClient, Consumer, Producer
@@ -191,7 +192,7 @@ class KafkaClientSupplier:
         """Return this thread's member where the broker assigns the tasks (``group.protocol=streams``, KIP-1071)."""
         member_config, network = self._member_settings(client_id, instance_id)
         rack = self._config["client.rack"] or None
-        return StreamsGroupMember(member_config, network, topology, self._clock, rack)
+        return StreamsGroupMember(member_config, network, topology, StreamsGroupBytes(), self._clock, rack)
 
     def get_offsets_reader(self, client_id: str, timeout_ms: int) -> GroupOffsetsReader:
         """Return what reads the group's committed offsets without being a member; timeout_ms: for one question."""
@@ -211,8 +212,6 @@ class KafkaClientSupplier:
             session_timeout_ms=config["session.timeout.ms"],
             heartbeat_interval_ms=config["heartbeat.interval.ms"],
             max_poll_interval_ms=config["max.poll.interval.ms"],
-            retry_backoff_ms=config["retry.backoff.ms"],
-            request_timeout_ms=config["request.timeout.ms"],
             unavailable_timeout_ms=max(config["task.timeout.ms"], config["session.timeout.ms"]),
             committed_wait_ms=COMMITTED_WAIT_MS,
             process_id_file="" if config["group.instance.id"] else str(process_id_file(config)),

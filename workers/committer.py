@@ -35,10 +35,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 
+from penstock.clients.group.membership import CommitTimeoutError, GroupMembership, Meanwhile, OffsetAndMetadata
 from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.records import TopicPartition
 
-from .membership.membership import CommitTimeoutError, GroupMembership, Meanwhile, OffsetAndMetadata
 from .stream_task import StreamTask
 from .streams_producer import StreamsProducer
 from .task_timeouts import TaskTimeouts

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from penstock.clients.clock import Clock
+from penstock.clients.group.membership import OffsetAndMetadata
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError, TaskCorruptedError
 from penstock.topology.records import Message, TaskId, TopicPartition
 
 from .changelog import Changelog, ChangelogState
 from .changelog_bounds import Bounds, ChangelogBounds
-from .membership.membership import OffsetAndMetadata
 from .partition_consumer import InvalidOffsetError, PartitionConsumer
 from .restore_progress import RestoreProgress
 from .stall_response import RestoreStallResponse

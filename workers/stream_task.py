@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.clients.group.membership import GroupMembership, OffsetAndMetadata
 from penstock.statestore.caching_store import CachingStore
 from penstock.statestore.stores import build_store
 from penstock.topology.compiled import CompiledTopology, compile_topology
@@ -16,7 +17,6 @@ from penstock.topology.punctuation_queue import PunctuationQueue
 from penstock.topology.records import Message, TaskId, TopicPartition
 from penstock.topology.task_context import Cancellable
 
-from .membership.membership import GroupMembership, OffsetAndMetadata
 from .node_samples import RECORDS, NodeSamples
 from .partition_consumer import PartitionConsumer
 from .partition_group import PartitionGroup

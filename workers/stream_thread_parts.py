@@ -12,6 +12,8 @@ from uuid import UUID
 from penstock.clients.clock import Clock, SystemClock
 from penstock.clients.cluster.admin import answered
 from penstock.clients.cluster.offsets import LATEST
+from penstock.clients.group.membership import GroupMembership
+from penstock.clients.group.streams_group_member import StreamsGroupMember
 from penstock.clients.librdkafka import as_reader, as_writer
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.state_machine import StateMachine
@@ -27,8 +29,11 @@ from penstock.topology.topology_facts import facts_of, pack_facts
 from .assigned_standby_tasks import AssignedStandbyTasks
 from .assigned_streams_tasks import AssignedStreamsTasks
 from .assignment.changelog_offsets import AdminChangelogOffsets
+from .assignment.described_members import tasks_given
 from .assignment.group_gate import refuse_consumers, refuse_other_topology
 from .assignment.streams_partition_assignor import StreamsPartitionAssignor
+from .assignment.streams_settings import tell_broker_settings
+from .assignment.streams_topology import streams_topology
 from .changelog_bounds import ChangelogBounds
 from .client_supplier import KafkaClientSupplier, static_instance_id
 from .committer import Committer
@@ -39,10 +44,6 @@ from .global_state import GlobalState, GlobalTask, NoGlobalState
 from .internal_topic_manager import InternalTopicManager
 from .invalid_positions import InvalidPositions
 from .loop_time import LoopTime
-from .membership.membership import GroupMembership
-from .membership.streams_group_member import StreamsGroupMember
-from .membership.streams_settings import tell_broker_settings
-from .membership.streams_topology import streams_topology
 from .metrics import ThreadMetrics
 from .offset_reset import OffsetReset
 from .open_transactions import STANDSTILL_MS, OpenTransactionWatch
@@ -479,5 +480,5 @@ class _Assembly:
         if group.protocol == "consumer":
             refuse_consumers(application_id, [member.client_id for member in group.members])
         own = (self.instance_id or "").rpartition("-")[0]
-        others = [m.tasks for m in group.members if not own or (m.instance_id or "").rpartition("-")[0] != own]
+        others = [tasks_given(m) for m in group.members if not own or (m.instance_id or "").rpartition("-")[0] != own]
         refuse_other_topology(application_id, others, self.topologies.infos())

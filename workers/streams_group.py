@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.clients.clock import Clock
+from penstock.clients.group.membership import Assigned, Event, Fatal, GroupMembership, Lost, Rebalance
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.records import TopicPartition
 
 from .assignment.streams_partition_assignor import Assignment, StreamsPartitionAssignor
 from .assignment.subscription_info import AssignorError
-from .membership.membership import Assigned, Event, Fatal, GroupMembership, Lost, Rebalance
 from .rebalance_listener import RebalanceListener
 from .source_topics import SourceTopics
 from .streams_metadata import HostReporter

@@ -21,13 +21,13 @@ from penstock.clients.errors import (
     TransactionError,
     UnusableClientError,
 )
+from penstock.clients.group.membership import OffsetAndMetadata
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.writing.transaction_requests import CommittedOffset, GroupMetadata
 from penstock.clients.writing.writer import TransactionalWriter, Writer
 from penstock.topology.errors import BrokerUnavailableError, ConfigError, StreamsError, TaskMigratedError
 from penstock.topology.records import RawRecord, TaskId, TopicPartition
 
-from .membership.membership import OffsetAndMetadata
 from .record_collector import FENCED, ProductionExceptionHandler, RecordCollector, fail_on_production_error
 from .sink_topics import SinkTopics
 

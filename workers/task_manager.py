@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from penstock.clients.group.membership import GroupMembership, RetriableCommitError
 from penstock.clients.log_context import PrefixedLogger, listed
 from penstock.clients.reading.reader import Records
 from penstock.statestore.state_directory import StateDirectory
@@ -18,7 +19,6 @@ from .assigned_standby_tasks import AssignedStandbyTasks
 from .assigned_streams_tasks import AssignedStreamsTasks
 from .assigned_tasks import AssignedTasks, FirstError, T
 from .committer import Commit, Committer
-from .membership.membership import GroupMembership, RetriableCommitError
 from .offset_reset import OffsetReset
 from .partition_consumer import PartitionConsumer
 from .processor_state_manager import RecycledStores
@@ -431,10 +431,6 @@ class TaskManager:
     def standby_task_ids(self) -> set[TaskId]:
         """Return all standby tasks here, running or not."""
         return self.standby.all_assigned_task_ids()
-
-    def prev_active_task_ids(self) -> set[TaskId]:
-        """Return the active tasks that ran before the last suspension."""
-        return set(self.active.previous_active_tasks)
 
     def task_offset_sums(self) -> dict[TaskId, int]:
         """Return how far the state of each task on this machine is; see task_offset_sums.py."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from penstock.clients.clock import Clock
+from penstock.clients.group.streams_values import NO_LAG
 from penstock.topology.records import TaskId
 
 from .assignment.subscription_info import LATEST_OFFSET, UNKNOWN_OFFSET_SUM
-from .membership.streams_task_offsets import NO_LAG
 from .store_changelog_reader import StoreChangelogReader
 from .task_manager import TaskManager
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..connection.opening import Opened, authenticate, open_connection
 from ..connection.waiting import in_thread
-from ..errors import BrokerError, ErrorCode, RetriableError, UnreachableError, raise_for_code
+from ..errors import BrokerError, ErrorCode, Kind, RetriableError, UnreachableError, raise_for_code
 from ..network_settings import NetworkSettings
 from ..protocol.messages import FIND_COORDINATOR, INIT_PRODUCER_ID, METADATA
 from ..protocol.schema import Api, Request
@@ -212,7 +212,7 @@ class Cluster:
         except RetriableError:
             self._coordinators.pop((kind, key), None)
             raise
-        if not _COORDINATOR_MOVED.isdisjoint(error_codes(answer)):
+        if any(ErrorCode(code).kind is Kind.MOVED for code in error_codes(answer)):
             self._coordinators.pop((kind, key), None)
         return answer
 
@@ -276,9 +276,6 @@ class Cluster:
         for connection in self._connections.values():
             connection.close()
         await asyncio.sleep(0)  # until the futures of submit() know
-
-
-_COORDINATOR_MOVED = frozenset((ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE))
 
 
 def error_codes(answer: Any) -> Iterator[int]:

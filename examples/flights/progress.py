@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from penstock.clients.group.offsets_reader import GroupOffsetsReader
 from penstock.clients.network_settings import network_settings
 from penstock.listed_offsets import listed_offset
 from penstock.topology import records
-from penstock.workers.membership.offsets_reader import GroupOffsetsReader
 
 REQUEST_TIMEOUT_SECONDS = 10.0
 #: What a broker answers for a topic that is not quite there yet.

@@ -2,13 +2,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import pytest
 
+from penstock.clients.network_settings import NetworkSettings, network_settings
 from tests.clients.application import Application, Topics
 
 MakeApplication = Callable[..., Application]
 MakeTopic = Callable[..., str]
+
+
+class Closable(Protocol):
+    """What has connections."""
+
+    def close(self) -> None:
+        """Close them."""
+
+
+C = TypeVar("C", bound=Closable)
+
+
+class Open(Protocol):
+    """Makes clients of a kind: ``opened(Cluster, bootstrap_servers)``."""
+
+    def __call__(self, kind: Callable[[NetworkSettings], C], bootstrap_servers: str) -> C: ...
 
 
 @pytest.fixture
@@ -27,6 +45,21 @@ def run(tmp_path: Path, application_id: str) -> Iterator[MakeApplication]:
     yield make
     for application in made:
         application.kill()
+
+
+@pytest.fixture
+def opened() -> Iterator[Open]:
+    """Make clients that are closed at the end."""
+    made: list[Closable] = []
+
+    def open_one(kind: Callable[[NetworkSettings], C], bootstrap_servers: str) -> C:
+        client = kind(network_settings({"bootstrap.servers": bootstrap_servers, "client.id": "test"}))
+        made.append(client)
+        return client
+
+    yield open_one
+    for each in made:
+        each.close()
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from penstock.testing.wire import WireProxy
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TopicPartition
 from tests.brokers import SECOND, LedBroker
-from tests.clients.conftest import MakeTopic
+from tests.clients.conftest import MakeTopic, Open
 from tests.waiting import eventually, wait_for_partitions
 
 pytestmark = pytest.mark.broker
@@ -40,26 +40,10 @@ MS = 30_000
 #: For questions that are not answered.
 SHORT_MS = 1_000
 
-Open = Callable[[str], KafkaAdmin]
-
-
-@pytest.fixture
-def opened() -> Iterator[Open]:
-    """Make Admins that are closed at the end."""
-    made: list[KafkaAdmin] = []
-
-    def open_one(bootstrap_servers: str) -> KafkaAdmin:
-        made.append(KafkaAdmin(network_settings({"bootstrap.servers": bootstrap_servers, "client.id": "test"})))
-        return made[-1]
-
-    yield open_one
-    for each in made:
-        each.close()
-
 
 @pytest.fixture
 def asking(opened: Open, bootstrap_servers: str) -> KafkaAdmin:
-    return opened(bootstrap_servers)
+    return opened(KafkaAdmin, bootstrap_servers)
 
 
 def code_of(asked: Future[Any]) -> ErrorCode:
@@ -119,7 +103,7 @@ def test_a_leader_is_asked_once_for_all_its_partitions_and_leaders_are_remembere
     partitions = [TopicPartition(topic, number) for topic in topics for number in range(3)]
     results(asking.offsets(dict.fromkeys(partitions, LATEST), MS), MS)  # so that the broker knows them
     with WireProxy(bootstrap_servers) as proxy:
-        seen = opened(proxy.bootstrap_servers)
+        seen = opened(KafkaAdmin, proxy.bootstrap_servers)
         for _ in range(4):
             assert results(seen.offsets(dict.fromkeys(partitions, LATEST), MS), MS) == dict.fromkeys(partitions, 0)
         asked = {api: count for (api, _), count in proxy.requests.items()}
@@ -249,7 +233,7 @@ def strict_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def test_what_is_forbidden_is_told_at_once_and_for_what(opened: Open, strict_broker: str) -> None:
-    asking = opened(strict_broker)
+    asking = opened(KafkaAdmin, strict_broker)
     secret, free = TopicPartition("secret", 0), TopicPartition("open", 0)
     forbidden = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     eventually(
@@ -280,7 +264,7 @@ def test_what_is_forbidden_is_told_at_once_and_for_what(opened: Open, strict_bro
 def test_brokers_that_are_away_are_waited_for_as_long_as_was_said(opened: Open) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    asking, partition = opened(f"127.0.0.1:{port}"), TopicPartition("in", 0)
+    asking, partition = opened(KafkaAdmin, f"127.0.0.1:{port}"), TopicPartition("in", 0)
     started = time.monotonic()
     asked = asking.offsets({partition: LATEST}, SHORT_MS)[partition]
     with pytest.raises(UnreachableError, match="refused"):
@@ -301,13 +285,13 @@ def test_a_broker_that_accepts_and_says_nothing_is_passed_over(
     topic = make_topic("in")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for _ in range(4):  # which of them is asked first is by chance
-            asking = opened(f"127.0.0.1:{silent.getsockname()[1]},{bootstrap_servers}")
+            asking = opened(KafkaAdmin, f"127.0.0.1:{silent.getsockname()[1]},{bootstrap_servers}")
             assert asking.describe([topic], 3_000).partition_counts == {topic: 1}
 
 
 def test_no_question_is_left_open_by_a_close(opened: Open) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        asking, partition = opened(f"127.0.0.1:{silent.getsockname()[1]}"), TopicPartition("in", 0)
+        asking, partition = opened(KafkaAdmin, f"127.0.0.1:{silent.getsockname()[1]}"), TopicPartition("in", 0)
         asked = asking.offsets({partition: LATEST}, MS)[partition]
         asking.close()
         with pytest.raises(UnreachableError, match="closed"):
@@ -340,7 +324,7 @@ def test_the_new_leader_is_asked_when_the_old_one_stands_still(two_brokers: LedB
 
     What has no other replica is answered for when the broker goes on.
     """
-    asking = opened(two_brokers.bootstrap_servers)
+    asking = opened(KafkaAdmin, two_brokers.bootstrap_servers)
     assert asking.create_topics([NewTopic("in", 4, 2), NewTopic("alone", 4, 1)], MS) == {"in": None, "alone": None}
 
     def led_by_second(topic: str, replicas: int) -> list[TopicPartition]:

@@ -19,42 +19,27 @@ from penstock.clients.cluster.brokers import KafkaBrokers
 from penstock.clients.cluster.cluster import Cluster
 from penstock.clients.cluster.coordinators import CoordinatorKind
 from penstock.clients.errors import ErrorCode, RetriableError, UnreachableError
-from penstock.clients.network_settings import network_settings
-from penstock.clients.protocol.messages import FIND_COORDINATOR, HEARTBEAT, METADATA
-from penstock.dev_broker import DevBroker
-from penstock.topology.records import TopicPartition
-from penstock.workers.membership.group_member import GroupMember
-from penstock.workers.membership.membership import (
+from penstock.clients.group.group_member import GroupMember
+from penstock.clients.group.membership import (
     Assigned,
     MemberAssignment,
     MemberSubscription,
     OffsetAndMetadata,
     RetriableCommitError,
 )
-from penstock.workers.membership.requests import GroupMemberConfig
+from penstock.clients.group.requests import GroupMemberConfig
+from penstock.clients.network_settings import network_settings
+from penstock.clients.protocol.messages import FIND_COORDINATOR, HEARTBEAT, METADATA
+from penstock.dev_broker import DevBroker
+from penstock.topology.records import TopicPartition
 from tests.brokers import LedBroker
+from tests.clients.conftest import Open
 
 pytestmark = pytest.mark.broker
 DEADLINE_SECONDS = 60.0
 #: Two brokers beside others on one machine take their time.
 START_SECONDS = 180.0
 PRODUCE = 0
-
-Open = Callable[[str], Cluster]
-
-
-@pytest.fixture
-def opened() -> Iterator[Open]:
-    """Make clusters that are closed at the end."""
-    made: list[Cluster] = []
-
-    def open_cluster(bootstrap_servers: str) -> Cluster:
-        made.append(Cluster(network_settings({"bootstrap.servers": bootstrap_servers, "client.id": "test"})))
-        return made[-1]
-
-    yield open_cluster
-    for cluster in made:
-        cluster.close()
 
 
 def until_answered(ask: Callable[[], Future[Any]]) -> Any:
@@ -94,7 +79,7 @@ def test_leaders_come_with_epochs_and_the_topics_ids(bootstrap_servers: str, mak
 
 
 def test_a_connection_is_its_owners_alone(bootstrap_servers: str, opened: Open) -> None:
-    cluster = opened(bootstrap_servers)
+    cluster = opened(Cluster, bootstrap_servers)
     cluster.submit(cluster.metadata, []).result(DEADLINE_SECONDS)
     questions = [cluster.submit(cluster.metadata, []) for _ in range(3)]
     taken = cluster.submit(cluster.open, 1).result(DEADLINE_SECONDS)
@@ -114,7 +99,7 @@ def test_all_clients_of_a_process_share_one_thread(bootstrap_servers: str, opene
         return [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock-")]
 
     assert io_threads() == []
-    clusters = [opened(bootstrap_servers) for _ in range(4)]
+    clusters = [opened(Cluster, bootstrap_servers) for _ in range(4)]
     for cluster in clusters:
         cluster.submit(cluster.metadata, []).result(DEADLINE_SECONDS)
     assert io_threads() == ["penstock-io"]
@@ -124,7 +109,7 @@ def test_all_clients_of_a_process_share_one_thread(bootstrap_servers: str, opene
 
 
 def test_a_coordinator_is_asked_and_a_refusal_is_the_callers(bootstrap_servers: str, opened: Open) -> None:
-    cluster = opened(bootstrap_servers)
+    cluster = opened(Cluster, bootstrap_servers)
     request = HEARTBEAT(group_id="nobody's", generation_id=1, member_id="nobody")
     code = ErrorCode.NONE
     deadline = time.monotonic() + DEADLINE_SECONDS
@@ -139,7 +124,7 @@ def test_a_coordinator_is_asked_and_a_refusal_is_the_callers(bootstrap_servers: 
 
 def test_closing_ends_what_still_waits(opened: Open) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        cluster = opened(f"127.0.0.1:{silent.getsockname()[1]}")
+        cluster = opened(Cluster, f"127.0.0.1:{silent.getsockname()[1]}")
         waiting = cluster.submit(cluster.metadata, [])
         accepted, _ = silent.accept()
         cluster.close()
@@ -152,7 +137,7 @@ def test_closing_ends_what_still_waits(opened: Open) -> None:
 
 def test_what_takes_long_may_ask_the_cluster_itself_and_is_waited_for(bootstrap_servers: str, opened: Open) -> None:
     """A group's leader asks for offsets while it assigns; on the loop itself it would wait for its own answer."""
-    cluster, other = opened(bootstrap_servers), opened(bootstrap_servers)
+    cluster, other = opened(Cluster, bootstrap_servers), opened(Cluster, bootstrap_servers)
     may_end, ended = threading.Event(), threading.Event()
 
     def ask() -> int:
@@ -178,7 +163,7 @@ def test_a_broker_that_comes_back_elsewhere_is_found_by_the_bootstrap_servers(tm
     """None of the brokers that are known can be reached any more (KIP-899)."""
     old, new = free_port(), free_port()
     with DevBroker("moving", tmp_path / "broker", port=old):
-        cluster = opened(f"127.0.0.1:{new},127.0.0.1:{old}")
+        cluster = opened(Cluster, f"127.0.0.1:{new},127.0.0.1:{old}")
         before = cluster.submit(cluster.metadata, []).result(DEADLINE_SECONDS)
         assert [broker.port for broker in before.brokers] == [old]
     with pytest.raises(UnreachableError):
@@ -223,7 +208,7 @@ def test_the_coordinator_is_found_although_the_bootstrap_server_is_gone_for_good
     two_brokers: LedBroker, opened: Open
 ) -> None:
     second = two_brokers
-    cluster = opened(second.bootstrap_servers)
+    cluster = opened(Cluster, second.bootstrap_servers)
     group_id = group_coordinated_by(second, cluster)
     config = GroupMemberConfig(group_id, heartbeat_interval_ms=500, api_timeout_ms=2_000)
     network = network_settings({"bootstrap.servers": second.bootstrap_servers, "connections.max.idle.ms": 0})

@@ -22,6 +22,7 @@ from confluent_kafka.admin import AdminClient
 from penstock import KafkaStreams
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.topology.streams_config import StreamsConfig
+from penstock.workers.assignment.described_members import tasks_given
 from penstock.workers.client_supplier import KafkaClientSupplier
 from tests.waiting import eventually
 
@@ -221,7 +222,7 @@ class Handover:
             described = reader.describe()
         found = {"java": 0, "penstock": 0}
         for member in described.members:
-            found["penstock" if member.client_id.endswith("-member") else "java"] += len(member.tasks)
+            found["penstock" if member.client_id.endswith("-member") else "java"] += len(tasks_given(member))
         return found if described.state == "STABLE" else {}
 
     def shared(self) -> bool:

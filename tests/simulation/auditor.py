@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
+from penstock.clients.group.membership import OffsetAndMetadata
 from penstock.topology.records import TopicPartition
-from penstock.workers.membership.membership import OffsetAndMetadata
 
 from .applications import COUNTS, IN, OUT, TABLE, Application, InputRecord, changelog_key, decode_count, numbers
 from .broker import Broker

@@ -13,9 +13,9 @@ from functools import partial
 from typing import Any
 
 from penstock.clients.errors import ErrorCode, broker_error
+from penstock.clients.group.membership import OffsetAndMetadata
 from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.topology.records import RawRecord, TopicPartition
-from penstock.workers.membership.membership import OffsetAndMetadata
 
 from .group import Group, Offsets
 from .world import Due, World

@@ -17,6 +17,9 @@ from penstock.clients.errors import (
     UnreachableError,
     broker_error,
 )
+from penstock.clients.group.group_description import GroupDescription
+from penstock.clients.group.group_member import GroupMember
+from penstock.clients.group.membership import Assign, OffsetAndMetadata
 from penstock.clients.network_settings import NetworkSettings
 from penstock.clients.reading.reader import ReaderEvent, Records
 from penstock.clients.writing.transaction_requests import CommittedOffset, GroupMetadata
@@ -26,9 +29,6 @@ from penstock.topology.partitioners import partition_for_key
 from penstock.topology.records import RawRecord, TopicPartition
 from penstock.workers.changelog_bounds import REQUEST_TIMEOUT_MS
 from penstock.workers.client_supplier import KafkaClientSupplier
-from penstock.workers.membership.group_description import GroupDescription
-from penstock.workers.membership.group_member import GroupMember
-from penstock.workers.membership.membership import Assign, OffsetAndMetadata
 from penstock.workers.partition_offsets import API_TIMEOUT_SECONDS
 from tests.reader_positions import ReaderPositions
 from tests.workers.memory_kafka import MemoryAdmin, done, failed

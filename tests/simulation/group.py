@@ -14,8 +14,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from penstock.clients.errors import ErrorCode
+from penstock.clients.group.membership import OffsetAndMetadata
 from penstock.topology.records import TopicPartition
-from penstock.workers.membership.membership import OffsetAndMetadata
 
 from .connection import Reply
 from .world import Due, World

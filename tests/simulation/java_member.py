@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+from penstock.clients.group.group_member import GroupMember
+from penstock.clients.group.membership import Assign, MemberSubscription
 from penstock.workers.assignment.subscription_info import SubscriptionInfo
-from penstock.workers.membership.group_member import GroupMember
-from penstock.workers.membership.membership import Assign, MemberSubscription
 
 from .world import World
 

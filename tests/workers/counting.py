@@ -7,10 +7,10 @@ from typing import Any
 
 from memory_kafka import Cluster
 
+from penstock.clients.group.membership import OffsetAndMetadata
 from penstock.topology.records import TopicPartition
 from penstock.topology.serdes import Serdes
 from penstock.topology.streams_builder import StreamsBuilder
-from penstock.workers.membership.membership import OffsetAndMetadata
 
 IN, OUT, CHANGELOG = "in", "out", "app-counts-changelog"
 

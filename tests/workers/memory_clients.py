@@ -9,11 +9,8 @@ from typing import Any
 from memory_io import MemoryReader, MemoryWriter
 from memory_kafka import Cluster, ManualClock, MemoryAdmin
 
-from penstock.clients.writing.transaction_requests import GroupMetadata
-from penstock.topology.errors import StreamsError, TaskMigratedError
-from penstock.topology.records import TopicPartition
-from penstock.workers.membership.group_description import GroupDescription
-from penstock.workers.membership.membership import (
+from penstock.clients.group.group_description import GroupDescription
+from penstock.clients.group.membership import (
     Assign,
     Assigned,
     Event,
@@ -23,6 +20,9 @@ from penstock.workers.membership.membership import (
     Rebalance,
     RetriableCommitError,
 )
+from penstock.clients.writing.transaction_requests import GroupMetadata
+from penstock.topology.errors import StreamsError, TaskMigratedError
+from penstock.topology.records import TopicPartition
 
 
 class MemoryMember:

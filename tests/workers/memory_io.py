@@ -10,11 +10,11 @@ from typing import Any
 from memory_kafka import Cluster, ManualClock
 
 from penstock.clients.errors import ErrorCode, TransactionError, broker_error
+from penstock.clients.group.membership import OffsetAndMetadata
 from penstock.clients.reading.reader import ReaderEvent, Records
 from penstock.clients.writing.transaction_requests import CommittedOffset, GroupMetadata
 from penstock.clients.writing.writer import Lost
 from penstock.topology.records import RawRecord, TopicPartition
-from penstock.workers.membership.membership import OffsetAndMetadata
 from tests.reader_positions import ReaderPositions
 
 

@@ -11,20 +11,19 @@ from uuid import UUID, uuid4
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from penstock.clients.clock import SystemClock
+from penstock.clients.group.membership import Assigned, Event, Fatal, Lost, Rebalance
+from penstock.clients.group.requests import GroupMemberConfig
+from penstock.clients.group.streams_group_member import StreamsGroupMember
+from penstock.clients.group.streams_values import InternalTopic, StreamsSubtopology, StreamsTopology
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import network_settings
 from penstock.dev_broker import DevBroker
 from penstock.topology.records import TaskId, TopicPartition
-from penstock.topology.store_interfaces import StoreBuilder, StoreKind
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.assignment.changelog_offsets import ChangelogOffsets
+from penstock.workers.assignment.streams_group_bytes import StreamsGroupBytes
 from penstock.workers.assignment.streams_partition_assignor import Assignment, StreamsPartitionAssignor
 from penstock.workers.assignment.subscription_info import AssignorError
-from penstock.workers.assignment.topics_info import TopicsInfo
-from penstock.workers.membership.membership import Assigned, Event, Fatal, Lost, Rebalance
-from penstock.workers.membership.requests import GroupMemberConfig
-from penstock.workers.membership.streams_group_member import StreamsGroupMember
-from penstock.workers.membership.streams_topology import InternalTopic, StreamsSubtopology, StreamsTopology
 
 PARTITIONS = 4
 DEADLINE_SECONDS = 20.0
@@ -159,10 +158,7 @@ class Group:
     @property
     def topology(self) -> StreamsTopology:
         changelog = InternalTopic(self.changelog, config={"cleanup.policy": "compact"})
-        subtopology = StreamsSubtopology(0, (self.topic,), changelog_topics=(changelog,))
-        store = StoreBuilder("counts", StoreKind.TIMESTAMPED_KEY_VALUE)
-        info = TopicsInfo(0, frozenset({self.topic}), frozenset(), {}, {self.changelog: store}, frozenset(), ())
-        return StreamsTopology((subtopology,), {0: info})
+        return StreamsTopology((StreamsSubtopology(0, (self.topic,), changelog_topics=(changelog,)),))
 
     @property
     def tasks(self) -> frozenset[TaskId]:
@@ -179,7 +175,9 @@ class Group:
     ) -> ThreadDouble:
         """Start a thread of a process of its own."""
         connection = network_settings({"bootstrap.servers": self.bootstrap_servers})
-        member = StreamsGroupMember(config or self.config, connection, topology or self.topology, SystemClock())
+        member = StreamsGroupMember(
+            config or self.config, connection, topology or self.topology, StreamsGroupBytes(), SystemClock()
+        )
         thread = ThreadDouble(member, uuid4(), endpoint, tags or {})
         self.threads.append(thread)
         if join:

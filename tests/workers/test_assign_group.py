@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.clients.group.membership import MemberAssignment, MemberSubscription
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import StreamsError, TaskAssignmentError
 from penstock.topology.records import TaskId, TopicPartition
@@ -28,7 +29,6 @@ from penstock.workers.assignment.subscription_info import (
     SubscriptionInfo,
 )
 from penstock.workers.assignment.topics_info import TopicsInfo
-from penstock.workers.membership.membership import MemberAssignment, MemberSubscription
 
 LOG = PrefixedLogger("test", "")
 NOW_MS = 1_000_000

@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from penstock.clients.clock import SystemClock
+from penstock.clients.group.membership import Assigned, Fatal, Lost, Rebalance
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import TaskAssignmentError
 from penstock.topology.records import TaskId
@@ -22,7 +23,6 @@ from penstock.workers.assignment.subscription_info import LATEST_OFFSET, LATEST_
 from penstock.workers.assignment.topics_info import topics_infos
 from penstock.workers.client_supplier import KafkaClientSupplier, static_instance_id
 from penstock.workers.internal_topic_manager import InternalTopicManager
-from penstock.workers.membership.membership import Assigned, Fatal, Lost, Rebalance
 
 pytestmark = pytest.mark.broker
 

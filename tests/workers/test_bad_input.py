@@ -16,6 +16,7 @@ from thread_stage import Application
 
 from penstock.clients.cluster.admin import KafkaAdmin
 from penstock.clients.errors import BrokerError, ErrorCode, broker_error
+from penstock.clients.group.membership import OffsetAndMetadata
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import network_settings
 from penstock.topology.errors import HandedOverError, MissingSourceTopicError, StreamsError
@@ -24,7 +25,6 @@ from penstock.topology.records import TopicPartition
 from penstock.topology.serdes import Serdes
 from penstock.topology.streams_builder import StreamsBuilder
 from penstock.workers.cleanup_policies import CleanupPolicies
-from penstock.workers.membership.membership import OffsetAndMetadata
 from penstock.workers.topic_partition_metadata import SPARK_MARK, TopicPartitionMetadata
 from tests.waiting import wait_for_partitions
 

@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as RdTopicPartition
 
 from penstock.clients.connection.security import PLAINTEXT, Security, check_security_keys, security, ssl_context
+from penstock.clients.group.requests import GroupMemberConfig
 from penstock.clients.librdkafka import LibrdkafkaReader, LibrdkafkaWriter, as_reader, making
 from penstock.clients.network_settings import NetworkSettings
 from penstock.topology.errors import ConfigError
@@ -27,7 +28,6 @@ from penstock.workers.client_supplier import (
     process_id_file,
     static_instance_id,
 )
-from penstock.workers.membership.requests import GroupMemberConfig
 
 MakeTopic = Callable[..., str]
 SECONDS = 20.0
@@ -230,7 +230,6 @@ def test_the_member_gets_streams_configs_settings_and_the_connections_of_the_con
         session_timeout_ms=9_000,
         heartbeat_interval_ms=1_000,
         max_poll_interval_ms=20_000,
-        request_timeout_ms=4_000,
         unavailable_timeout_ms=9_000,
         committed_wait_ms=500,
         process_id_file=str(process_id_file(supplier._config)),

@@ -11,9 +11,9 @@ from memory_kafka import Cluster, ManualClock
 from thread_stage import Application, Thread
 
 from penstock import Processor, Punctuation, Serdes, Stores, StreamsBuilder
+from penstock.clients.group.membership import CommitTimeoutError
 from penstock.topology.errors import StreamsError, TaskTimeoutError
 from penstock.topology.records import TaskId, TopicPartition
-from penstock.workers.membership.membership import CommitTimeoutError
 from penstock.workers.processor_state_manager import CHECKPOINT_INTERVAL_MS
 from penstock.workers.task_manager import NOT_COMMITTED
 

@@ -29,6 +29,7 @@ from penstock import kernel
 from penstock.clients.clock import SystemClock
 from penstock.clients.cluster.admin import KafkaAdmin
 from penstock.clients.cluster.brokers import KafkaBrokers
+from penstock.clients.group.membership import OffsetAndMetadata
 from penstock.clients.librdkafka import LibrdkafkaWriter
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import network_settings
@@ -43,7 +44,6 @@ from penstock.topology.exception_handlers import FailedProcessingError
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers import streams_producer
-from penstock.workers.membership.membership import OffsetAndMetadata
 from penstock.workers.production_errors import production_error_handler
 from penstock.workers.record_sends import make_send
 from penstock.workers.sink_topics import SinkTopics

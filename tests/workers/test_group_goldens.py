@@ -14,13 +14,13 @@ from uuid import UUID
 
 import pytest
 
+from penstock.clients.group.membership import MemberSubscription
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.workers.assignment.client_state import AssignmentConfigs
 from penstock.workers.assignment.group_assignment import GroupMembers, GroupSubscriptions
 from penstock.workers.assignment.subscription_info import LATEST_SUPPORTED_VERSION, SubscriptionInfo
 from penstock.workers.assignment.task_assignors import HighAvailabilityTaskAssignor, StickyTaskAssignor
 from penstock.workers.assignment.thread_assignment import Role, assign_as_kafka_streams
-from penstock.workers.membership.membership import MemberSubscription
 
 GOLDENS = Path(__file__).parent / "group_goldens"
 END_OFFSET_SUM = 1_000

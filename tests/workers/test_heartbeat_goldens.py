@@ -14,12 +14,11 @@ from uuid import UUID
 
 import pytest
 
+from penstock.clients.group import streams_messages
+from penstock.clients.group.requests import GroupMemberConfig
+from penstock.clients.group.streams_values import Heartbeat, Report, Tasks
 from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.assignment.subscription_info import SubscriptionInfo
-from penstock.workers.membership import streams_messages
-from penstock.workers.membership.requests import GroupMemberConfig
-from penstock.workers.membership.streams_topology import streams_topology
-from penstock.workers.membership.streams_values import Heartbeat, Tasks
+from penstock.workers.assignment.streams_topology import streams_topology
 from tests.goldens import case as golden
 from tests.goldens import interpreter
 
@@ -43,7 +42,7 @@ def request(file: Path) -> bytes:
     config = StreamsConfig({"bootstrap.servers": "unused:1", **settings})
     topology = streams_topology(interpreter.build(case).internal_builder.build_subtopologies(config), config)
     member = GroupMemberConfig(config["application.id"])
-    joining = Heartbeat(0, 0, -1, SubscriptionInfo(1, 1, UUID(int=(1 << 64) + 2)), Tasks())
+    joining = Heartbeat(0, 0, -1, Report(UUID(int=(1 << 64) + 2)), Tasks())
     message = streams_messages.heartbeat(member, None, topology, "member", joining, VERSION)
     return message.api.request.encode(message.body, VERSION, flexible=True)
 

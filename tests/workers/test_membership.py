@@ -14,14 +14,11 @@ from confluent_kafka import Consumer
 from penstock.clients.clock import SystemClock
 from penstock.clients.cluster.cluster import Cluster
 from penstock.clients.cluster.coordinators import CoordinatorKind
-from penstock.clients.network_settings import network_settings
-from penstock.topology.errors import StreamsError, TaskAssignmentError
-from penstock.topology.records import TopicPartition
-from penstock.workers.membership import requests
-from penstock.workers.membership.classic_protocol import ClassicProtocol
-from penstock.workers.membership.group_member import GroupMember
-from penstock.workers.membership.member_state import MemberState
-from penstock.workers.membership.membership import (
+from penstock.clients.group import requests
+from penstock.clients.group.classic_protocol import ClassicProtocol
+from penstock.clients.group.group_member import GroupMember
+from penstock.clients.group.member_state import MemberState
+from penstock.clients.group.membership import (
     Assign,
     Assigned,
     Event,
@@ -32,7 +29,10 @@ from penstock.workers.membership.membership import (
     MemberSubscription,
     Rebalance,
 )
-from penstock.workers.membership.requests import GroupMemberConfig
+from penstock.clients.group.requests import GroupMemberConfig
+from penstock.clients.network_settings import network_settings
+from penstock.topology.errors import StreamsError, TaskAssignmentError
+from penstock.topology.records import TopicPartition
 
 pytestmark = pytest.mark.broker
 

@@ -22,17 +22,10 @@ from penstock.clients.clock import SystemClock
 from penstock.clients.cluster.cluster import Address
 from penstock.clients.cluster.coordinators import CoordinatorKind
 from penstock.clients.errors import BrokerError, ErrorCode, UnreachableError
-from penstock.clients.librdkafka import group_metadata
-from penstock.clients.log_context import PrefixedLogger
-from penstock.clients.network_settings import network_settings
-from penstock.clients.writing.transaction_requests import GroupMetadata
-from penstock.dev_broker import DevBroker
-from penstock.topology.errors import BrokerUnavailableError, StreamsError
-from penstock.topology.records import TopicPartition
-from penstock.workers.membership import group_coordinator, requests
-from penstock.workers.membership.group_member import GroupMember
-from penstock.workers.membership.member_state import MEMBER_TRANSITIONS, MemberState, member_states
-from penstock.workers.membership.membership import (
+from penstock.clients.group import group_coordinator, requests
+from penstock.clients.group.group_member import GroupMember
+from penstock.clients.group.member_state import MEMBER_TRANSITIONS, MemberState, member_states
+from penstock.clients.group.membership import (
     Assigned,
     Event,
     Fatal,
@@ -41,8 +34,15 @@ from penstock.workers.membership.membership import (
     OffsetAndMetadata,
     RetriableCommitError,
 )
-from penstock.workers.membership.offsets_reader import GroupOffsetsReader
-from penstock.workers.membership.requests import GroupMemberConfig, Identity
+from penstock.clients.group.offsets_reader import GroupOffsetsReader
+from penstock.clients.group.requests import GroupMemberConfig, Identity
+from penstock.clients.librdkafka import group_metadata
+from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.network_settings import NetworkSettings, network_settings
+from penstock.clients.writing.transaction_requests import GroupMetadata
+from penstock.dev_broker import DevBroker
+from penstock.topology.errors import BrokerUnavailableError, StreamsError
+from penstock.topology.records import TopicPartition
 
 DEADLINE_SECONDS = 30.0
 PAUSE_SECONDS = 0.01
@@ -199,6 +199,7 @@ def test_fenced_after_an_outage_a_static_member_joins_anew_and_otherwise_it_dies
     clock = ManualClock()
     coordinator = group_coordinator.GroupCoordinator(
         config,
+        NetworkSettings(),
         Gone(),  # type: ignore[arg-type]
         clock,
         PrefixedLogger("penstock.test", ""),

@@ -16,13 +16,9 @@ from confluent_kafka import TopicPartition as RdTopicPartition
 from penstock.clients.clock import SystemClock
 from penstock.clients.cluster.cluster import Cluster
 from penstock.clients.cluster.coordinators import CoordinatorKind
-from penstock.clients.librdkafka.group_metadata import encode_group_metadata
-from penstock.clients.network_settings import network_settings
-from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskMigratedError
-from penstock.topology.records import TopicPartition
-from penstock.workers.membership import requests
-from penstock.workers.membership.group_member import GroupMember
-from penstock.workers.membership.membership import (
+from penstock.clients.group import requests
+from penstock.clients.group.group_member import GroupMember
+from penstock.clients.group.membership import (
     Assigned,
     Event,
     Fatal,
@@ -34,9 +30,13 @@ from penstock.workers.membership.membership import (
     Rebalance,
     RetriableCommitError,
 )
-from penstock.workers.membership.offsets import GroupOffsets
-from penstock.workers.membership.offsets_reader import GroupOffsetsReader
-from penstock.workers.membership.requests import GroupMemberConfig
+from penstock.clients.group.offsets import GroupOffsets
+from penstock.clients.group.offsets_reader import GroupOffsetsReader
+from penstock.clients.group.requests import GroupMemberConfig
+from penstock.clients.librdkafka.group_metadata import encode_group_metadata
+from penstock.clients.network_settings import network_settings
+from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskMigratedError
+from penstock.topology.records import TopicPartition
 
 pytestmark = pytest.mark.broker
 

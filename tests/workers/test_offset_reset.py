@@ -165,7 +165,5 @@ def test_the_broker_says_where_a_time_begins(
     assert offsets.offsets_at({first: 1_500, second: OFFSET_END}) == {first: 1, second: 0}
     assert offsets.end_offsets([first, second]) == {first: 3, second: 0}
     assert offsets.offsets_at({}) == {}
-    with pytest.raises(
-        BrokerUnavailableError, match=rf"The offsets of .*{topic}-7.* within 0.5 s: UNKNOWN_TOPIC"
-    ):
+    with pytest.raises(BrokerUnavailableError, match=rf"The offsets of .*{topic}-7.* within 0.5 s: UNKNOWN_TOPIC"):
         offsets.offsets_at({first: 0, TopicPartition(topic, 7): 0}, 0.5)

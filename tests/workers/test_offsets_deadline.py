@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 
 from penstock.clients.errors import ErrorCode, RetriableBrokerError, UnreachableError
+from penstock.clients.group.offsets import GroupOffsets
+from penstock.clients.group.requests import GroupMemberConfig
+from penstock.clients.network_settings import NetworkSettings
 from penstock.topology.records import TopicPartition
-from penstock.workers.membership.offsets import GroupOffsets
-from penstock.workers.membership.requests import GroupMemberConfig
 from tests.workers.memory_kafka import ManualClock
 
 PAUSE_MS = 100
 #: How long an answer takes: there is time for two of them, and a third is cut.
 ANSWER_MS = 400
-CONFIG = GroupMemberConfig("group", request_timeout_ms=500, retry_backoff_ms=PAUSE_MS, api_timeout_ms=1_200)
+CONFIG = GroupMemberConfig("group", api_timeout_ms=1_200)
 
 
 class PlayedCoordinator:
@@ -26,6 +27,7 @@ class PlayedCoordinator:
         self._clock = clock
         self._refusals = list(refusals)
         self.timeouts: list[float] = []
+        self.network = NetworkSettings(request_timeout_ms=500, retry_backoff_ms=PAUSE_MS)
 
     async def offsets(self, request: Any, timeout_ms: float) -> Any:
         self.timeouts.append(timeout_ms)

@@ -11,12 +11,12 @@ from memory_kafka import Cluster, ManualClock
 from thread_stage import Application
 
 from penstock.clients.clock import SystemClock
+from penstock.clients.group.group_member import GroupMember
+from penstock.clients.group.membership import Assigned, Event, Lost, MemberAssignment, MemberSubscription
+from penstock.clients.group.requests import GroupMemberConfig
+from penstock.clients.group.standstill import Standstill
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import network_settings
-from penstock.workers.membership.group_member import GroupMember
-from penstock.workers.membership.membership import Assigned, Event, Lost, MemberAssignment, MemberSubscription
-from penstock.workers.membership.requests import GroupMemberConfig
-from penstock.workers.membership.standstill import Standstill
 from tests.waiting import eventually
 
 SESSION_MS = 6_000

@@ -12,9 +12,9 @@ from counting import CHANGELOG, IN, OUT, committed, counting, counts, feed
 from memory_kafka import Cluster, ManualClock
 from thread_stage import Application
 
+from penstock.clients.group.membership import OffsetAndMetadata
 from penstock.topology.records import TopicPartition
 from penstock.workers.control import Pause, Query, QueryResult, Resume, Shutdown, StateChanged, Status
-from penstock.workers.membership.membership import OffsetAndMetadata
 from penstock.workers.stream_thread_state import StreamThreadState
 from penstock.workers.topic_partition_metadata import TopicPartitionMetadata
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 import pytest
@@ -18,15 +18,13 @@ from streams_group_stage import (
     quick_groups,
 )
 
+from penstock.clients.cluster.topics import ClusterDescription, TopicDescription, described
 from penstock.clients.errors import BrokerError, ErrorCode, UnreachableError
+from penstock.clients.group import streams_messages, streams_protocol
+from penstock.clients.group.membership import Assigned, Fatal, FencedInstanceIdError, Lost, Rebalance
+from penstock.clients.group.streams_values import NO_LAG, InternalTopic, StreamsSubtopology, StreamsTopology
 from penstock.topology.records import TaskId, TopicPartition
-from penstock.topology.store_interfaces import StoreBuilder, StoreKind
 from penstock.workers.assignment.subscription_info import LATEST_OFFSET, UNKNOWN_OFFSET_SUM, AssignorError
-from penstock.workers.assignment.topics_info import TopicsInfo
-from penstock.workers.membership import streams_messages, streams_protocol
-from penstock.workers.membership.membership import Assigned, Fatal, FencedInstanceIdError, Lost, Rebalance
-from penstock.workers.membership.streams_task_offsets import NO_LAG
-from penstock.workers.membership.streams_topology import InternalTopic, StreamsSubtopology, StreamsTopology
 
 pytestmark = pytest.mark.broker
 
@@ -75,19 +73,7 @@ def test_sub_topologies_with_a_repartition_topic(group: Group) -> None:
                 repartition_source_topics=(InternalTopic(repartition, 2, 1, {"segment.bytes": "52428800"}),),
                 changelog_topics=(InternalTopic(changelog),),
             ),
-        ),
-        {
-            0: TopicsInfo(0, frozenset({group.topic}), frozenset({repartition}), {}, {}, frozenset(), ()),
-            1: TopicsInfo(
-                1,
-                frozenset({repartition}),
-                frozenset(),
-                {repartition: 2},
-                {changelog: StoreBuilder("store", StoreKind.KEY_VALUE)},
-                frozenset(),
-                (),
-            ),
-        },
+        )
     )
     thread = group.add(topology=topology)
     group.run_until(lambda: thread.active)
@@ -99,10 +85,8 @@ def test_sub_topologies_with_a_repartition_topic(group: Group) -> None:
 
 def test_a_task_reads_only_the_partitions_that_there_are(group: Group) -> None:
     narrow = group.make_topic("narrow", partitions=1)
-    sources = frozenset({group.topic, narrow})
-    info = TopicsInfo(0, sources, frozenset(), {}, {}, frozenset(), ())
-    topology = StreamsTopology((StreamsSubtopology(0, tuple(sorted(sources))),), {0: info})
-    thread = group.add(topology=topology)
+    sources = tuple(sorted((group.topic, narrow)))
+    thread = group.add(topology=StreamsTopology((StreamsSubtopology(0, sources),)))
     group.run_until(lambda: thread.active)
     assert thread.active == group.tasks
     assert thread.assignment.active[TaskId(0, 0)] == {TopicPartition(group.topic, 0), TopicPartition(narrow, 0)}
@@ -110,16 +94,19 @@ def test_a_task_reads_only_the_partitions_that_there_are(group: Group) -> None:
 
 
 def test_a_broker_that_hears_late_of_partitions_is_asked_again(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, late = streams_messages.partition_counts, []
+    late = []
 
-    def outdated(response: object) -> tuple[int, dict[str, int]]:
-        code, counts = read(response)
+    def without_last(topic: TopicDescription) -> TopicDescription:
+        return replace(topic, partitions=dict(list(topic.partitions.items())[:-1]))
+
+    def outdated(answer: object, asked: Collection[str]) -> ClusterDescription:
+        found = described(answer, asked)
         if not late:
-            late.append(counts)
-            return code, {name: count - 1 for name, count in counts.items()}
-        return code, counts
+            late.append(found)
+            return replace(found, topics={name: without_last(topic) for name, topic in found.topics.items()})
+        return found
 
-    monkeypatch.setattr(streams_messages, "partition_counts", outdated)
+    monkeypatch.setattr(streams_protocol, "described", outdated)
     thread = group.add()
     group.settle()
     assert late

@@ -22,16 +22,9 @@ from streams_group_stage import (
 )
 
 from penstock.clients.clock import SystemClock
-from penstock.clients.librdkafka.group_metadata import encode_group_metadata
-from penstock.clients.network_settings import network_settings
-from penstock.clients.protocol.streams_messages import STREAMS_GROUP_HEARTBEAT
-from penstock.dev_broker import DevBroker
-from penstock.topology.errors import MissingSourceTopicError, StreamsError, TaskMigratedError
-from penstock.topology.records import TopicPartition
-from penstock.workers.assignment.topics_info import TopicsInfo
-from penstock.workers.membership import streams_messages, streams_protocol
-from penstock.workers.membership.group_member import GroupMember
-from penstock.workers.membership.membership import (
+from penstock.clients.group import streams_messages, streams_protocol
+from penstock.clients.group.group_member import GroupMember
+from penstock.clients.group.membership import (
     Assigned,
     Fatal,
     GroupMembership,
@@ -41,8 +34,14 @@ from penstock.workers.membership.membership import (
     OffsetAndMetadata,
     RetriableCommitError,
 )
-from penstock.workers.membership.requests import Identity
-from penstock.workers.membership.streams_topology import StreamsSubtopology, StreamsTopology
+from penstock.clients.group.requests import Identity
+from penstock.clients.group.streams_values import StreamsSubtopology, StreamsTopology
+from penstock.clients.librdkafka.group_metadata import encode_group_metadata
+from penstock.clients.network_settings import network_settings
+from penstock.clients.protocol.streams_messages import STREAMS_GROUP_HEARTBEAT
+from penstock.dev_broker import DevBroker
+from penstock.topology.errors import MissingSourceTopicError, StreamsError, TaskMigratedError
+from penstock.topology.records import TopicPartition
 
 pytestmark = pytest.mark.broker
 
@@ -127,8 +126,7 @@ def test_a_static_member_that_does_not_poll_comes_back_to_its_tasks(group: Group
 
 def test_missing_source_topics_are_an_error_that_names_them(group: Group) -> None:
     missing = f"{group.group_id}-missing"
-    info = TopicsInfo(0, frozenset({missing}), frozenset(), {}, {}, frozenset(), ())
-    thread = group.add(topology=StreamsTopology((StreamsSubtopology(0, (missing,)),), {0: info}))
+    thread = group.add(topology=StreamsTopology((StreamsSubtopology(0, (missing,)),)))
     error = fatal_error(group, thread)
     assert isinstance(error, MissingSourceTopicError)
     assert missing in str(error)
@@ -137,8 +135,7 @@ def test_missing_source_topics_are_an_error_that_names_them(group: Group) -> Non
 
 def test_source_topics_may_come_a_bit_late(group: Group) -> None:
     late = f"{group.group_id}-late"
-    info = TopicsInfo(0, frozenset({late}), frozenset(), {}, {}, frozenset(), ())
-    topology = StreamsTopology((StreamsSubtopology(0, (late,)),), {0: info})
+    topology = StreamsTopology((StreamsSubtopology(0, (late,)),))
     thread = group.add(topology=topology, endpoint="late.example:1")
     group.run_for(4 * HEARTBEAT_MS / 1000)
     group.make_topic("late")
@@ -148,10 +145,9 @@ def test_source_topics_may_come_a_bit_late(group: Group) -> None:
 
 def test_joined_topics_with_different_partition_counts_are_an_error(group: Group) -> None:
     narrow = group.make_topic("narrow", partitions=1)
-    sources = frozenset({group.topic, narrow})
-    subtopology = StreamsSubtopology(0, tuple(sorted(sources)), copartition_groups=(tuple(sorted(sources)),))
-    info = TopicsInfo(0, sources, frozenset(), {}, {}, frozenset(), (sources,))
-    error = fatal_error(group, group.add(topology=StreamsTopology((subtopology,), {0: info})))
+    sources = tuple(sorted((group.topic, narrow)))
+    subtopology = StreamsSubtopology(0, sources, copartition_groups=(sources,))
+    error = fatal_error(group, group.add(topology=StreamsTopology((subtopology,))))
     assert isinstance(error, StreamsError)
     assert narrow in str(error)
     assert "repartition()" in str(error)

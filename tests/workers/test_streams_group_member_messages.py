@@ -11,25 +11,28 @@ from uuid import UUID
 import pytest
 
 from penstock import StreamsBuilder, TimeWindows
+from penstock.clients.group import streams_messages
+from penstock.clients.group.requests import GroupMemberConfig
+from penstock.clients.group.streams_values import (
+    Answer,
+    Heartbeat,
+    HostPartitions,
+    InternalTopic,
+    Report,
+    StreamsSubtopology,
+    StreamsTopology,
+    Tasks,
+)
 from penstock.clients.protocol.compact import CompactReader
 from penstock.clients.protocol.schema import Structure
 from penstock.clients.protocol.streams_messages import STREAMS_GROUP_HEARTBEAT
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.assignment.subscription_info import SubscriptionInfo
-from penstock.workers.membership import streams_messages
-from penstock.workers.membership.requests import GroupMemberConfig
-from penstock.workers.membership.streams_topology import (
-    InternalTopic,
-    StreamsSubtopology,
-    StreamsTopology,
-    streams_topology,
-)
-from penstock.workers.membership.streams_values import Answer, Heartbeat, HostPartitions, Tasks
+from penstock.workers.assignment.streams_topology import streams_topology
 
 CONFIG = GroupMemberConfig("g", "slot-0", max_poll_interval_ms=1_234)
-NO_TOPOLOGY = StreamsTopology((), {})
+NO_TOPOLOGY = StreamsTopology(())
 
 
 # Heartbeats
@@ -58,7 +61,7 @@ def test_a_heartbeat_without_news_holds_who_it_is_and_nothing_else() -> None:
 
 
 def test_a_joining_heartbeat_holds_everything() -> None:
-    report = SubscriptionInfo(1, 1, UUID(int=9), user_endpoint="[::1]:8080", client_tags={"zone": "z", "az": "a"})
+    report = Report(UUID(int=9), user_endpoint="[::1]:8080", client_tags={"zone": "z", "az": "a"})
     owned = Tasks(frozenset({TaskId(1, 3), TaskId(0, 0), TaskId(1, 2)}), frozenset({TaskId(0, 1)}))
     heartbeat = Heartbeat(0, 0, -1, report, owned, {TaskId(0, 1): 2**63 - 1}, {TaskId(0, 1): 4}, True)
     subtopology = StreamsSubtopology(
@@ -69,7 +72,7 @@ def test_a_joining_heartbeat_holds_everything() -> None:
         (InternalTopic("c-changelog", 0, -1, {"cleanup.policy": "compact"}),),
         (frozenset({"b", "s-repartition"}),),
     )
-    request = sent(heartbeat, StreamsTopology((subtopology,), {}))
+    request = sent(heartbeat, StreamsTopology((subtopology,)))
     assert (request.rack_id, request.rebalance_timeout_ms, request.process_id) == ("rack-1", 1_234, str(UUID(int=9)))
     assert (request.user_endpoint.host, request.user_endpoint.port) == ("[::1]", 8080)
     assert [(tag.key, tag.value) for tag in request.client_tags] == [("az", "a"), ("zone", "z")]
@@ -93,7 +96,7 @@ def test_a_joining_heartbeat_holds_everything() -> None:
 
 
 def test_older_brokers_are_not_told_what_they_refuse() -> None:
-    report = SubscriptionInfo(1, 1, UUID(int=9))
+    report = Report(UUID(int=9))
     request = sent(Heartbeat(0, 0, -1, report, Tasks(), {TaskId(0, 1): 3}, {TaskId(0, 1): 4}), version=0)
     assert (request.instance_id, request.task_offsets, request.task_end_offsets) == (None, None, None)
     assert request.rebalance_timeout_ms == 1_234
@@ -103,7 +106,7 @@ def test_older_brokers_are_not_told_what_they_refuse() -> None:
 
 @pytest.mark.parametrize("endpoint", ["host", "host:", ":1", "host:x", "host:65536"])
 def test_an_endpoint_of_another_form_is_an_error(endpoint: str) -> None:
-    report = SubscriptionInfo(1, 1, UUID(int=9), user_endpoint=endpoint)
+    report = Report(UUID(int=9), user_endpoint=endpoint)
     with pytest.raises(StreamsError, match="not of the form host:port"):
         sent(Heartbeat(0, 0, -1, report))
 

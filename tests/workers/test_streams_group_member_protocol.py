@@ -12,34 +12,29 @@ from uuid import UUID
 import pytest
 
 from penstock.clients.errors import BrokerError, ErrorCode
-from penstock.clients.log_context import PrefixedLogger
-from penstock.topology.errors import MissingSourceTopicError, StreamsError
-from penstock.topology.records import TaskId, TopicPartition
-from penstock.workers.assignment.subscription_info import (
-    LATEST_OFFSET,
-    UNKNOWN_OFFSET_SUM,
-    AssignorError,
-    SubscriptionInfo,
-)
-from penstock.workers.membership.member_state import MemberState
-from penstock.workers.membership.membership import Fatal, FencedInstanceIdError, Lost, Rebalance
-from penstock.workers.membership.requests import GroupMemberConfig, Identity
-from penstock.workers.membership.streams_membership import (
+from penstock.clients.group.member_state import MemberState
+from penstock.clients.group.membership import Fatal, FencedInstanceIdError, Lost, Rebalance
+from penstock.clients.group.requests import GroupMemberConfig, Identity
+from penstock.clients.group.streams_membership import (
     REFUSAL_RETRY_MS,
     StreamsEvent,
     StreamsMembership,
 )
-from penstock.workers.membership.streams_statuses import MISSING_TOPICS_GRACE_MS, GroupStatuses
-from penstock.workers.membership.streams_task_offsets import NO_LAG
-from penstock.workers.membership.streams_values import (
+from penstock.clients.group.streams_statuses import MISSING_TOPICS_GRACE_MS, GroupStatuses
+from penstock.clients.group.streams_values import (
+    NO_LAG,
     Answer,
     Heartbeat,
     HostPartitions,
+    Report,
     Status,
     TaskOffsets,
     Tasks,
     TasksAssigned,
 )
+from penstock.clients.log_context import PrefixedLogger
+from penstock.topology.errors import MissingSourceTopicError, StreamsError
+from penstock.topology.records import TaskId, TopicPartition
 
 INTERVAL_MS = 5_000
 OFFSET_INTERVAL_MS = 60_000
@@ -52,10 +47,10 @@ def report(
     active: tuple[TaskId, ...] = (),
     standby: tuple[TaskId, ...] = (),
     offsets: Mapping[TaskId, int] | None = None,
-    error: AssignorError = AssignorError.NONE,
-) -> SubscriptionInfo:
+    requests_shutdown: bool = False,
+) -> Report:
     tasks = (frozenset(active), frozenset(standby))
-    return SubscriptionInfo(1, 1, PROCESS_ID, *tasks, offset_sums=offsets or {}, error=error)
+    return Report(PROCESS_ID, *tasks, offsets or {}, requests_shutdown=requests_shutdown)
 
 
 def tasks(*active: TaskId, standby: tuple[TaskId, ...] = (), warmup: tuple[TaskId, ...] = ()) -> Tasks:
@@ -70,7 +65,7 @@ class Member:
     now_ms: int = 1_000_000
     epoch: int = 1
 
-    def join(self, owned: SubscriptionInfo | None = None, losses_seen: int | None = None) -> None:
+    def join(self, owned: Report | None = None, losses_seen: int | None = None) -> None:
         seen = self.membership.losses if losses_seen is None else losses_seen
         self.membership.join(owned or report(), seen)
 
@@ -423,7 +418,7 @@ def test_the_end_of_the_application_is_announced_once(joined: Member) -> None:
 
 def test_a_thread_may_ask_for_the_end_of_the_application(joined: Member) -> None:
     assert not joined.send().shutdown_application
-    joined.join(report((A,), error=AssignorError.SHUTDOWN_REQUESTED))
+    joined.join(report((A,), requests_shutdown=True))
     assert joined.send().shutdown_application
     assert joined.send().shutdown_application  # until all have heard
 
@@ -452,7 +447,7 @@ def test_a_status_is_logged_when_it_changes(joined: Member, caplog: pytest.LogCa
 
 def test_offset_sums_go_out_when_they_count(joined: Member) -> None:
     joined.beat()
-    joined.join(report((A,), (), {A: LATEST_OFFSET, B: 7, C: UNKNOWN_OFFSET_SUM}))
+    joined.join(report((A,), (), {A: NO_LAG, B: 7}))
     assert joined.send().offsets is None  # nothing about the tasks is new, and the interval has not passed
     joined.now_ms += OFFSET_INTERVAL_MS
     assert joined.send().offsets == {A: NO_LAG, B: 7}

@@ -13,14 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.clients.errors import BrokerError, ErrorCode
+from penstock.clients.group.member_state import MemberState
+from penstock.clients.group.membership import Lost
+from penstock.clients.group.requests import GroupMemberConfig
+from penstock.clients.group.streams_membership import StreamsEvent, StreamsMembership
+from penstock.clients.group.streams_values import Answer, Heartbeat, Report, Tasks, TasksAssigned
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.records import TaskId
-from penstock.workers.assignment.subscription_info import SubscriptionInfo
-from penstock.workers.membership.member_state import MemberState
-from penstock.workers.membership.membership import Lost
-from penstock.workers.membership.requests import GroupMemberConfig
-from penstock.workers.membership.streams_membership import StreamsEvent, StreamsMembership
-from penstock.workers.membership.streams_values import Answer, Heartbeat, Tasks, TasksAssigned
 
 TASKS = tuple(TaskId(0, number) for number in range(4))
 INTERVAL_MS = 1_000
@@ -126,7 +125,7 @@ class Thread:
         self.events = []
         if self.wants_join and not self.joining:
             self.wants_join, self.joining = False, True
-            report = SubscriptionInfo(1, 1, UUID(int=1), self.open)
+            report = Report(UUID(int=1), self.open)
             self.membership.join(report, self.membership.losses)
 
     def exchange(self, coordinator: Coordinator, now_ms: int, loss: float) -> None:

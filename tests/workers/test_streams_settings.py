@@ -12,11 +12,11 @@ from counting import CHANGELOG, IN, OUT, counting, feed
 from memory_kafka import Cluster
 from thread_stage import Application
 
+from penstock.clients.group.streams_values import NO_LAG
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.membership.streams_settings import tell_broker_settings
-from penstock.workers.membership.streams_task_offsets import NO_LAG
+from penstock.workers.assignment.streams_settings import tell_broker_settings
 from penstock.workers.task_offset_reporter import INTERVAL_MS, TaskOffsetReporter
 
 LOG = PrefixedLogger("test", "")

@@ -7,9 +7,8 @@ from typing import Protocol
 
 from penstock.clients.cluster.admin import Admin, answered, results
 from penstock.clients.cluster.offsets import LATEST
+from penstock.clients.group.membership import OffsetAndMetadata
 from penstock.topology.records import TopicPartition
-
-from ..membership.membership import OffsetAndMetadata
 
 Offsets = dict[TopicPartition, int]
 

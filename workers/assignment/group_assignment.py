@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
+from penstock.clients.group.membership import MemberAssignment, MemberSubscription
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.java_collections import grown_hash_order, string_hash
 from penstock.topology.records import TaskId
 
-from ..membership.membership import MemberAssignment, MemberSubscription
 from .assignment_info import AssignmentInfo
 from .client_state import Clients, ClientState, sorted_clients
 from .subscription_info import LATEST_OFFSET, AssignorError, Partitions, SubscriptionInfo

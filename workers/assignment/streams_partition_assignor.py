@@ -13,11 +13,11 @@ from typing import Any
 from uuid import UUID
 
 from penstock.clients.clock import Clock
+from penstock.clients.group.membership import Assigned, MemberAssignment, MemberSubscription
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import MissingSourceTopicError, StreamsError, TaskAssignmentError
 from penstock.topology.records import TaskId, TopicPartition
 
-from ..membership.membership import Assigned, MemberAssignment, MemberSubscription
 from .assignment_info import AssignmentInfo
 from .changelog_offsets import ChangelogOffsets
 from .client_state import AssignmentConfigs, Clients

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.clients.group import protocol_member
 from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.statestore.state_store import StateStore
 from penstock.workers import record_sends
 from penstock.workers.committer import AtLeastOnceCommit, Commit, ExactlyOnceCommit
-from penstock.workers.membership import protocol_member
 from penstock.workers.processor_state_manager import ProcessorStateManager
 from penstock.workers.stream_task import StreamTask
 from penstock.workers.streams_producer import StreamsProducer

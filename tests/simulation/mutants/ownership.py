@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
+from penstock.clients.group.standstill import Standstill
 from penstock.statestore.state_directory import StateDirectory
 from penstock.statestore.state_store import StateStore
 from penstock.topology.records import TopicPartition
@@ -15,7 +16,6 @@ from penstock.workers.assignment.group_assignment import GroupSubscriptions
 from penstock.workers.assignment.subscription_info import UNKNOWN_OFFSET_SUM
 from penstock.workers.changelog import Changelog
 from penstock.workers.changelog_bounds import Bounds, ChangelogBounds
-from penstock.workers.membership.standstill import Standstill
 from penstock.workers.partition_consumer import PartitionConsumer
 from penstock.workers.stream_task import StreamTask
 from penstock.workers.streams_producer import StreamsProducer

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.clients.clock import Clock
-from penstock.clients.cluster.cluster import Cluster
-from penstock.clients.network_settings import NetworkSettings
-
+from ..clock import Clock
+from ..cluster.cluster import Cluster
+from ..network_settings import NetworkSettings
 from .classic_protocol import ClassicProtocol
 from .membership import Assign
 from .protocol_member import ProtocolMember

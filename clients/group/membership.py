@@ -24,9 +24,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
+
+from ..writing.transaction_requests import GroupMetadata
 
 
 @dataclass(frozen=True, slots=True)

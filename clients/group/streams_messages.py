@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from penstock.clients.protocol.messages import METADATA
-from penstock.clients.protocol.schema import Request
-from penstock.clients.protocol.streams_messages import STREAMS_GROUP_DESCRIBE, STREAMS_GROUP_HEARTBEAT
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TaskId, TopicPartition
 
-from ..assignment.subscription_info import Partitions
+from ..protocol.schema import Request
+from ..protocol.streams_messages import STREAMS_GROUP_DESCRIBE, STREAMS_GROUP_HEARTBEAT
 from .requests import GroupMemberConfig
-from .streams_topology import InternalTopic, StreamsSubtopology, StreamsTopology
 from .streams_values import (
     LEAVE_GROUP_MEMBER_EPOCH,
     LEAVE_GROUP_STATIC_MEMBER_EPOCH,
     Answer,
     Heartbeat,
     HostPartitions,
+    InternalTopic,
+    Partitions,
+    StreamsSubtopology,
+    StreamsTopology,
     Tasks,
 )
 
@@ -221,14 +222,3 @@ def described_members(response: Any) -> tuple[int, list[DescribedMember]]:
         DescribedMember(member.member_id, member.instance_id, _tasks(member.assignment)) for member in group.members
     ]
     return group.error_code, members
-
-
-def metadata(topics: Collection[str]) -> Request:
-    """Return the request for the partitions of topics."""
-    return METADATA(topics=[{"name": topic} for topic in sorted(topics)], allow_auto_topic_creation=False)
-
-
-def partition_counts(response: Any) -> tuple[int, dict[str, int]]:
-    """Return the first error code of a Metadata response, 0 without one, and the partition counts."""
-    code = next((topic.error_code for topic in response.topics if topic.error_code), 0)
-    return code, {topic.name: len(topic.partitions) for topic in response.topics}

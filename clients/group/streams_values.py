@@ -6,18 +6,82 @@ streams_membership.py decides by them, streams_messages.py turns them into Kafka
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
+from uuid import UUID
 
-from penstock.topology.records import TaskId
-
-from ..assignment.subscription_info import Partitions, SubscriptionInfo
+from penstock.topology.records import TaskId, TopicPartition
 
 #: Member epochs with a meaning of their own (StreamsGroupHeartbeatRequest.json).
 JOIN_GROUP_MEMBER_EPOCH = 0
 LEAVE_GROUP_MEMBER_EPOCH = -1
 LEAVE_GROUP_STATIC_MEMBER_EPOCH = -2
+#: The sum of a running active task's offsets, which has no lag (Kafka: Long.MAX_VALUE).
+NO_LAG = 2**63 - 1
+
+
+Partitions = frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class InternalTopic:
+    """A topic that the broker makes. partitions: 0 if the broker derives it; replication_factor: -1 for its default."""
+
+    name: str
+    partitions: int = 0
+    replication_factor: int = -1
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamsSubtopology:
+    """One sub-topology. source_topics: the user's.
+
+    All in the order in which Kafka Streams lists them: the broker compares the descriptions of all members of a group,
+    some of which may run on Java.
+    """
+
+    subtopology: int
+    source_topics: tuple[str, ...]
+    repartition_sink_topics: tuple[str, ...] = ()
+    repartition_source_topics: tuple[InternalTopic, ...] = ()
+    changelog_topics: tuple[InternalTopic, ...] = ()
+    copartition_groups: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def read_topics(self) -> frozenset[str]:
+        """All topics that its tasks read."""
+        return frozenset((*self.source_topics, *(topic.name for topic in self.repartition_source_topics)))
+
+    def input_partitions(self, number: int, counts: Mapping[str, int]) -> Partitions:
+        """Return what the task with this number reads: topics of one sub-topology may differ in their partitions."""
+        return frozenset(TopicPartition(topic, number) for topic in self.read_topics if number < counts[topic])
+
+
+@dataclass(frozen=True, slots=True)
+class StreamsTopology:
+    """The topology as the broker is told it. epoch: Kafka 4.4 knows no other than 0."""
+
+    subtopologies: tuple[StreamsSubtopology, ...]
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a stream thread reports when it joins.
+
+    active_tasks, standby_tasks: those that are open. task_offsets: of tasks with state on its disk, the sum of their
+    changelog offsets, or NO_LAG. user_endpoint: ``host:port``, empty without one.
+    """
+
+    process_id: UUID
+    active_tasks: frozenset[TaskId] = frozenset()
+    standby_tasks: frozenset[TaskId] = frozenset()
+    task_offsets: Mapping[TaskId, int] = field(default_factory=dict)
+    user_endpoint: str = ""
+    client_tags: Mapping[str, str] = field(default_factory=dict)
+    requests_shutdown: bool = False
 
 
 class Tasks(NamedTuple):
@@ -60,7 +124,7 @@ class Heartbeat:
     membership: int
     epoch: int
     endpoint_epoch: int
-    joining: SubscriptionInfo | None = None
+    joining: Report | None = None
     owned: Tasks | None = None
     offsets: Mapping[TaskId, int] | None = None
     end_offsets: Mapping[TaskId, int] | None = None

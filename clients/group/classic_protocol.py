@@ -9,17 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.clients.errors import BrokerError, ErrorCode, RetriableError
 from penstock.topology.errors import StreamsError, TaskAssignmentError
 
+from ..errors import BrokerError, ErrorCode, RetriableError
 from . import requests
-from .group_protocol import LEAVE_TIMEOUT_MS, GroupProtocol, ProtocolParts
+from .group_protocol import LEAVE_TIMEOUT_MS, GroupProtocol, ProtocolParts, evicts
 from .member_state import MEMBER_STATES, MemberState, member_states
 from .membership import Assign, Event, Fatal, FencedInstanceIdError, Lost, MemberSubscription, Rebalance
 from .requests import Identity
-
-#: The group has gone on without this member.
-_THROWN_OUT = frozenset((ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION))
 
 #: So many heartbeats after a join come at the eager interval: 10 s with the default one.
 EAGER_BEATS = 33
@@ -44,7 +41,7 @@ class ClassicProtocol(GroupProtocol):
     """One member. All coroutines run on the IO thread. assign: the leader's decision."""
 
     offset_commit_version = 8  # a later one does not tell a stale generation from a group that is gone
-    refused_commits = _THROWN_OUT | {ErrorCode.REBALANCE_IN_PROGRESS}
+    overtaken = ErrorCode.REBALANCE_IN_PROGRESS
 
     def __init__(self, parts: ProtocolParts, assign: Assign) -> None:
         super().__init__(parts)
@@ -96,8 +93,8 @@ class ClassicProtocol(GroupProtocol):
             self._log.debug("Joining again: %s", error)
             return False
         except BrokerError as error:
-            if error.code in _THROWN_OUT:
-                return self._thrown_out(error)
+            if evicts(error):
+                return self._evicted(error)
             if error.code is not ErrorCode.REBALANCE_IN_PROGRESS:
                 raise
             self._log.debug("Joining again: %s", error)
@@ -108,7 +105,7 @@ class ClassicProtocol(GroupProtocol):
         return True
 
     async def _join_group(self, envelope: bytes, reason: str) -> Any:
-        timeout_ms = self._config.rebalance_request_timeout_ms
+        timeout_ms = self._rebalance_timeout_ms
         request = requests.join_group(self._config, self.identity.member_id, envelope, reason)
         response = await self._coordinator.membership(request, timeout_ms)
         if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:  # the first of two steps, KIP-394
@@ -118,6 +115,11 @@ class ClassicProtocol(GroupProtocol):
         self._coordinator.check(response.error_code)
         self._identity = Identity(response.generation_id, response.member_id)
         return response
+
+    @property
+    def _rebalance_timeout_ms(self) -> int:
+        """JoinGroup and SyncGroup are answered when all members have come: up to the rebalance timeout, and a bit."""
+        return max(self._network.request_timeout_ms, self._config.max_poll_interval_ms + 5_000)
 
     async def _lead(self, joined: Any) -> dict[str, bytes]:
         members = requests.decode_subscriptions(joined.members)
@@ -129,12 +131,12 @@ class ClassicProtocol(GroupProtocol):
 
     async def _sync_group(self, assignments: Mapping[str, bytes]) -> Event:
         request, sent_ms = requests.sync_group(self._config, self.identity, assignments), self._standstill.beat()
-        response = await self._coordinator.membership(request, self._config.rebalance_request_timeout_ms)
+        response = await self._coordinator.membership(request, self._rebalance_timeout_ms)
         self._coordinator.check(response.error_code)
         self._standstill.answered(sent_ms)
         return requests.decode_assignment(self.identity.generation, response.assignment)
 
-    def _thrown_out(self, error: BrokerError) -> bool:
+    def _evicted(self, error: BrokerError) -> bool:
         if self.identity.generation >= 0:  # it may hold tasks
             self._lose(error)
             return True
@@ -171,7 +173,7 @@ class ClassicProtocol(GroupProtocol):
             await self._give_up_slow_thread(reason)
             return True
         identity, sent_ms = self.identity, self._standstill.beat()
-        timeout_ms = min(self._config.request_timeout_ms, self._config.session_timeout_ms)
+        timeout_ms = min(self._network.request_timeout_ms, self._config.session_timeout_ms)
         try:
             response = await self._coordinator.membership(requests.heartbeat(self._config, identity), timeout_ms)
             self._coordinator.check(response.error_code)
@@ -182,7 +184,7 @@ class ClassicProtocol(GroupProtocol):
             if error.code is ErrorCode.REBALANCE_IN_PROGRESS:
                 self._standstill.answered(sent_ms)
                 self._rebalance()
-            elif error.code not in _THROWN_OUT:
+            elif not evicts(error):
                 raise
             elif identity == self.identity and self.state in MEMBER_STATES:
                 self._lose(error)

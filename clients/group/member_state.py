@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from enum import Enum
 
-from penstock.clients.log_context import PrefixedLogger
-from penstock.clients.state_machine import StateMachine, Transitions
+from ..log_context import PrefixedLogger
+from ..state_machine import StateMachine, Transitions
 
 
 class MemberState(Enum):

@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from uuid import uuid4
 
-from penstock.clients.clock import Clock
-from penstock.clients.network_settings import NetworkSettings
 from penstock.topology.records import TaskId
 
+from ..clock import Clock
+from ..network_settings import NetworkSettings
 from .group_protocol import ProtocolParts
 from .protocol_member import ProtocolMember
 from .requests import GroupMemberConfig
-from .streams_protocol import StreamsProtocol
-from .streams_topology import StreamsTopology
-from .streams_values import TaskOffsets
+from .streams_protocol import StreamsProtocol, ThreadBytes
+from .streams_values import StreamsTopology, TaskOffsets
 
 
 class StreamsGroupMember(ProtocolMember):
     """Implements GroupMembership with the streams protocol, for ``group.protocol=streams``.
 
-    The stream thread sees no difference to a classic group: it joins with the bytes of a SubscriptionInfo and gets
-    those of an AssignmentInfo. Process id, application.server, client tags and offset sums are taken from the former.
+    The stream thread sees no difference to a classic group: thread tells its bytes from and into a streams group's.
     Session timeout, heartbeat interval and number of standby tasks are not set here, but at the broker, for the group
     (streams.session.timeout.ms, streams.heartbeat.interval.ms, streams.num.standby.replicas).
 
@@ -33,11 +31,12 @@ class StreamsGroupMember(ProtocolMember):
         config: GroupMemberConfig,
         network: NetworkSettings,
         topology: StreamsTopology,
+        thread: ThreadBytes,
         clock: Clock,
         rack_id: str | None = None,
     ) -> None:
         def make_protocol(parts: ProtocolParts) -> StreamsProtocol:
-            self._streams = StreamsProtocol(parts, topology, str(uuid4()), rack_id)
+            self._streams = StreamsProtocol(parts, topology, thread, str(uuid4()), rack_id)
             return self._streams
 
         super().__init__(config, network, clock, make_protocol)

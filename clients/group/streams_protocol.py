@@ -6,19 +6,18 @@ the next one depends on the answer to the last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Collection, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from penstock.clients.errors import BrokerError, ErrorCode, RetriableError, broker_error
-from penstock.clients.protocol.schema import Request
-from penstock.clients.protocol.streams_messages import STREAMS_GROUP_HEARTBEAT
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TaskId
 
-from ..assignment.assignment_info import AssignmentInfo
-from ..assignment.subscription_info import LATEST_SUPPORTED_VERSION, AssignorError, Partitions, SubscriptionInfo
-from ..assignment.topics_info import partition_groups
+from ..cluster.retrying import retried, try_ms
+from ..cluster.topics import described
+from ..errors import BrokerError, ErrorCode, RetriableError, broker_error
+from ..protocol.schema import Request
+from ..protocol.streams_messages import STREAMS_GROUP_HEARTBEAT
 from . import streams_messages
 from .group_protocol import LEAVE_TIMEOUT_MS, GroupProtocol, ProtocolParts
 from .member_state import MemberState
@@ -26,30 +25,57 @@ from .membership import Assigned, MemberSubscription
 from .requests import Identity
 from .streams_membership import StreamsEvent, StreamsMembership
 from .streams_refusals import refusal_error
-from .streams_topology import StreamsTopology
-from .streams_values import Answer, Heartbeat, TaskOffsets, Tasks, TasksAssigned
+from .streams_values import (
+    Answer,
+    Heartbeat,
+    HostPartitions,
+    Partitions,
+    Report,
+    StreamsTopology,
+    TaskOffsets,
+    Tasks,
+    TasksAssigned,
+)
 
 T = TypeVar("T")
+
+
+class ThreadBytes(Protocol):
+    """The bytes in which a stream thread reports and is told its tasks: those of a classic group's members."""
+
+    def report(self, user_data: bytes) -> Report:
+        """Return what the thread joins with; raises StreamsError."""
+
+    def assignment(
+        self,
+        assigned: TasksAssigned,
+        active: Mapping[TaskId, Partitions],
+        standby: Mapping[TaskId, Partitions],
+        hosts: HostPartitions,
+    ) -> bytes:
+        """Return the user data of what the leader of a classic group would answer."""
 
 
 class StreamsProtocol(GroupProtocol):
     """One member. member_id: its name for the life of the process; rack_id: client.rack, for the broker's assignor."""
 
     offset_commit_version = 9  # the first one for member epochs, and the last that names topics by name
-    refused_commits = frozenset(
-        (
-            ErrorCode.STALE_MEMBER_EPOCH,
-            ErrorCode.UNKNOWN_MEMBER_ID,
-            ErrorCode.FENCED_MEMBER_EPOCH,
-            ErrorCode.GROUP_ID_NOT_FOUND,
-        )
-    )
+    overtaken = ErrorCode.GROUP_ID_NOT_FOUND
 
-    def __init__(self, parts: ProtocolParts, topology: StreamsTopology, member_id: str, rack_id: str | None) -> None:
+    def __init__(
+        self,
+        parts: ProtocolParts,
+        topology: StreamsTopology,
+        thread: ThreadBytes,
+        member_id: str,
+        rack_id: str | None,
+    ) -> None:
         super().__init__(parts)
         self._topology = topology
+        self._subtopologies = {found.subtopology: found for found in topology.subtopologies}
+        self._thread = thread
         self._rack_id = rack_id
-        self._membership = StreamsMembership(parts.config, member_id, topology.topics, parts.log)
+        self._membership = StreamsMembership(parts.config, member_id, self._subtopologies, parts.log)
         self._version = 0  # of heartbeats
         self._warned = False
         self._exchanging = False
@@ -72,7 +98,7 @@ class StreamsProtocol(GroupProtocol):
     async def join(self, subscription: MemberSubscription, reason: str, losses_seen: int) -> None:
         """Report what the thread owns, and join if this is no member; the broker knows the topics by the topology."""
         try:
-            report = SubscriptionInfo.decode(subscription.user_data, "this member")
+            report = self._thread.report(subscription.user_data)
             self._user_endpoint = report.user_endpoint
             self._log.debug("Joining: %s", reason)
             self._membership.join(report, losses_seen)
@@ -94,8 +120,8 @@ class StreamsProtocol(GroupProtocol):
         # What becomes due earlier is sent by join(). Its answer may be on its way and set a shorter interval, so that
         # until then only a pause is sure to be short enough.
         if due is None or self._exchanging:
-            return self._config.retry_backoff_ms
-        return max(due, self._config.retry_backoff_ms)
+            return self._network.retry_backoff_ms
+        return max(due, self._network.retry_backoff_ms)
 
     async def _heartbeat_if_due(self) -> None:
         if self._exchanging:
@@ -162,7 +188,7 @@ class StreamsProtocol(GroupProtocol):
 
     async def _ask(self, request: Request) -> Any:
         try:
-            response = await self._coordinator.membership(request, self._config.request_timeout_ms)
+            response = await self._coordinator.membership(request, self._network.request_timeout_ms)
             self._coordinator.check(response.error_code, response.error_message)
         except RetriableError:
             raise
@@ -199,28 +225,34 @@ class StreamsProtocol(GroupProtocol):
             self._coordinator.check(code)
             return members
 
-        return await self._look_up(lambda: streams_messages.describe(self._config.group_id), read)
+        request = streams_messages.describe(self._config.group_id)
+        return await self._looked_up(self._offsets.until_deadline(lambda: request, read))
 
     async def _learn_partitions(self, tasks: Tasks) -> None:
         """Find out the input partitions of tasks; topics of one sub-topology may have different numbers of them."""
-        wanted = {task for role in tasks for task in role if task.subtopology in self._topology.topics}
-        topics = {task.subtopology: self._topology.topics[task.subtopology] for task in wanted}
-        names = {name for info in topics.values() for name in info.source_topics}
+        wanted = {
+            task: self._subtopologies[task.subtopology]
+            for role in tasks
+            for task in role
+            if task.subtopology in self._subtopologies
+        }
+        names = {name for subtopology in wanted.values() for name in subtopology.read_topics}
 
-        def read(response: Any) -> Mapping[TaskId, Partitions]:
-            code, counts = streams_messages.partition_counts(response)
-            self._coordinator.check(code)
-            groups = partition_groups(topics, counts)
-            if not wanted <= groups.keys():  # this broker has not heard of the topics' partitions yet
+        async def attempt(deadline: float) -> Mapping[TaskId, Partitions]:
+            answer = await self._connection.metadata(names, timeout_ms=try_ms(deadline))
+            counts = dict.fromkeys(names, 0) | described(answer, names).partition_counts
+            found = {task: reads.input_partitions(task.partition, counts) for task, reads in wanted.items()}
+            if not all(counts.values()) or not all(found.values()):  # this broker has not heard of them yet
                 raise broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            return groups
+            return found
 
-        self._partitions = await self._look_up(lambda: streams_messages.metadata(names), read) if names else {}
+        timeout_ms, pause_ms = self._config.api_timeout_ms, self._network.retry_backoff_ms
+        self._partitions = await self._looked_up(retried(attempt, timeout_ms, pause_ms)) if names else {}
 
-    async def _look_up(self, request: Callable[[], Request], read: Callable[[Any], T]) -> T:
-        """Ask for what an answer is worth nothing without; so it is not given up as lightly as a heartbeat."""
+    async def _looked_up(self, asked: Awaitable[T]) -> T:
+        """Wait for what an answer is worth nothing without; so it is not given up as lightly as a heartbeat."""
         try:
-            return await self._offsets.until_deadline(request, read)
+            return await asked
         except RetriableError as error:
             raise BrokerUnavailableError(
                 f"The tasks of group {self._config.group_id} could not be looked up within "
@@ -234,23 +266,13 @@ class StreamsProtocol(GroupProtocol):
             self._emit(self._assigned(event) if isinstance(event, TasksAssigned) else event)
 
     def _assigned(self, event: TasksAssigned) -> Assigned:
-        """Say it as the leader of a classic group would."""
         active = {task: self._partitions[task] for task in event.tasks.active}
         standby = {task: self._partitions[task] for task in event.tasks.replicas}
         partitions = frozenset(partition for found in active.values() for partition in found)
         # The assignor takes a group that does not know its endpoint for one that has to be told.
         own_host = {self._user_endpoint: partitions} if self._user_endpoint else {}
-        info = AssignmentInfo(
-            LATEST_SUPPORTED_VERSION,
-            LATEST_SUPPORTED_VERSION,
-            AssignorError.SHUTDOWN_REQUESTED if event.shutdown_application else AssignorError.NONE,
-            active,
-            standby,
-            {**own_host, **event.hosts.active},
-            event.hosts.standby,
-            next_rebalance_ms=0 if event.taken else None,
-        )
-        return Assigned(event.epoch, info.encode(), partitions)
+        hosts = HostPartitions({**own_host, **event.hosts.active}, event.hosts.standby)
+        return Assigned(event.epoch, self._thread.assignment(event, active, standby, hosts), partitions)
 
     def fail(self, error: Exception) -> None:
         """End the membership for good and say so."""

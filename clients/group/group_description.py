@@ -1,4 +1,4 @@
-"""What a coordinator tells of a group: its members, and what they or the broker say of the topology.
+"""What a coordinator tells of a group: its members, and the bytes that they have joined with.
 
 Classic groups answer DescribeGroups, with the bytes that each member joined with; streams groups answer
 StreamsGroupDescribe, with the topics of the topology that the broker was told (KIP-1071). Consumer groups (KIP-848), of
@@ -7,23 +7,24 @@ programs that are no Kafka Streams application, answer ConsumerGroupDescribe.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from penstock.clients.errors import BrokerError, ErrorCode
-from penstock.clients.protocol.messages import CONSUMER_GROUP_DESCRIBE, DESCRIBE_GROUPS
-from penstock.clients.protocol.schema import Request
 from penstock.topology.errors import StreamsError
-from penstock.topology.records import TaskId
-from penstock.topology.topology_facts import Facts, unpack_facts
 
-from ..assignment.assignment_info import AssignmentInfo
-from ..assignment.subscription_info import Partitions, SubscriptionInfo
+from ..errors import BrokerError, ErrorCode
+from ..protocol.messages import CONSUMER_GROUP_DESCRIBE, DESCRIBE_GROUPS
+from ..protocol.schema import Request
 from . import requests, streams_messages
+from .membership import Assigned, MemberSubscription
 from .offsets import GroupOffsets
+from .streams_values import Tasks
+
+T = TypeVar("T")
+
+NO_TASKS = Tasks()
 
 #: States of a group without members; DEAD: there is no such group.
 WITHOUT_MEMBERS = ("EMPTY", "DEAD")
@@ -31,25 +32,25 @@ WITHOUT_MEMBERS = ("EMPTY", "DEAD")
 
 @dataclass(frozen=True, slots=True)
 class GroupMemberDescription:
-    """One member. facts: the topology that it runs, None if it does not tell: in a streams group, or one on Java.
+    """One member. instance_id: its group.instance.id, None if it is dynamic.
 
-    tasks: its active and standby tasks with what they read, which a streams group does not tell; none while the group
-    rebalances. instance_id: its group.instance.id, None if it is dynamic.
+    subscription, assignment: of a member of a classic group, None if they have not the form of a consumer's, as those
+    of a member that is just joining. tasks: of a member of a streams group.
     """
 
     client_id: str
     host: str
-    facts: Facts | None = None
-    tasks: Mapping[TaskId, Partitions] = field(default_factory=dict)
     instance_id: str | None = None
+    subscription: MemberSubscription | None = None
+    assignment: Assigned | None = None
+    tasks: Tasks = NO_TASKS
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
     """A group. state: in capitals, as Kafka names it. protocol: "classic", "streams", "consumer", "" if there is none.
 
-    topics: of a streams group, the topics of each sub-topology as topology_facts.internal_names gives them; None of a
-    classic one.
+    topics: of a streams group, each sub-topology's "sources", "changelogs" and "repartitions"; None of a classic one.
     """
 
     state: str
@@ -61,15 +62,6 @@ class GroupDescription:
     def has_members(self) -> bool:
         """Whether anybody is in it."""
         return self.state not in WITHOUT_MEMBERS
-
-    @property
-    def reads(self) -> Mapping[str, list[str]]:
-        """What the members' tasks read, by sub-topology."""
-        found: dict[str, set[str]] = defaultdict(set)
-        for member in self.members:
-            for task, partitions in member.tasks.items():
-                found[str(task.subtopology)].update(partition.topic for partition in partitions)
-        return {number: sorted(topics) for number, topics in sorted(found.items())}
 
 
 async def describe_group(group_id: str, offsets: GroupOffsets, check: Callable[[int], None]) -> GroupDescription:
@@ -115,12 +107,7 @@ def _streams_group(response: Any) -> GroupDescription:
     group = response.groups[0]
     described = streams_messages.described_members(response)[1]
     members = tuple(
-        GroupMemberDescription(
-            member.client_id,
-            member.client_host,
-            tasks=dict.fromkeys(found.tasks.active | found.tasks.replicas, frozenset()),
-            instance_id=found.instance_id,
-        )
+        GroupMemberDescription(member.client_id, member.client_host, found.instance_id, tasks=found.tasks)
         for member, found in zip(group.members, described, strict=True)
     )
     return GroupDescription(group.group_state.upper(), "streams", members, _topics(group.topology))
@@ -128,30 +115,25 @@ def _streams_group(response: Any) -> GroupDescription:
 
 def _consumer_group(response: Any) -> GroupDescription:
     group = response.groups[0]
-    members = (GroupMemberDescription(m.client_id, m.client_host, instance_id=m.instance_id) for m in group.members)
+    members = (GroupMemberDescription(m.client_id, m.client_host, m.instance_id) for m in group.members)
     return GroupDescription(group.group_state.upper(), "consumer", tuple(members))
 
 
 def _classic_member(member: Any) -> GroupMemberDescription:
-    facts, tasks = _facts(member.member_metadata), _tasks(member.member_assignment)
-    return GroupMemberDescription(member.client_id, member.client_host, facts, tasks, member.group_instance_id)
+    return GroupMemberDescription(
+        member.client_id,
+        member.client_host,
+        member.group_instance_id,
+        _read(lambda: requests.decode_subscription(member.member_metadata, "a member of the group")),
+        _read(lambda: requests.decode_assignment(0, member.member_assignment)),
+    )
 
 
-def _facts(envelope: bytes) -> Facts | None:
+def _read(decode: Callable[[], T]) -> T | None:
     try:
-        subscription = requests.decode_subscription(envelope, "a member of the group")
-        return unpack_facts(SubscriptionInfo.decode(subscription.user_data, "a member of the group").facts)
-    except (StreamsError, ValueError):  # another program's, or of a member that is just joining
-        return None
-
-
-def _tasks(envelope: bytes) -> Mapping[TaskId, Partitions]:
-    try:
-        assigned = requests.decode_assignment(0, envelope)
-        info = AssignmentInfo.decode(assigned.user_data, assigned.active)
+        return decode()
     except StreamsError:  # another program's, or of a member that is just joining
-        return {}
-    return {**info.standby, **info.active}
+        return None
 
 
 def _topics(topology: Any) -> Mapping[str, Mapping[str, list[str]]] | None:

@@ -13,18 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from penstock.clients.errors import BrokerError
-from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import StreamsError
 
-from ..assignment.subscription_info import AssignorError, SubscriptionInfo
+from ..errors import BrokerError
+from ..log_context import PrefixedLogger
 from .member_state import MemberState, member_states
 from .membership import Event, Fatal, Lost, Rebalance
 from .requests import GroupMemberConfig, Identity
 from .streams_refusals import ends_membership, patience_ms, refusal_error
 from .streams_statuses import GroupStatuses
 from .streams_task_offsets import TaskOffsetReports
-from .streams_values import JOIN_GROUP_MEMBER_EPOCH, Answer, Heartbeat, HostPartitions, Tasks, TasksAssigned
+from .streams_values import JOIN_GROUP_MEMBER_EPOCH, Answer, Heartbeat, HostPartitions, Report, Tasks, TasksAssigned
 
 #: Between two tries of what the coordinator refused, in ms.
 REFUSAL_RETRY_MS = 250
@@ -57,7 +56,7 @@ class StreamsMembership:
         self._machine = member_states(log)
         self._statuses = GroupStatuses(config.group_id, log)
         self._ended = False
-        self._report: SubscriptionInfo | None = None
+        self._report: Report | None = None
         self._report_unsent = False
         self._shutdown_requested = False
         self._heartbeat_interval_ms = config.heartbeat_interval_ms
@@ -84,7 +83,7 @@ class StreamsMembership:
 
     # The stream thread
 
-    def join(self, report: SubscriptionInfo, losses_seen: int) -> None:
+    def join(self, report: Report, losses_seen: int) -> None:
         """Take what the thread owns now; the answer to the next heartbeat brings TasksAssigned.
 
         losses_seen: how many Lost events the thread knew of. A report made without knowing of the last one names tasks
@@ -95,12 +94,12 @@ class StreamsMembership:
         self._machine.transition_to(MemberState.JOINING)
         self._report = report
         self._report_unsent = True
-        self._shutdown_requested |= report.error is AssignorError.SHUTDOWN_REQUESTED
-        self.offsets.update_sums(report.offset_sums)
+        self._shutdown_requested |= report.requests_shutdown
+        self.offsets.update_sums(report.task_offsets)
         if self._epoch > JOIN_GROUP_MEMBER_EPOCH:
             self._owned = self._by_role(report)
 
-    def _by_role(self, report: SubscriptionInfo) -> Tasks:
+    def _by_role(self, report: Report) -> Tasks:
         """Tell warm-up from standby tasks, which the thread does not."""
         warmup = report.standby_tasks & (self._target.warmup | (self._owned.warmup - self._target.standby))
         return Tasks(report.active_tasks, report.standby_tasks - warmup, warmup)

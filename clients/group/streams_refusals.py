@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.clients.errors import BrokerError, ErrorCode
 from penstock.topology.errors import StreamsError
 
+from ..errors import BrokerError, ErrorCode
+from .group_protocol import evicts
 from .membership import FencedInstanceIdError
 from .requests import GroupMemberConfig
 
@@ -23,7 +24,7 @@ def ends_membership(refusal: BrokerError, joining: bool) -> bool:
     """Return True if the membership is over, but not the member. joining: it was its first heartbeat."""
     if refusal.code is ErrorCode.GROUP_ID_NOT_FOUND:
         return not joining  # the group was deleted
-    return refusal.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH)
+    return evicts(refusal)
 
 
 def patience_ms(refusal: BrokerError) -> int:

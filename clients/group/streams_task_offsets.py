@@ -11,11 +11,7 @@ from typing import NamedTuple
 
 from penstock.topology.records import TaskId
 
-from ..assignment.subscription_info import LATEST_OFFSET, UNKNOWN_OFFSET_SUM
 from .streams_values import TaskOffsets
-
-#: The sum of a running active task, which has no lag (Kafka: Long.MAX_VALUE).
-NO_LAG = 2**63 - 1
 
 
 class NextOffsets(NamedTuple):
@@ -49,13 +45,8 @@ class TaskOffsetReports:
         self._sums = sums
 
     def update_sums(self, sums: Mapping[TaskId, int]) -> None:
-        """Take offset sums as a subscription has them."""
-        known = {
-            task: NO_LAG if offset == LATEST_OFFSET else offset
-            for task, offset in sums.items()
-            if offset != UNKNOWN_OFFSET_SUM
-        }
-        self._sums = TaskOffsets(known, self._sums.end_offsets)
+        """Take offset sums alone."""
+        self._sums = TaskOffsets(sums, self._sums.end_offsets)
 
     def resend(self) -> None:
         """Forget what was sent: it may not have arrived."""

@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from penstock.clients.clock import Clock
-from penstock.clients.cluster.cluster import Address, Cluster
-from penstock.clients.cluster.coordinators import CoordinatorKind
-from penstock.clients.errors import (
+from penstock.topology.errors import BrokerUnavailableError
+
+from ..clock import Clock
+from ..cluster.cluster import Address, Cluster
+from ..cluster.coordinators import CoordinatorKind
+from ..errors import (
     BrokerError,
     ErrorCode,
+    Kind,
     RetriableBrokerError,
     UnreachableError,
     raise_for_code,
 )
-from penstock.clients.log_context import PrefixedLogger
-from penstock.clients.protocol.schema import Api, Request
-from penstock.topology.errors import BrokerUnavailableError
-
+from ..log_context import PrefixedLogger
+from ..network_settings import NetworkSettings
+from ..protocol.schema import Api, Request
 from .requests import GroupMemberConfig
 
 #: Between two warnings about a coordinator that cannot be reached.
 WARNING_INTERVAL_MS = 5_000
 
-#: The coordinator has moved or is about to: ask again where it is.
-_MOVED = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR, ErrorCode.REQUEST_TIMED_OUT)
 #: The purposes of the two connections.
 _MEMBERSHIP, _OFFSETS = "membership", "offsets"
 
@@ -39,7 +39,15 @@ class GroupCoordinator:
     (``membership``), and a commit or a LeaveGroup, which must not wait until a rebalance ends, takes ``offsets``.
     """
 
-    def __init__(self, config: GroupMemberConfig, connection: Cluster, clock: Clock, log: PrefixedLogger) -> None:
+    def __init__(
+        self,
+        config: GroupMemberConfig,
+        network: NetworkSettings,
+        connection: Cluster,
+        clock: Clock,
+        log: PrefixedLogger,
+    ) -> None:
+        self.network = network
         self._config = config
         self._connection = connection
         self._clock = clock
@@ -62,7 +70,7 @@ class GroupCoordinator:
 
     async def offsets(self, request: Request, timeout_ms: float | None = None) -> Any:
         """Send over the second connection; raises as ``membership`` does."""
-        timeout_ms = timeout_ms or self._config.request_timeout_ms
+        timeout_ms = timeout_ms or self.network.request_timeout_ms
         return await self._use(lambda address: self._connection.send(address, request, timeout_ms, _OFFSETS))
 
     async def _use(self, use: Callable[[Address], Coroutine[Any, Any, T]]) -> T:
@@ -96,8 +104,10 @@ class GroupCoordinator:
                 self._config.instance_id,
             )
             raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID)
-        if code in _MOVED:
-            self._lost(ErrorCode(code).name)
+        found = ErrorCode(code)
+        # It has moved, or is about to: a coordinator that cannot write says that the time is up.
+        if found.kind is Kind.MOVED or found is ErrorCode.REQUEST_TIMED_OUT:
+            self._lost(found.name)
         elif self._unreachable_since is not None:
             self._log.info("Group coordinator reached again")
             self._unreachable_since = None
@@ -127,4 +137,4 @@ class GroupCoordinator:
 
     async def pause(self) -> None:
         """Wait for ``retry.backoff.ms``."""
-        await self._connection.sleep(self._config.retry_backoff_ms / 1000)
+        await self._connection.sleep(self.network.retry_backoff_ms / 1000)

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from penstock.clients.clock import Clock
-from penstock.clients.log_context import PrefixedLogger
+from ..clock import Clock
+from ..log_context import PrefixedLogger
 
 #: How many times in a session it is looked whether the process runs.
 BEATS = 5

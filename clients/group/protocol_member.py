@@ -8,14 +8,14 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from queue import SimpleQueue
 from typing import TypeVar
 
-from penstock.clients.clock import Clock
-from penstock.clients.cluster.cluster import Cluster
-from penstock.clients.log_context import PrefixedLogger
-from penstock.clients.network_settings import NetworkSettings
-from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskMigratedError
 from penstock.topology.records import TopicPartition
 
+from ..clock import Clock
+from ..cluster.cluster import Cluster
+from ..log_context import PrefixedLogger
+from ..network_settings import NetworkSettings
+from ..writing.transaction_requests import GroupMetadata
 from .group_coordinator import GroupCoordinator
 from .group_protocol import LEAVE_TIMEOUT_MS, GroupProtocol, ProtocolParts
 from .membership import Assigned, Event, Fatal, Lost, Meanwhile, MemberSubscription, OffsetAndMetadata, Rebalance
@@ -43,6 +43,7 @@ class ProtocolMember:
         connect: Callable[[NetworkSettings], Cluster] = Cluster,
     ) -> None:
         self._config = config
+        self._network = network
         self._clock = clock
         self._log = PrefixedLogger(__name__, f"group-member [{config.group_id}/{config.instance_id or 'dynamic'}] ")
         self._events: SimpleQueue[Event] = SimpleQueue()
@@ -54,7 +55,7 @@ class ProtocolMember:
         self._questions: dict[frozenset[TopicPartition], Future[Committed]] = {}
         self._standstill = Standstill(clock, config.session_timeout_ms, self._log)
         self._connection = connect(network)
-        coordinator = GroupCoordinator(config, self._connection, clock, self._log)
+        coordinator = GroupCoordinator(config, network, self._connection, clock, self._log)
         parts = ProtocolParts(
             config,
             self._connection,
@@ -153,7 +154,7 @@ class ProtocolMember:
 
     def _wait(self, future: Future[T]) -> T:
         # Every operation has its own deadline on the IO thread; this one is for an IO thread that hangs or died.
-        seconds = (self._config.api_timeout_ms + self._config.request_timeout_ms) / 1000
+        seconds = (self._config.api_timeout_ms + self._network.request_timeout_ms) / 1000
         try:
             return future.result(seconds)
         except FutureTimeoutError as error:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
-from penstock.clients.clock import Clock
-from penstock.clients.errors import ErrorCode, RetriableError, UnreachableError
-from penstock.clients.protocol.schema import Request
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TopicPartition
 
+from ..clock import Clock
+from ..errors import ErrorCode, RetriableError, UnreachableError
+from ..protocol.schema import Request
 from .group_coordinator import GroupCoordinator
 from .membership import OffsetAndMetadata
 from .requests import (
@@ -62,15 +62,16 @@ class GroupOffsets:
 
     async def until_deadline(self, request: Callable[[], Request], result: Callable[[Any], T]) -> T:
         """Send a request until result(response) raises nothing retriable; raises as ``commit`` does."""
+        network = self._coordinator.network
         deadline = self._clock.monotonic_ms() + self._config.api_timeout_ms
         refusal: Exception | None = None  # of the try before
         while True:
-            timeout_ms = min(self._config.request_timeout_ms, deadline - self._clock.monotonic_ms())
+            timeout_ms = min(network.request_timeout_ms, deadline - self._clock.monotonic_ms())
             try:
                 return result(await self._coordinator.offsets(request(), timeout_ms))
             except RetriableError as error:  # raised, with what was wrong, when there is no time for another try
-                if self._clock.monotonic_ms() + self._config.retry_backoff_ms >= deadline:
-                    was_cut = isinstance(error, UnreachableError) and timeout_ms < self._config.request_timeout_ms
+                if self._clock.monotonic_ms() + network.retry_backoff_ms >= deadline:
+                    was_cut = isinstance(error, UnreachableError) and timeout_ms < network.request_timeout_ms
                     if was_cut and refusal is not None:  # it had too little time to meet what the one before it met
                         raise refusal from error
                     raise

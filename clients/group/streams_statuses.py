@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import MissingSourceTopicError, StreamsError
 
+from ..log_context import PrefixedLogger
 from .streams_values import NOT_READY, Status
 
 #: These pass by themselves, in the ordinary course of a start or a rebalance.

@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Collection
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import replace
 from types import TracebackType
 from typing import TypeVar
 
-from penstock.clients.clock import Clock, SystemClock
-from penstock.clients.cluster.cluster import Cluster
-from penstock.clients.errors import BrokerError, RetriableError
-from penstock.clients.log_context import PrefixedLogger
-from penstock.clients.network_settings import NetworkSettings
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TopicPartition
 
+from ..clock import Clock, SystemClock
+from ..cluster.cluster import Cluster
+from ..errors import BrokerError, RetriableError
+from ..log_context import PrefixedLogger
+from ..network_settings import NetworkSettings
 from .group_coordinator import GroupCoordinator
 from .group_description import GroupDescription, describe_group
 from .membership import OffsetAndMetadata
@@ -81,13 +82,13 @@ class GroupOffsetsReader:
         if self._opened is None or self._opened[0].failure is not None:
             config = GroupMemberConfig(
                 self._group_id,
-                request_timeout_ms=self._timeout_ms,
                 api_timeout_ms=self._timeout_ms,
                 unavailable_timeout_ms=self._timeout_ms,
             )
-            connection = Cluster(self._network)
+            network = replace(self._network, request_timeout_ms=self._timeout_ms)
+            connection = Cluster(network)
             log = PrefixedLogger(__name__, f"offsets-reader [{self._group_id}] ")
-            coordinator = GroupCoordinator(config, connection, self._clock, log)
+            coordinator = GroupCoordinator(config, network, connection, self._clock, log)
             self._opened = connection, GroupOffsets(config, coordinator, self._clock), coordinator
         return self._opened
 

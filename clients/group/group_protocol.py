@@ -10,13 +10,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from penstock.clients.clock import Clock
-from penstock.clients.cluster.cluster import Cluster
-from penstock.clients.errors import BrokerError, ErrorCode, RetriableError
-from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskMigratedError
 from penstock.topology.records import TopicPartition
 
+from ..clock import Clock
+from ..cluster.cluster import Cluster
+from ..errors import BrokerError, ErrorCode, Kind, RetriableError
+from ..log_context import PrefixedLogger
 from .group_coordinator import GroupCoordinator
 from .membership import CommitTimeoutError, Event, MemberSubscription, OffsetAndMetadata, RetriableCommitError
 from .offsets import GroupOffsets
@@ -25,6 +25,14 @@ from .standstill import Standstill
 
 #: Leaving is a courtesy: after this many ms the session timeout has to do.
 LEAVE_TIMEOUT_MS = 3_000
+
+
+def evicts(error: BrokerError) -> bool:
+    """Return whether the group goes on without this member, which may join it again.
+
+    It may not if another one has its ``group.instance.id``: the two would throw each other out in turn.
+    """
+    return error.kind is Kind.EVICTED and error.code is not ErrorCode.FENCED_INSTANCE_ID
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +55,14 @@ class GroupProtocol(ABC):
 
     #: The highest version of OffsetCommit that fits the protocol.
     offset_commit_version: ClassVar[int]
-    #: Answers to a commit which say that the group has gone on, with or without this member.
-    refused_commits: ClassVar[frozenset[ErrorCode]]
+    #: The answer to a commit which says that the group has gone on, though not without this member by that.
+    overtaken: ClassVar[ErrorCode]
 
     def __init__(self, parts: ProtocolParts) -> None:
         self._config = parts.config
         self._connection = parts.connection
         self._coordinator = parts.coordinator
+        self._network = parts.coordinator.network
         self._offsets = parts.offsets
         self._clock = parts.clock
         self._emit = parts.emit
@@ -88,7 +97,7 @@ class GroupProtocol(ABC):
 
     @abstractmethod
     def on_refused_commit(self, identity: Identity, error: BrokerError) -> None:
-        """Take note of one of refused_commits; identity: with which the commit was sent."""
+        """Take note of a commit that the group has overtaken; identity: with which the commit was sent."""
 
     def too_slow(self) -> str | None:
         """Return what is wrong when the stream thread has not polled for too long (KIP-62), None if it has."""
@@ -110,7 +119,7 @@ class GroupProtocol(ABC):
             why = f"not accepted within {self._config.api_timeout_ms} ms ({error})"
             raise self.retriable(why, CommitTimeoutError) from error
         except BrokerError as error:
-            if error.code in self.refused_commits:
+            if evicts(error) or error.code is self.overtaken:
                 self.on_refused_commit(identity, error)
                 self.require_member()
                 raise self.retriable("the group is rebalancing") from error

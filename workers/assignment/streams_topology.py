@@ -6,50 +6,15 @@ Kafka: StreamThread.initBrokerTopology, StreamsRebalanceData.Subtopology.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.clients.group.streams_values import InternalTopic, StreamsSubtopology, StreamsTopology
 from penstock.topology.errors import StreamsError
 from penstock.topology.java_collections import hash_map_order, hash_set_order_of_sets
 from penstock.topology.processor_topology import ProcessorTopology, SourceNode
 
-from ..assignment.topics_info import TopicsInfo, topics_infos
 from ..internal_topic_manager import changelog_topic_config, repartition_topic_config
-
-
-@dataclass(frozen=True, slots=True)
-class InternalTopic:
-    """A topic that the broker makes. partitions: 0 if the broker derives it; replication_factor: -1 for its default."""
-
-    name: str
-    partitions: int = 0
-    replication_factor: int = -1
-    config: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class StreamsSubtopology:
-    """One sub-topology. source_topics: the user's.
-
-    All in the order in which Kafka Streams lists them: the broker compares the descriptions of all members of a group,
-    some of which may run on Java.
-    """
-
-    subtopology: int
-    source_topics: tuple[str, ...]
-    repartition_sink_topics: tuple[str, ...] = ()
-    repartition_source_topics: tuple[InternalTopic, ...] = ()
-    changelog_topics: tuple[InternalTopic, ...] = ()
-    copartition_groups: tuple[tuple[str, ...], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class StreamsTopology:
-    """All of them, and what they read by sub-topology. epoch: Kafka 4.4 knows no other than 0."""
-
-    subtopologies: tuple[StreamsSubtopology, ...]
-    topics: Mapping[int, TopicsInfo]
-    epoch: int = 0
+from .topics_info import TopicsInfo, topics_infos
 
 
 def streams_topology(topologies: Iterable[ProcessorTopology], config: Any) -> StreamsTopology:
@@ -62,7 +27,7 @@ def streams_topology(topologies: Iterable[ProcessorTopology], config: Any) -> St
     groups = _copartition_groups(infos)
     described = (_subtopology(info, repartition, groups, config) for info in infos.values())
     by_text = sorted(described, key=lambda subtopology: str(subtopology.subtopology))
-    return StreamsTopology(tuple(by_text), infos)
+    return StreamsTopology(tuple(by_text))
 
 
 def _refuse_patterns(topology: ProcessorTopology) -> None:

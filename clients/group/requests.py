@@ -7,8 +7,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from penstock.clients.protocol.compact import CompactReader
-from penstock.clients.protocol.messages import (
+from penstock.topology.errors import StreamsError
+from penstock.topology.records import TopicPartition
+
+from ..protocol.compact import CompactReader
+from ..protocol.messages import (
     CONSUMER_ASSIGNMENT,
     CONSUMER_SUBSCRIPTION,
     HEARTBEAT,
@@ -18,10 +21,7 @@ from penstock.clients.protocol.messages import (
     OFFSET_FETCH,
     SYNC_GROUP,
 )
-from penstock.clients.protocol.schema import Request, Structure
-from penstock.topology.errors import StreamsError
-from penstock.topology.records import TopicPartition
-
+from ..protocol.schema import Request, Structure
 from .membership import Assigned, MemberAssignment, MemberSubscription, OffsetAndMetadata
 
 #: Broker and group tools understand the envelopes of this protocol type; ours is the user data inside. A malformed
@@ -39,7 +39,7 @@ _REASON_CHARACTERS_MAX = 255  # KIP-800
 
 @dataclass(frozen=True, slots=True)
 class GroupMemberConfig:
-    """Settings of a member by Kafka's names; durations in milliseconds.
+    """Settings of a member by Kafka's names; durations in milliseconds. Those of its connections: NetworkSettings.
 
     unavailable_timeout_ms: how long no coordinator may be reachable before the member gives up (task.timeout.ms).
     committed_wait_ms: how long GroupMembership.committed waits before it says that it must be asked again.
@@ -52,8 +52,6 @@ class GroupMemberConfig:
     heartbeat_interval_ms: int = 3_000
     eager_heartbeat_interval_ms: int = 300
     max_poll_interval_ms: int = 300_000
-    retry_backoff_ms: int = 100
-    request_timeout_ms: int = 30_000
     api_timeout_ms: int = 60_000
     unavailable_timeout_ms: int = 300_000
     committed_wait_ms: int = 60_000
@@ -68,11 +66,6 @@ class GroupMemberConfig:
                 "application? Delete that file in the copy, and restart the application there"
             )
         return "Each stream thread needs its own: do two hosts run this application with the same group.instance.id?"
-
-    @property
-    def rebalance_request_timeout_ms(self) -> int:
-        """JoinGroup and SyncGroup are answered when all members have come: up to the rebalance timeout, and a bit."""
-        return max(self.request_timeout_ms, self.max_poll_interval_ms + 5_000)
 
 
 class Identity(NamedTuple):
