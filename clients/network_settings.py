@@ -53,18 +53,18 @@ NETWORK_FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
 class NetworkSettings:
     """How to ask brokers; durations in ms.
 
-    Defaults are librdkafka's, but for metadata_max_age_ms and max_idle_ms (Java's) and reconnect_backoff_max_ms, which
-    is shorter than librdkafka's 10 s: a broker that is back should not be waited for. canonical_names: connect to the
-    bootstrap servers by the names that their addresses have. reconnect_backoff_ms: 0 for none.
+    Defaults are Kafka Streams', as topology/config_keys.py has them, and librdkafka's for what it has not.
+    canonical_names: connect to the bootstrap servers by the names that their addresses have. reconnect_backoff_ms: 0
+    for none.
     """
 
     bootstrap_servers: tuple[tuple[str, int], ...] = ()
     client_id: str = "penstock"
     canonical_names: bool = False
     max_answer_bytes: int = 100_000_000
-    request_timeout_ms: int = 60_000
+    request_timeout_ms: int = 40_000
     setup_timeout_ms: int = 30_000
-    reconnect_backoff_ms: int = 100
+    reconnect_backoff_ms: int = 50
     reconnect_backoff_max_ms: int = 1_000
     retry_backoff_ms: int = 100
     max_idle_ms: int = 540_000

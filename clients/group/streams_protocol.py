@@ -246,8 +246,8 @@ class StreamsProtocol(GroupProtocol):
                 raise broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             return found
 
-        asked = retried(attempt, self._config.api_timeout_ms, self._network.retry_backoff_ms)
-        self._partitions = await self._looked_up(asked) if names else {}
+        timeout_ms, pause_ms = self._config.api_timeout_ms, self._network.retry_backoff_ms
+        self._partitions = await self._looked_up(retried(attempt, timeout_ms, pause_ms)) if names else {}
 
     async def _looked_up(self, asked: Awaitable[T]) -> T:
         """Wait for what an answer is worth nothing without; so it is not given up as lightly as a heartbeat."""

@@ -9,7 +9,7 @@ import pytest
 from penstock.clients.network_settings import FOREVER_MS, NETWORK_FIELDS, NetworkSettings, network_settings, servers
 from penstock.clients.reading.fetch_settings import FRAMING_BYTES, fetch_settings
 
-#: By name: the value, and what it means. Not set: librdkafka's default, or ours where network_settings.py says so.
+#: By name: the value, and what it means. Not set: Kafka Streams' default, or librdkafka's.
 MEANINGS: dict[str, list[tuple[Any, Any]]] = {
     "bootstrap.servers": [(None, ()), ("a:1", (("a", 1),))],
     "metadata.broker.list": [(None, ()), ("a:1", (("a", 1),))],
@@ -20,9 +20,9 @@ MEANINGS: dict[str, list[tuple[Any, Any]]] = {
         ("resolve_canonical_bootstrap_servers_only", True),
     ],
     "receive.message.max.bytes": [(None, 100_000_000), (1_000, 1_000)],
-    "socket.timeout.ms": [(None, 60_000), (10, 10)],
+    "socket.timeout.ms": [(None, 40_000), (10, 10)],
     "socket.connection.setup.timeout.ms": [(None, 30_000), (1_000, 1_000)],
-    "reconnect.backoff.ms": [(None, 100), (0, 0), ("7", 7)],
+    "reconnect.backoff.ms": [(None, 50), (0, 0), ("7", 7)],
     "reconnect.backoff.max.ms": [(None, 1_000), (0, 0)],
     "retry.backoff.ms": [(None, 100), (1, 1)],
     "connections.max.idle.ms": [(None, 540_000), (0, FOREVER_MS), (-1, FOREVER_MS), ("5000", 5_000)],
