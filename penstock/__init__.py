@@ -192,7 +192,7 @@ __all__ = [
 ]
 
 
-#: What brings processes or a Kafka client with it, and where it is.
+#: Names that bring processes or a Kafka client with them, and their modules.
 _ON_DEMAND = {
     "KafkaStreams": "penstock.supervisor.kafka_streams",
     "ApplicationState": "penstock.supervisor.application_state",
@@ -210,7 +210,7 @@ _ON_DEMAND = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what runs an application when it is asked for: declaring and testing a topology needs no Kafka client."""
+    """Import the names that run an application on first use: declaring and testing a topology needs no Kafka client."""
     if name in _ON_DEMAND:
         with NamingShadows():
             return getattr(importlib.import_module(_ON_DEMAND[name]), name)

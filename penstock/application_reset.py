@@ -1,4 +1,4 @@
-"""Starting an application over (Kafka: kafka-streams-application-reset, tools.StreamsResetter)."""
+"""Resets an application (Kafka: kafka-streams-application-reset, tools.StreamsResetter)."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from penstock.workers.client_supplier import KafkaClientSupplier
 
 TIMEOUT_SECONDS = 30.0
 LOOK_SECONDS = 0.5
-#: How the names of internal topics end.
+#: Suffixes of the names of internal topics.
 INTERNAL = ("-changelog", "-repartition", "-subscription-registration-topic", "-subscription-response-topic")
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One input partition: where the group stands (None: it has no offset), and where it is to stand.
+    """One input partition: the group's committed offset (None: none), and its new one.
 
     metadata: the text to commit with the offset.
     """
@@ -43,7 +43,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where input partitions are to stand; exactly one is given. since_ms: since 1970; shift: records."""
+    """The target of input partitions; exactly one is given. since_ms: since 1970; shift: records."""
 
     latest: bool = False
     since_ms: int | None = None
@@ -51,9 +51,9 @@ class Target:
 
 
 class ApplicationReset:
-    """Finds out what is to be done, and does it. A context manager that closes its clients.
+    """Plans a reset, and performs it. A context manager that closes its clients.
 
-    Raises BrokerUnavailableError and StreamsError with what the brokers say.
+    Raises BrokerUnavailableError and StreamsError with the brokers' message.
     """
 
     def __init__(self, config: StreamsConfig) -> None:
@@ -78,7 +78,7 @@ class ApplicationReset:
     # -- looking
 
     def wait_until_empty(self, wait_seconds: float) -> None:
-        """Return once the group has no members; raises StreamsError if it has some after so long."""
+        """Return once the group has no members; raises StreamsError if it still has some after that time."""
         deadline = time.monotonic() + wait_seconds
         while True:
             found = self._group.describe()
@@ -88,17 +88,17 @@ class ApplicationReset:
                 members = ", ".join(sorted({f"{member.client_id} on {member.host}" for member in found.members}))
                 raise StreamsError(
                     f"The group {self.application_id} is {found.state} and has members: {members or 'some'}. Stop "
-                    f"the application on all hosts; members with a static id are there for session.timeout.ms "
+                    f"the application on all hosts; members with a static id stay for session.timeout.ms "
                     f"({self._config['session.timeout.ms']} ms) longer: --wait SECONDS waits for them."
                 )
             time.sleep(LOOK_SECONDS)
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return where the group stands."""
+        """Return the group's committed offsets."""
         return self._group.committed(partitions)
 
     def moves(self, topics: Collection[str], target: Target) -> list[Move]:
-        """Return what is to become of the input topics' offsets, by topic and partition."""
+        """Return the planned changes of the input topics' offsets, by topic and partition."""
         partitions = self._partitions(topics)
         committed = self._group.committed(partitions)
         first = self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
@@ -121,7 +121,7 @@ class ApplicationReset:
         ]
 
     def internal_topics(self) -> tuple[list[str], list[str]]:
-        """Return the application's internal topics, and those left alone: they look like another group's."""
+        """Return the application's internal topics, and those to keep because they look like another group's."""
         topics = self._topics()
         mine = [t for t in sorted(topics) if t.startswith(f"{self.application_id}-") and t.endswith(INTERNAL)]
         listed = self._ask("the groups", lambda: self._admin.list_consumer_groups().result(TIMEOUT_SECONDS))
@@ -163,7 +163,7 @@ class ApplicationReset:
             raise StreamsError(f"Offsets were refused, nothing is deleted: {'; '.join(failed)}.")
 
     def delete_topics(self, topics: Collection[str]) -> None:
-        """Delete topics; raises StreamsError that says which are left."""
+        """Delete topics; raises StreamsError that names the remaining ones."""
         if not topics:
             return
         failed = []
@@ -173,7 +173,7 @@ class ApplicationReset:
             except KafkaException as error:
                 failed.append(f"{topic}: {error.args[0].str()}")
         if failed:
-            raise StreamsError(f"Topics are left: {'; '.join(failed)}. Run the command again.")
+            raise StreamsError(f"Topics remain: {'; '.join(failed)}. Run the command again.")
 
     def delete_state(self) -> None:
         """Delete the state of this host; raises LockError if the application runs here."""
@@ -184,7 +184,7 @@ class ApplicationReset:
                 directory.clean(older_than_ms=-1)
                 if (self.state / GLOBAL_DIRECTORY).is_dir():
                     shutil.rmtree(self.state / GLOBAL_DIRECTORY)
-                (self.state / FACTS_FILE_NAME).unlink(missing_ok=True)  # nothing is left that a topology must fit
+                (self.state / FACTS_FILE_NAME).unlink(missing_ok=True)  # no state remains that a topology must fit
             finally:
                 directory.close()
 

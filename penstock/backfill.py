@@ -1,4 +1,4 @@
-"""Builds an application's state from history on Spark, and hands it to the local engine. See docs/spark.md."""
+"""Builds an application's state from history on Spark, and hands it over to the local engine. See docs/spark.md."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from penstock.topology.records import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Backfilled:
-    """What a backfill has done. records: how many Spark has read in this run, internal topics included."""
+    """The result of a backfill. records: the number that Spark has read in this run, internal topics included."""
 
     records: int
     handed_over: HandedOver
 
 
 class Backfill(Handover):
-    """An application without state, and the history it is to begin with. A context manager, as Handover is."""
+    """An application without state, and the history to build its state from. A context manager, like Handover."""
 
     _engine = BACKFILL
 
     def run(self, since_ms: int | None = None, until_ms: int | None = None, files: str = "") -> Backfilled:
-        """Process the records from since_ms (None: the first) until before until_ms (None: what there is now).
+        """Process the records from since_ms (None: the first) until before until_ms (None: the current end).
 
-        Both in ms since 1970, by the records' timestamps. files: a path to Parquet files, as Spark knows it; the topics
-        that have records there are read from them, and the local engine goes on in the topics behind these. A backfill
-        that was broken off goes on where it was, with what it was begun with. Raises StreamsError if the application
-        has offsets already, or if the files do not fit, CheckpointError.
+        Both in ms since 1970, by the records' timestamps. files: a path to Parquet files, as Spark accepts it. Topics
+        with records there are read from the files, and the local engine continues in the topics after these records. An
+        interrupted backfill continues where it stopped, with its original arguments. Raises StreamsError if the
+        application has offsets already, or if the files do not fit, CheckpointError.
         """
         from penstock.pipeline.spark_streams import SparkStreams
 
@@ -42,7 +42,7 @@ class Backfill(Handover):
         if side.owner is not None:
             require_engine(side.owner, BACKFILL, side.checkpoint)
             if not is_spark(side.owner, committed):
-                return Backfilled(0, self.to_local())  # only the last steps were missing
+                return Backfilled(0, self.to_local())  # only the last steps are missing
         elif any(committed.values()):
             raise StreamsError(
                 f"The group {self._application_id} has committed offsets: a backfill is for an application without "
@@ -90,7 +90,7 @@ class Backfill(Handover):
         return {topic for one in self._built for topic in one.source_topics} - internal
 
     def _at(self, topics: Collection[str], target: Target) -> dict[str, dict[int, int]]:
-        """Return where a target is in topics of the user's."""
+        """Return the offsets of a target in the user's topics."""
         found: dict[str, dict[int, int]] = {}
         for move in self._group.moves(topics, target):
             found.setdefault(move.partition.topic, {})[move.partition.partition] = move.offset
@@ -98,7 +98,7 @@ class Backfill(Handover):
 
 
 def _starts(owner: Ownership) -> list[Move]:
-    """Return the moves to where a backfill begins."""
+    """Return the moves to the start of a backfill."""
     return [
         Move(TopicPartition(topic, number), None, offset)
         for topic, partitions in owner.offsets.items()

@@ -1,4 +1,4 @@
-"""``penstock backfill``: history through Spark, then the local engine goes on."""
+"""``penstock backfill``: process history on Spark, then continue on the local engine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Start(click.ParamType["int | str"]):
         """See click.ParamType."""
         if isinstance(value, str) and value.startswith(PARQUET):
             if value == PARQUET:
-                self.fail("parquet: needs a path behind it", param, ctx)
+                self.fail("parquet: needs a path after it", param, ctx)
             return value
         return -1 if value == "earliest" else Moment().convert(value, param, ctx)
 
@@ -49,7 +49,7 @@ class Start(click.ParamType["int | str"]):
     show_default=True,
     help="From here on: earliest, a time, or the history in Parquet files (parquet:PATH).",
 )
-@click.option("--until", type=Moment(), metavar="TIME", help="Stop before this time; default: what there is now.")
+@click.option("--until", type=Moment(), metavar="TIME", help="Stop before this time; default: the current end.")
 @click.option("--master", help="Spark's master: local[4], spark://host:7077, yarn …")
 @click.option("--checkpoint", metavar="DIR", help="An empty directory for Spark's checkpoint.")
 @click.option("--packages", metavar="COORDINATES", help="Spark fetches its Kafka connector by these, from Maven.")
@@ -66,8 +66,8 @@ def backfill(
 ) -> None:
     """Build an application's state from the history in its topics, on Spark.
 
-    Then `penstock run` goes on from there. For an application without state. If the command is broken off, run it
-    again: it goes on where it was.
+    Then `penstock run` continues from there. For an application without state. If the command is interrupted, run it
+    again: it continues where it stopped.
     """
     config = load_config(config_file, os.environ, assignments)
     with (

@@ -14,16 +14,16 @@ from penstock.command_options import as_json, print_json
 from penstock.dev_broker import DEFAULT_NAME, DevBroker, DevBrokerError
 from penstock.kafka_distribution import distributions
 
-#: Exit code of ``penstock broker status`` for a broker that does not run, as init scripts have it (LSB).
+#: Exit code of ``penstock broker status`` for a broker that does not run, as for init scripts (LSB).
 EXIT_NOT_RUNNING = 3
 FOLLOW_PAUSE_SECONDS = 0.2
 
 
 def _names_a_broker(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say which broker is meant."""
+    """Add the options that select the broker."""
     folder = click.Path(file_okay=False, path_type=Path)
-    command = click.option("--directory", type=folder, help="Its files' folder, if not the usual one.")(command)
-    return click.option("--name", default=DEFAULT_NAME, show_default=True, help="Each name is a broker of its own.")(
+    command = click.option("--directory", type=folder, help="Folder of its files, if not the default.")(command)
+    return click.option("--name", default=DEFAULT_NAME, show_default=True, help="Each name is a separate broker.")(
         command
     )
 
@@ -35,13 +35,13 @@ def broker() -> None:
 
 @broker.command()
 @_names_a_broker
-@click.option("--port", type=int, help="A fixed port; else the last one, 9092 (broker dev), or any that is free.")
-@click.option("--kafka", type=click.Choice(list(distributions())), help="A version; else the last one, or the newest.")
+@click.option("--port", type=int, help="A fixed port; default: the last one, 9092 (broker dev), or any free port.")
+@click.option("--kafka", type=click.Choice(list(distributions())), help="Default: the last version, or the newest.")
 @as_json
 def start(name: str, directory: Path | None, port: int | None, kafka: str | None, json_output: bool) -> None:
     """Start the broker, and wait until it serves.
 
-    Says what to put into the configuration of an application. On stdout is a line for the shell:
+    Prints what to put into the configuration of an application. stdout has a line for the shell:
     eval "$(penstock broker start)" lets clients that read KAFKA_BOOTSTRAP_SERVERS find it.
     """
     started = DevBroker(name, directory, port=port, kafka=kafka)
@@ -59,7 +59,7 @@ def start(name: str, directory: Path | None, port: int | None, kafka: str | None
 @click.option("--delete-data", is_flag=True, help="Delete all its topics too.")
 @as_json
 def stop(name: str, directory: Path | None, delete_data: bool, json_output: bool) -> None:
-    """Stop the broker; it may be stopped already."""
+    """Stop the broker; no effect if it does not run."""
     stopped = DevBroker(name, directory)
     did_run = stopped.stop()
     if delete_data:
@@ -91,10 +91,10 @@ def status(name: str, directory: Path | None, json_output: bool) -> None:
 
 @broker.command()
 @_names_a_broker
-@click.option("-n", "--lines", default=50, show_default=True, help="How many of the last lines.")
-@click.option("-f", "--follow", is_flag=True, help="Go on as the log grows, until Ctrl-C.")
+@click.option("-n", "--lines", default=50, show_default=True, help="Number of lines.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the log until Ctrl-C.")
 def logs(name: str, directory: Path | None, lines: int, follow: bool) -> None:
-    """Show the end of the broker's log."""
+    """Show the last lines of the broker's log."""
     log_file = DevBroker(name, directory).log_file
     if not log_file.exists():
         raise DevBrokerError(f"broker {name!r} has no log yet at {log_file}: it was never started")

@@ -1,4 +1,4 @@
-"""The ``penstock`` command. What users do wrong ends in one message and an exit code of supervisor/exit_codes.py."""
+"""The ``penstock`` command. User errors end in one message and an exit code of supervisor/exit_codes.py."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from penstock.topology.streams_config import KEYS, StreamsConfig
 from penstock.topology.topology import Topology
 from penstock.topology.topology_graph import html, mermaid
 
-#: The first class that fits says how the command ends.
+#: The first matching class decides how the command ends.
 EXIT_CODES: tuple[tuple[type[PenstockError], int], ...] = (
     (NotRunningError, EXIT_NOT_RUNNING),
     (ConfigError, ExitCode.USAGE),
@@ -51,27 +51,27 @@ LAZY_COMMANDS: Mapping[str, tuple[str, str]] = {
     "broker": ("penstock.broker_command:broker", "Run a real Kafka broker for development, in the background."),
     "completion": (
         "penstock.completion_command:completion",
-        "Print what makes a shell complete commands and options of penstock.",
+        "Print the shell script that completes commands and options of penstock.",
     ),
-    "dlq": ("penstock.dlq_command:dlq", "Look at dead letters, and put them back once the code is mended."),
+    "dlq": ("penstock.dlq_command:dlq", "Look at dead letters, and replay them once the code is fixed."),
     "handover": (
         "penstock.handover_command:handover",
-        "Carry an application's state and offsets from the local engine to Spark, or back.",
+        "Move an application's state and offsets from the local engine to Spark, or back.",
     ),
-    "lag": ("penstock.status_command:lag", "Show which input partitions are behind, the farthest first."),
+    "lag": ("penstock.status_command:lag", "Show the lag of input partitions, the largest first."),
     "pause": (
         "penstock.threads_command:pause",
         "Stop processing until resume or the next start; the application stays in its group (KIP-834).",
     ),
     "plan": (
         "penstock.plan_command:plan",
-        "Compare a topology with what the application runs and its state is from; nothing is changed.",
+        "Compare a topology with the running one and the one that created the state; changes nothing.",
     ),
     "reset": (
         "penstock.reset_command:reset",
-        "Start an application over: input offsets, internal topics, the state on this host.",
+        "Reset an application: input offsets, internal topics, the state on this host.",
     ),
-    "resume": ("penstock.threads_command:resume", "Process again after a pause."),
+    "resume": ("penstock.threads_command:resume", "Continue after a pause."),
     "service": ("penstock.service_command:service", "Run an application as a systemd service."),
     "snapshot": ("penstock.snapshot_command:snapshot", "Copy the state stores, and start another machine from them."),
     "state": (
@@ -81,19 +81,19 @@ LAZY_COMMANDS: Mapping[str, tuple[str, str]] = {
     "status": ("penstock.status_command:status", "Show what a running application does, and its last errors."),
     "threads": ("penstock.threads_command:threads", "Add, remove and restart stream threads."),
     "topic": ("penstock.topic_command:topic", "Create topics, list them, write and read their records."),
-    "top": ("penstock.status_command:top", "Show the status anew each second, until Ctrl-C."),
+    "top": ("penstock.status_command:top", "Show the status every second, until Ctrl-C."),
 }
 
 
 class PenstockGroup(click.Group):
-    """Turns what Penstock raises on purpose into a message; loads LAZY_COMMANDS only when they are asked for."""
+    """Turns errors that Penstock raises on purpose into a message; loads LAZY_COMMANDS on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return all commands."""
         return sorted([*super().list_commands(ctx), *LAZY_COMMANDS])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command, imported if it is one of LAZY_COMMANDS."""
+        """Return a command; imports it if it is one of LAZY_COMMANDS."""
         if cmd_name in LAZY_COMMANDS:
             module, _, name = LAZY_COMMANDS[cmd_name][0].partition(":")
             command: click.Command = getattr(importlib.import_module(module), name)
@@ -129,16 +129,16 @@ class PenstockGroup(click.Group):
     epilog=examples(
         "penstock broker start                          a real Kafka for development",
         "penstock topic create flights                  a topic on it; produce and consume write and read",
-        "penstock describe my_app:topology              what a topology consists of",
+        "penstock describe my_app:topology              the parts of a topology",
         "penstock run my_app:topology --config penstock.toml --threads 4",
-        "penstock config --config penstock.toml         what is configured, and where it comes from",
-        "penstock status                                what the application that runs here does",
+        "penstock config --config penstock.toml         the effective configuration and its origins",
+        "penstock status                                what the application on this host does",
     ),
 )
 @click.version_option(version("penstock"), message="%(prog)s %(version)s")
 def cli() -> None:
-    """Run Kafka Streams topologies in Python, on as many processes as you like."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # penstock_command.py; from here on click says Aborted!
+    """Run Kafka Streams topologies in Python, on any number of processes."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # penstock_command.py; from here on click prints Aborted!
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # topologies and handlers are named as seen from here
@@ -173,10 +173,10 @@ def cli() -> None:
     "--json",
     "json_output",
     is_flag=True,
-    help="The log as lines of JSON (penstock.log.format=json); with --engine spark each micro-batch as such a line.",
+    help="The log as lines of JSON (penstock.log.format=json); with --engine spark one line per micro-batch.",
 )
 @click.option(
-    "--accept-changes", is_flag=True, help="Run what `penstock plan` refuses (penstock.topology.changes=accept)."
+    "--accept-changes", is_flag=True, help="Run even if `penstock plan` refuses (penstock.topology.changes=accept)."
 )
 def run(
     topology: str,
@@ -197,10 +197,10 @@ def run(
 
     \b
     Signals:
-      SIGTERM, SIGINT    stop cleanly: commit and close; another one a second later kills
+      SIGTERM, SIGINT    stop cleanly: commit and close; a second one, a second later, kills
       SIGQUIT            kill at once
       SIGTTIN, SIGTTOU   add, remove a stream thread
-      SIGUSR1            write a description of what runs to the log
+      SIGUSR1            write a status description to the log
     """
     if engine == "local" and (master or checkpoint or packages):
         raise ConfigError("--master, --checkpoint and --packages are for --engine spark.")
@@ -243,10 +243,10 @@ def run(
     type=click.Choice(["local", "spark"]),
     default="local",
     show_default=True,
-    help="With spark: what each operator does on Spark.",
+    help="With spark: the behavior of each operator on Spark.",
 )
 @click.option("--mermaid", "form", flag_value="mermaid", help="As a flowchart in Mermaid's language.")
-@click.option("--html", "form", flag_value="html", help="As a page with drawings, that loads nothing else.")
+@click.option("--html", "form", flag_value="html", help="As a self-contained page with drawings.")
 @as_json
 def describe(
     topology: str,
@@ -259,7 +259,7 @@ def describe(
     """Print a topology's sub-topologies, processors, stores and topics, as Kafka Streams does, or as a picture.
 
     With --engine spark: whether each operator's results there are identical, coarser (and how) or refused (and why);
-    the exit code is 3 if something is refused.
+    the exit code is 3 if an operator is refused.
     """
     config = load_config(config_file, os.environ, assignments)
     if form is not None and json_output:
@@ -286,7 +286,7 @@ def describe(
 
 
 def _as_json(topology: Topology, config: StreamsConfig) -> dict[str, Any]:
-    """Return what ``/topology`` says of a running application; where the id is not configured, names say so."""
+    """Return what ``/topology`` says of a running application; if the id is not configured, names say so."""
     import orjson
 
     from penstock.workers.topic_names import TopicNames
@@ -307,12 +307,12 @@ def _as_json(topology: Topology, config: StreamsConfig) -> dict[str, Any]:
 )
 @configuration
 @as_json
-@click.option("--all", "show_all", is_flag=True, help="Every key with what it means, defaults too.")
+@click.option("--all", "show_all", is_flag=True, help="Every key with its meaning, including defaults.")
 def show_config(config_file: Path | None, assignments: tuple[str, ...], json_output: bool, show_all: bool) -> None:
-    """Print the effective configuration and where each value comes from, in TOML. Secrets are masked.
+    """Print the effective configuration and the origin of each value, in TOML. Secrets are masked.
 
-    The command line (-c) wins over the environment (PENSTOCK_COMMIT_INTERVAL_MS sets commit.interval.ms), that over the
-    file, that over the defaults.
+    The command line (-c) overrides the environment (PENSTOCK_COMMIT_INTERVAL_MS sets commit.interval.ms), which
+    overrides the file, which overrides the defaults.
     """
     config = load_config(config_file, os.environ, assignments)
     if json_output:
@@ -330,7 +330,7 @@ def show_config(config_file: Path | None, assignments: tuple[str, ...], json_out
 
 
 def _told(config: StreamsConfig) -> list[str]:
-    """Return the keys that were given, and those whose defaults depend on them."""
+    """Return the given keys, and those whose defaults depend on them."""
     given = {key for key in config if not config.origin(key).startswith("default")}
     return [key for key in config if key in given or config.origin(key).removeprefix("default by ") in given]
 
@@ -379,7 +379,7 @@ def main() -> None:
     this.__file__ = this.__spec__ = None
     open_standard_streams()
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # what its encoding cannot say, as stderr does by itself
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr does by itself
     try:
         with NamingShadows():
             cli(prog_name="penstock")
@@ -389,7 +389,7 @@ def main() -> None:
     except Exception:  # noqa: BLE001  everything that is meant for a user is a message by now
         flush_log()
         traceback.print_exc()
-        click.echo("This is a bug in Penstock, or in a function of yours that the traceback names.", err=True)
+        click.echo("This is a bug in Penstock, or in one of your functions that the traceback names.", err=True)
         sys.exit(ExitCode.INTERNAL)
 
 

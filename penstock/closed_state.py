@@ -26,7 +26,7 @@ from penstock.workers.store_text import rows_of
 
 
 class ReadOnlyTask:
-    """As much of a task as a store that is only read asks for."""
+    """The part of a task that a read-only store needs."""
 
     def __init__(self, config: Mapping[str, Any], task_id: TaskId) -> None:
         self.config = config
@@ -45,11 +45,11 @@ class ReadOnlyTask:
 
 
 class ClosedState:
-    """The stores below an application's state directory, each opened read-only while it is looked at.
+    """The stores below an application's state directory, each opened read-only while it is read.
 
-    topology: ``module:attribute``, which says what the stores are; without it rows are bytes. A context manager that
-    keeps the application from being started meanwhile. Raises InvalidStateStoreError if there is no state, LockError if
-    the application runs.
+    topology: ``module:attribute``, which defines the stores; without it rows are bytes. A context manager that keeps
+    the application from starting meanwhile. Raises InvalidStateStoreError if there is no state, LockError if the
+    application runs.
     """
 
     def __init__(self, config: StreamsConfig, topology: str | None) -> None:
@@ -66,7 +66,7 @@ class ClosedState:
         self._directory.lock_application()
 
     def close(self) -> None:
-        """Give back the lock."""
+        """Release the lock."""
         self._directory.close()
 
     def __enter__(self) -> ClosedState:
@@ -120,7 +120,7 @@ class ClosedState:
             rows = RocksDBStore(directory / STORES_DIRECTORY / name, read_only=True)
             stack.callback(rows.close)
             context = cast("TaskContext", ReadOnlyTask(self._config, task or TaskId(-1, 0)))
-            builder = self._builder(name).with_logging_disabled()  # nothing is put
+            builder = self._builder(name).with_logging_disabled()  # nothing is written
             yield build_store(builder, context, directory, None, open_rows=lambda *_: rows)
 
     def _builder(self, name: str) -> StoreBuilder:

@@ -1,4 +1,4 @@
-"""What several commands have in common: options, examples at the end of a help text, JSON."""
+"""Shared by several commands: options, examples at the end of a help text, JSON."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ import click
 from penstock.terminal import print_text
 from penstock.topology.durations import iso_8601_millis
 
-#: How many rows or records: up to what all counters take.
+#: Number of rows or records: up to the limit of all counters.
 LIMIT = click.IntRange(1, 2**31 - 1)
 _SHORT = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
 
 def examples(*lines: str) -> str:
-    """Return the end of a help text: one example a line, not re-wrapped."""
+    """Return the end of a help text: one example per line, not re-wrapped."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 def configuration(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say what the configuration is; they become config_file and assignments."""
+    """Add the options for the configuration; they become config_file and assignments."""
     file = click.Path(dir_okay=False, path_type=Path)
     command = click.option(
         "-c",
         "assignments",
         multiple=True,
         metavar="KEY=VALUE",
-        help="Set one key; may be repeated, wins over the file.",
+        help="Set one key; may be repeated, overrides the file.",
     )(command)
     return click.option(
         "--config",
@@ -70,4 +70,4 @@ class Duration(click.ParamType[int]):
         try:
             return iso_8601_millis(value)
         except ValueError:
-            self.fail(f"{value!r} is no duration such as PT1H30M, 90m or 2d", param, ctx)
+            self.fail(f"{value!r} is not a duration such as PT1H30M, 90m or 2d", param, ctx)

@@ -1,4 +1,4 @@
-"""``penstock completion``: what a shell needs to complete commands and options."""
+"""``penstock completion``: the script with which a shell completes commands and options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHELLS = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print what makes a shell complete commands and options of penstock."""
+    """Print the shell script that completes commands and options of penstock."""
     kind = get_completion_class(shell)
     assert kind is not None
     click.echo(kind(ctx.find_root().command, {}, "penstock", VARIABLE).source())

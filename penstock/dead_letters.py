@@ -1,9 +1,9 @@
-"""Dead letters (KIP-1034): reading them, and putting them back where they came from, each once.
+"""Dead letters (KIP-1034): reads them, and replays each record once to its source topic.
 
-A record may have several letters: of several operators, or because it was processed again after a crash. It is put back
-once. That means: in the transaction that writes the records to their source topics, a marker for each is written to the
-topic ``<dead-letter topic>-replayed``. It is compacted, so markers stay. Who replays first fences all others by
-the transactional id, which also ends what an interrupted replay has left open, and then reads the markers.
+A record may have several dead letters: of several operators, or because it was processed again after a crash. It is
+replayed once: the transaction that writes the records to their source topics also writes a marker for each to the topic
+``<dead-letter topic>-replayed``. The topic is compacted, so markers stay. A replay first fences all others by the
+transactional id, which also ends a transaction that an interrupted replay left open. Then it reads the markers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from penstock.workers.client_supplier import KafkaClientSupplier
 
 HEADER = "__streams.errors."
 TIMEOUT_SECONDS = 30.0
-#: Letters in one transaction.
+#: Dead letters per transaction.
 TRANSACTION_LETTERS = 500
 Headers = list[tuple[str, bytes | None]]
 
@@ -48,7 +48,7 @@ class Letter:
 
     @property
     def name(self) -> str:
-        """What a user calls it: ``partition:offset``."""
+        """Its name for users: ``partition:offset``."""
         return f"{self.partition}:{self.offset}"
 
     def error(self, name: str) -> str:
@@ -58,15 +58,15 @@ class Letter:
 
     @property
     def source(self) -> tuple[str, int] | None:
-        """Return topic and partition that the record came from, None if the letter does not say so."""
+        """Return the record's source topic and partition, None if the dead letter does not name them."""
         topic, partition = self.error("topic"), self.error("partition")
         return (topic, int(partition)) if topic and partition.isdecimal() else None
 
     @property
     def origin(self) -> str | None:
-        """Return which record it is about: that of this place and timestamp; None if it cannot be put back.
+        """Return the identity of the failed record: its source and timestamp; None if it cannot be replayed.
 
-        A letter from the buffer of an operator has neither key nor value if the buffer was restored meanwhile.
+        A dead letter from the buffer of an operator has neither key nor value if the buffer was restored meanwhile.
         """
         if self.source is None or (self.key is None and self.value is None):
             return None
@@ -75,13 +75,13 @@ class Letter:
 
     @property
     def own_headers(self) -> Headers:
-        """Return the headers that the failed record had itself."""
+        """Return the failed record's own headers."""
         return [(key, data) for key, data in self.headers if not key.startswith(HEADER)]
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which letters are meant: all that fit everything that is given. names: of Letter; since_ms: since 1970."""
+    """A selection of dead letters: those that match all given criteria. names: of Letter; since_ms: since 1970."""
 
     names: frozenset[str] = frozenset()
     exception: str = ""
@@ -90,7 +90,7 @@ class Choice:
     since_ms: int | None = None
 
     def fits(self, letter: Letter) -> bool:
-        """Return whether a letter is meant."""
+        """Return whether a dead letter is selected."""
         return (
             (not self.names or letter.name in self.names)
             and self.exception.lower() in letter.error("exception").lower()
@@ -102,20 +102,20 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What was put back. letters: the letters' timestamps (ms) by their names; origins: of Letter."""
+    """The replayed records. letters: the dead letters' timestamps (ms) by their names; origins: of Letter."""
 
     letters: Mapping[str, int] = field(default_factory=dict)
     origins: frozenset[str] = frozenset()
 
     def has(self, letter: Letter) -> bool:
-        """Return whether the record of a letter was put back, by this letter or by another one."""
+        """Return whether the record of a dead letter was replayed, by this dead letter or by another one."""
         return self.letters.get(letter.name) == letter.timestamp or letter.origin in self.origins
 
 
 class DeadLetters:
-    """The letters of one dead-letter topic.
+    """The dead letters of one dead-letter topic.
 
-    topic: None takes that of the configuration. Raises ConfigError if there is none, MissingSourceTopicError if the
+    topic: None means the configured one. Raises ConfigError if there is none, MissingSourceTopicError if the
     brokers have no such topic, BrokerUnavailableError if they do not answer.
     """
 
@@ -129,7 +129,7 @@ class DeadLetters:
         self._client_id = f"{config['application.id']}-dlq"
 
     def letters(self) -> Iterator[Letter]:
-        """Yield all letters by partition and offset, as far as the topic goes now."""
+        """Yield all dead letters by partition and offset, up to the current end of the topic."""
         for message in self._read(self.topic):
             yield Letter(
                 message.partition() or 0,
@@ -141,7 +141,7 @@ class DeadLetters:
             )
 
     def replayed(self) -> Replayed:
-        """Return what was put back so far."""
+        """Return the records replayed so far."""
         try:
             messages = list(self._read(self.markers))
         except MissingSourceTopicError:
@@ -153,14 +153,14 @@ class DeadLetters:
         )
 
     def replay(self, choice: Choice) -> tuple[list[Letter], list[Letter]]:
-        """Put the records of the letters that are meant back; return as waiting does.
+        """Replay the records of the selected dead letters; return as waiting does.
 
-        Raises StreamsError if another replay takes over; what was not committed then has not taken place.
+        Raises StreamsError if another replay takes over; uncommitted records then are not written.
         """
         self._make_marker_topic()
         producer = self._supplier.confluent_producer(self._client_id, f"penstock-dlq-replay-{self.topic}")
         try:
-            producer.init_transactions(TIMEOUT_SECONDS)  # from here on nobody else writes markers
+            producer.init_transactions(TIMEOUT_SECONDS)  # from here on no other replay writes markers
             done, stuck = self.waiting(choice)
             self._check_sources(done)
             for start in range(0, len(done), TRANSACTION_LETTERS):
@@ -169,18 +169,18 @@ class DeadLetters:
                     self._put_back(producer, letter)
                 producer.commit_transaction(TIMEOUT_SECONDS)
         except KafkaException as error:
-            with suppress(KafkaException):  # none is open, or it is another replay's by now
+            with suppress(KafkaException):  # no transaction is open, or another replay has ended it
                 producer.abort_transaction(TIMEOUT_SECONDS)
             fenced = client_error(error.args[0]).kind is Kind.FENCED
             reason = "another replay has taken over" if fenced else error.args[0].str()
             raise StreamsError(
-                f"The replay has stopped: {reason}. What it had not committed has not taken place; run it again, it "
-                "goes on with the rest."
+                f"The replay has stopped: {reason}. Its uncommitted records are not written. Run it again to "
+                "replay the rest."
             ) from error
         return done, stuck
 
     def waiting(self, choice: Choice) -> tuple[list[Letter], list[Letter]]:
-        """Return the letters that are meant and never were replayed: one of each record; those without an origin."""
+        """Return the selected dead letters that were not replayed: one per record; then those without an origin."""
         replayed = self.replayed()
         found = [letter for letter in self.letters() if choice.fits(letter) and not replayed.has(letter)]
         by_record: dict[str, Letter] = {}
@@ -190,13 +190,13 @@ class DeadLetters:
         return list(by_record.values()), [letter for letter in found if letter.origin is None]
 
     def _check_sources(self, letters: Iterable[Letter]) -> None:
-        """Raise MissingSourceTopicError if a letter's partition is gone: before anything is written."""
+        """Raise MissingSourceTopicError, before anything is written, if a dead letter's partition no longer exists."""
         found = self._supplier.get_admin_client(self._client_id).list_topics(timeout=TIMEOUT_SECONDS).topics
         for letter in letters:
             topic, partition = letter.source or ("", 0)
             if topic not in found or partition not in found[topic].partitions:
                 raise MissingSourceTopicError(
-                    f"Letter {letter.name} comes from {topic}-{partition}, which is not there any more. Choose others, "
+                    f"Letter {letter.name} comes from {topic}-{partition}, which no longer exists. Select others, "
                     "e.g. with --source TOPIC."
                 )
 
@@ -210,7 +210,7 @@ class DeadLetters:
         _produce(producer, self.markers, value=marker, key=letter.name.encode(), partition=0, timestamp=now_ms)
 
     def _read(self, topic: str) -> Iterator[Message]:
-        """Yield the committed records of a topic up to where its partitions end now."""
+        """Yield the committed records of a topic up to the current end of its partitions."""
         consumer: Consumer = self._supplier.confluent_consumer(self._client_id)
         try:
             self._require(consumer, topic)
@@ -233,8 +233,8 @@ class DeadLetters:
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise StreamsError(
-                    f"The topic {self.markers}, which keeps what was replayed, cannot be made: {error.args[0].str()}. "
-                    "Make it by hand: one partition, cleanup.policy=compact."
+                    f"The topic {self.markers} for the markers of replayed records cannot be created: "
+                    f"{error.args[0].str()}. Create it by hand: one partition, cleanup.policy=compact."
                 ) from error
 
 
@@ -248,7 +248,7 @@ def _produce(producer: Producer, topic: str, **record: Any) -> None:
 
 
 def shown(letters: Iterable[Letter], replayed: Replayed) -> list[dict[str, Any]]:
-    """Return what a list shows of letters; bytes as text."""
+    """Return the rows of a list of dead letters; bytes as text."""
     return [
         {
             "letter": letter.name,
@@ -265,14 +265,14 @@ def shown(letters: Iterable[Letter], replayed: Replayed) -> list[dict[str, Any]]
 
 
 def text(data: bytes | None) -> str | None:
-    """Return bytes as ``penstock state`` spells them."""
+    """Return bytes as ``penstock state`` shows them."""
     return None if data is None else spell_bytes(data)
 
 
 def check_names(names: Collection[str]) -> frozenset[str]:
-    """Return letters' names; raises ConfigError for what is none."""
+    """Return names of dead letters; raises ConfigError for anything else."""
     for name in names:
         partition, _, offset = name.partition(":")
         if not (partition.isdecimal() and offset.isdecimal()):
-            raise ConfigError(f"{name!r} is no letter: `penstock dlq list` shows them, e.g. 0:17.")
+            raise ConfigError(f"{name!r} is not a dead letter: `penstock dlq list` shows them, e.g. 0:17.")
     return frozenset(names)

@@ -1,8 +1,8 @@
 """A real Kafka for development, tests and the demo: one node in KRaft mode, from the jars of a lock file.
 
-``penstock broker start`` runs it in the background; ``DevBroker`` does the same from Python. What a broker owns is in
-one folder: ``data``, ``server.properties``, a file for its logging, ``broker.log`` and ``state.json``, which
-says which process it is and which Kafka.
+``penstock broker start`` runs it in the background; ``DevBroker`` does the same from Python. A broker's files are in
+one folder: ``data``, ``server.properties``, a file for its logging, ``broker.log`` and ``state.json`` with its process
+and version of Kafka.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from penstock.topology.errors import PenstockError
 
 logger = logging.getLogger(__name__)
 
-#: The broker that commands mean unless they name another, and the port that it prefers: Kafka's default. Brokers with
-#: other names leave that port alone.
+#: The default broker of commands, and its preferred port: Kafka's default. Brokers with other names do not use that
+#: port.
 DEFAULT_NAME, DEFAULT_PORT = "dev", 9092
-HOST = "127.0.0.1"  # never reachable from outside: the broker asks nobody who they are
-START_TIMEOUT_SECONDS = 60.0  # it takes about three; a busy machine gets more
+HOST = "127.0.0.1"  # never reachable from outside: the broker does not authenticate clients
+START_TIMEOUT_SECONDS = 60.0  # it takes about three; more on a busy machine
 STOP_TIMEOUT_SECONDS = 20.0  # for a clean shutdown, before SIGKILL
 POLL_SECONDS = 0.05
 ANSWER_TIMEOUT_SECONDS = 5.0
 MINIMUM_FREE_BYTES = 256 * 1024 * 1024  # internal topics and a little data; an index file alone is 10 MB
-PORT_ATTEMPTS = 3  # a free port may be taken between our look and the broker's start
+PORT_ATTEMPTS = 3  # a free port may be taken between the check and the broker's start
 LOG_TAIL_LINES = 15
 
 JVM_OPTIONS = ("-XX:+UseSerialGC", "-Djava.awt.headless=true")
 #: More options for the JVM, as Kafka's own scripts take them: separated by spaces, the last one wins.
 OPTIONS_VARIABLE = "KAFKA_OPTS"
 
-#: One node keeps everything that replicates, and nobody waits for members or replicas that never come.
+#: One node holds all replicas, and nothing waits for members or replicas that never arrive.
 BROKER_CONFIG = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -61,9 +61,9 @@ BROKER_CONFIG = {
     "controller.listener.names": "CONTROLLER",
     "num.partitions": "1",
     "default.replication.factor": "1",
-    "auto.create.topics.enable": "false",  # a misspelt topic is an error, and Penstock creates what it owns
+    "auto.create.topics.enable": "false",  # a misspelled topic is an error, and Penstock creates its own topics
     "offsets.topic.replication.factor": "1",
-    "offsets.topic.num.partitions": "4",  # 50 by default: files that a handful of groups never fills
+    "offsets.topic.num.partitions": "4",  # 50 by default: too many files for a handful of groups
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
     "transaction.state.log.num.partitions": "4",
@@ -79,8 +79,8 @@ BROKER_CONFIG = {
     "log.retention.ms": "-1",  # records of recorded data sets carry old timestamps and would be deleted at once
 }
 
-#: Python that asks Linux for a SIGTERM when its parent ends, however it ends, and becomes the command of its arguments.
-#: The parent may have ended before it asked: then it is not the parent any more.
+#: Python code that requests a SIGTERM from Linux for the end of its parent, then executes the command in its arguments.
+#: The parent may have ended before the request: then it is no longer the parent.
 DIE_WITH_PARENT = """\
 import ctypes, os, signal, sys
 PR_SET_PDEATHSIG = 1
@@ -89,7 +89,7 @@ if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])
 """
 
-#: What a line of the broker's log means for whoever started it.
+#: Explanations of lines of the broker's log.
 DIAGNOSES = {
     "Address already in use": "a port is in use: choose another with --port, or leave the choice to Penstock",
     "No space left on device": "the disk is full: free some space, or choose another --directory",
@@ -99,7 +99,7 @@ DIAGNOSES = {
 
 
 class DevBrokerError(PenstockError):
-    """The dev broker cannot be started, stopped or asked; the message says why and where its log is."""
+    """The dev broker cannot be started, stopped or reached; the message says why and where its log is."""
 
 
 class _PortTakenError(DevBrokerError):
@@ -110,7 +110,7 @@ class _PortTakenError(DevBrokerError):
 class _Process:
     """What state.json holds. created (s since the epoch) tells our process from a later one with the same pid.
 
-    kafka: its version; the newest in a file from before there was a choice.
+    kafka: its version; the newest for a file without one.
     """
 
     pid: int
@@ -120,7 +120,7 @@ class _Process:
     kafka: str = field(default_factory=kafka_distribution.newest)
 
     def find(self) -> psutil.Process | None:
-        """Return the live process, None if it is gone."""
+        """Return the live process, None if it has ended."""
         try:
             process = psutil.Process(self.pid)
             if process.create_time() == self.created and process.status() != psutil.STATUS_ZOMBIE:
@@ -132,7 +132,7 @@ class _Process:
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """What ``penstock broker status`` shows. pid and bootstrap_servers are None unless the broker runs."""
+    """The data of ``penstock broker status``. pid and bootstrap_servers are None unless the broker runs."""
 
     name: str
     running: bool
@@ -146,15 +146,14 @@ class BrokerStatus:
 class DevBroker:
     """One broker, known by its name; as a context manager it runs for the length of the block.
 
-    name: tells brokers of one user apart. directory: where its files are, by default
+    name: distinguishes brokers of one user. directory: the folder of its files, by default
     ``$XDG_STATE_HOME/penstock/brokers/<name>`` (``~/.local/state`` if that is unset). port: a fixed port on 127.0.0.1;
-    by default the first free one of: that of the last time, 9092 for the broker ``dev``, any. config: more broker
-    settings, by Kafka's names. kafka: a version of kafka_distribution.distributions(), by default that of the last
-    time, or the newest. Data of an older version may be opened by a newer one, not the reverse. $KAFKA_OPTS: options of
-    its JVM.
+    by default the first free one of: the last one, 9092 for the broker ``dev``, any. config: more broker settings, by
+    Kafka's names. kafka: a version of kafka_distribution.distributions(), by default the last one, or the newest. A
+    newer version can open the data of an older one, not the reverse. $KAFKA_OPTS: options of its JVM.
     """
 
-    #: How the JVM's memory is bounded, and the address that it listens on.
+    #: The JVM's memory limits, and the address that it listens on.
     memory_options: tuple[str, ...] = ("-Xmx1g",)
     host = HOST
 
@@ -192,7 +191,7 @@ class DevBroker:
 
     @property
     def log_file(self) -> Path:
-        """Return the file with the broker's own log of this run; ``broker.log.1`` beside it is the run before."""
+        """Return the broker's own log file of this run; ``broker.log.1`` beside it is from the previous run."""
         return self.directory / "broker.log"
 
     @property
@@ -204,9 +203,9 @@ class DevBroker:
     def start(self, timeout: float = START_TIMEOUT_SECONDS, *, detached: bool = True) -> str:
         """Start the broker unless it runs, wait until it serves, and return its bootstrap servers.
 
-        timeout: seconds from its process's start to its first answer. detached: it goes on when this process ends;
-        otherwise it ends with the thread that has started it, even if that is killed (on Linux).
-        Raises DevBrokerError, JavaNotFoundError, JarError.
+        timeout: seconds from its process's start to its first response. detached: it continues when this process ends;
+        otherwise it ends with the thread that started it, even if that is killed (on Linux). Raises DevBrokerError,
+        JavaNotFoundError, JarError.
         """
         with self._exclusive():
             running = self._running()
@@ -267,7 +266,7 @@ class DevBroker:
         except FileNotFoundError:
             return None
         except (ValueError, TypeError):
-            logger.warning("%s is not readable and is taken as: the broker does not run", self._state_file)
+            logger.warning("%s is not readable: assuming that the broker does not run", self._state_file)
             return None
 
     def _running(self) -> _Process | None:
@@ -276,7 +275,7 @@ class DevBroker:
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
-        """Let one caller at a time start or stop this broker; the next finds the outcome."""
+        """Let one caller at a time start or stop this broker; the next one finds the outcome."""
         with self._folder_errors():
             self.directory.mkdir(parents=True, exist_ok=True)
             handle = (self.directory / "lock").open("w")
@@ -294,7 +293,7 @@ class DevBroker:
     # -- starting
 
     def _check_is_meant(self, running: _Process) -> None:
-        """Raise DevBrokerError if the broker that runs has not the port and the version that were asked for."""
+        """Raise DevBrokerError if the running broker does not have the requested port and version."""
         if self._port not in (None, running.port):
             is_not = f"on port {running.port}, not {self._port}"
         elif self._kafka not in (None, running.kafka):
@@ -337,7 +336,7 @@ class DevBroker:
     def _choose_ports(self) -> tuple[int, int]:
         if self._port is not None:
             if not _is_free(self._port):
-                raise DevBrokerError(f"port {self._port} is in use: choose another with --port, or leave it out")
+                raise DevBrokerError(f"port {self._port} is in use: choose another with --port, or omit the option")
             return self._port, _free_port()
         last = self._recorded()
         preferred = [last.port] if last else []
@@ -346,7 +345,7 @@ class DevBroker:
         return next(filter(_is_free, preferred), None) or _free_port(), _free_port()
 
     def _settings(self, port: int, controller_port: int) -> dict[str, str]:
-        """Return what server.properties says."""
+        """Return the text of server.properties."""
         return {
             **BROKER_CONFIG,
             "listeners": f"BROKER://{self.host}:{port},CONTROLLER://{self.host}:{controller_port}",
@@ -399,7 +398,7 @@ class DevBroker:
         if process is not None:
             process.terminate()
             if not _wait_for_end(process, timeout):
-                logger.warning("Broker %s did not stop within %.0f s and is killed", self.name, timeout)
+                logger.warning("Broker %s did not stop within %.0f s and was killed", self.name, timeout)
                 _kill(process)
         logger.info("Broker %s stopped", self.name)
 
@@ -434,9 +433,9 @@ def _kill(process: psutil.Process) -> None:
 
 
 def _wait_for_end(process: psutil.Process, timeout: float) -> bool:
-    """Wait until a process has ended, for timeout seconds at most; return whether it has.
+    """Wait at most timeout seconds until a process has ended; return whether it has.
 
-    A zombie has: its parent may never ask for its exit code, as a container's first process often does not.
+    A zombie counts as ended: its parent may never read its exit code, as is common for a container's first process.
     """
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
@@ -451,7 +450,7 @@ def _wait_for_end(process: psutil.Process, timeout: float) -> bool:
 
 
 def _answers(address: str) -> bool:
-    """Tell whether a broker at this address serves: all partitions that it has are led, and can be read."""
+    """Return whether a broker at this address serves: all of its partitions have a leader and can be read."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), ANSWER_TIMEOUT_SECONDS).close()

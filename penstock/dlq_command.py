@@ -19,12 +19,12 @@ from penstock.topology.errors import StreamsError
 
 
 def _chooses(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say which letters are meant."""
+    """Add the options that select dead letters."""
     for option in (
         as_json,
         configuration,
         click.option("--topic", help="The dead-letter topic, if not the configured one."),
-        click.option("--since", type=Duration(), metavar="TIME", help="Only records of the last so long, e.g. 2h."),
+        click.option("--since", type=Duration(), metavar="TIME", help="Only records of at most this age, e.g. 2h."),
         click.option("--source", default="", metavar="TOPIC", help="Only records of this topic."),
         click.option("--message", default="", metavar="TEXT", help="Only errors with this in their message."),
         click.option("--exception", default="", metavar="TEXT", help="Only exceptions with this in their name."),
@@ -50,12 +50,12 @@ def _letters(config_file: Path | None, assignments: tuple[str, ...], topic: str 
     )
 )
 def dlq() -> None:
-    """Look at dead letters, and put them back once the code is mended."""
+    """Look at dead letters, and replay them once the code is fixed."""
 
 
 @dlq.command("list", epilog=examples("penstock dlq list", "penstock dlq list --source flights --since 2h --json"))
 @_chooses
-@click.option("--limit", type=LIMIT, default=100, show_default=True, help="How many, the last ones.")
+@click.option("--limit", type=LIMIT, default=100, show_default=True, help="Number of dead letters, the newest.")
 def list_letters(
     config_file: Path | None,
     assignments: tuple[str, ...],
@@ -67,7 +67,7 @@ def list_letters(
     json_output: bool,
     limit: int,
 ) -> None:
-    """List dead letters, the last at the end."""
+    """List dead letters, the newest last."""
     letters = _letters(config_file, assignments, topic)
     choice = _choice((), exception, message, source, since)
     found = sorted(filter(choice.fits, letters.letters()), key=lambda letter: letter.timestamp)
@@ -90,11 +90,11 @@ def list_letters(
 def show_letter(
     letter: str, topic: str | None, config_file: Path | None, assignments: tuple[str, ...], json_output: bool
 ) -> None:
-    """Show all of a dead letter: why, where from, the record, the traceback."""
+    """Show a dead letter: the reason, the source, the record, the traceback."""
     letters = _letters(config_file, assignments, topic)
     found = next(filter(_choice((letter,), "", "", "", None).fits, letters.letters()), None)
     if found is None:
-        raise StreamsError(f"There is no letter {letter} in {letters.topic}; it may be older than the topic keeps.")
+        raise StreamsError(f"There is no letter {letter} in {letters.topic}; its retention may be over.")
     (row,) = shown([found], letters.replayed())
     headers = {key: text(data) for key, data in found.own_headers}
     full = {**row, "headers": headers, "stacktrace": found.error("stacktrace")}
@@ -121,7 +121,7 @@ def show_letter(
 @click.argument("names", nargs=-1, metavar="[LETTER]...")
 @_chooses
 @click.option("--all", "every", is_flag=True, help="All letters.")
-@click.option("--execute", is_flag=True, help="Do it; without, only say what would be done.")
+@click.option("--execute", is_flag=True, help="Do it; without this, only print what would be done.")
 def replay(
     names: tuple[str, ...],
     config_file: Path | None,
@@ -135,10 +135,10 @@ def replay(
     every: bool,
     execute: bool,
 ) -> None:
-    """Put the records of dead letters back into the topics they came from, each once. Dry run by default."""
+    """Write the records of dead letters back to their source topics, each once. Dry run by default."""
     choice = _choice(names, exception, message, source, since)
     if (choice == Choice()) is not every:
-        raise click.UsageError("Say which letters: by name, by --exception, --message, --source, --since; or --all.")
+        raise click.UsageError("Select dead letters: by name, by --exception, --message, --source, --since; or --all.")
     letters = _letters(config_file, assignments, topic)
     done, stuck = letters.replay(choice) if execute else letters.waiting(choice)
     if json_output:
@@ -150,14 +150,14 @@ def replay(
 
 def _say(done: list[Letter], stuck: list[Letter], executed: bool) -> None:
     if not executed and done:
-        click.echo("Dry run: nothing is written. Add --execute to put these back.\n")
+        click.echo("Dry run: nothing is written. Add --execute to replay these.\n")
     if done:
         _show(shown(done, Replayed()))
         click.echo()
-    click.echo(f"{counted(len(done), 'letter')} {'put back' if executed else 'to put back'}.")
+    click.echo(f"{counted(len(done), 'letter')} {'replayed' if executed else 'to replay'}.")
     if stuck:
         names = ", ".join(letter.name for letter in stuck)
-        click.echo(f"Without a source, or without key and value, so they cannot be: {names}.")
+        click.echo(f"Without a source, or without key and value, so they cannot be replayed: {names}.")
 
 
 def _show(rows: list[dict[str, Any]]) -> None:

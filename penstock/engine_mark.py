@@ -1,6 +1,6 @@
-"""Which engine an application is with, for all hosts: a mark beside the offsets that its group has committed.
+"""The engine of an application, for all hosts: a mark beside the committed offsets of its group.
 
-A handover commits it with one request, so that from one moment to the next the application is the other engine's.
+A handover commits it with one request, so the application changes its engine atomically.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ Committed = Mapping[TopicPartition, OffsetAndMetadata | None]
 
 
 def new_mark() -> int:
-    """Return a number that no other handover has."""
+    """Return a number unique to this handover."""
     return secrets.randbits(62) + 1
 
 
 def marks_of(committed: Committed) -> set[int]:
-    """Return the marks that a group has committed: none if the application is the local engine's."""
+    """Return the marks that a group has committed: none if the application belongs to the local engine."""
     found = (TopicPartitionMetadata.decode(at.metadata) for at in committed.values() if at is not None)
     return {known.processor_metadata[SPARK_MARK] for known in found if SPARK_MARK in known.processor_metadata}
 
 
 def is_spark(owner: Ownership, committed: Committed) -> bool:
-    """Return whether a checkpoint's state is what the application goes on with.
+    """Return whether the application continues from a checkpoint's state.
 
-    It is as long as nobody has committed anything: without a handover, or if the brokers have forgotten the offsets of
-    a group that has had no members for long (offsets.retention.minutes).
+    It does if the group has no committed offsets: without a handover, or if the brokers have deleted the offsets of a
+    group without members (offsets.retention.minutes).
     """
     return not any(committed.values()) or owner.mark in marks_of(committed)
 
 
 def moves_to(committed: Committed) -> list[Move]:
-    """Return the moves to where a group stands already."""
+    """Return the moves to a group's committed offsets."""
     return [
         Move(at, found.offset, found.offset, found.metadata) for at, found in committed.items() if found is not None
     ]
@@ -70,10 +70,11 @@ def source_partitions(
 
 
 def require_spark(config: StreamsConfig, partitions: Sequence[TopicPartition], owner: Ownership) -> None:
-    """Raise CheckpointError if the group says that the application is the local engine's, or another checkpoint's.
+    """Raise CheckpointError if the group says that the local engine or another checkpoint owns the application.
 
-    Commits the mark anew, which the brokers would forget otherwise (offsets.retention.minutes: a week). They refuse it
-    while the group has members, as a local engine leaves one that was refused; then it is in time at a later start.
+    Commits the mark again, because the brokers would delete it otherwise (offsets.retention.minutes: a week). They
+    refuse that while the group has members, such as one left by a refused local engine; a later start is then early
+    enough.
     """
     with ApplicationReset(config) as group:
         committed = group.committed(partitions)
@@ -81,7 +82,7 @@ def require_spark(config: StreamsConfig, partitions: Sequence[TopicPartition], o
             try:
                 group.move(moves_to(committed))
             except StreamsError as error:
-                log.info("The mark of Spark in the group was not committed anew: %s", error)
+                log.info("The mark of Spark in the group was not committed again: %s", error)
             return
     group_id = config["application.id"]
     if marks_of(committed):

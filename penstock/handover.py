@@ -1,4 +1,4 @@
-"""Carries an application from the local engine to Spark and back: its stores, offsets and times. See docs/spark.md."""
+"""Moves an application from the local engine to Spark and back: its stores, offsets and times. See docs/spark.md."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from penstock.pipeline.checkpoint_lease import CheckpointLease
     from penstock.pipeline.handover import Moved, SparkSide
 
-#: Called as work is done: what was done last, how many parts are done, of how many.
+#: Called with the progress: the last step, the number of finished parts, and their total.
 Progress = Callable[[str, int, int], None]
 
 
-BROKEN_OFF = "an earlier handover was broken off near its end; the state is the local engine's"
+BROKEN_OFF = "an earlier handover was interrupted near its end; the state is the local engine's"
 KEPT = "Spark continues from the checkpoint; the offsets and state of the local run are dropped."
 KEPT_BEFORE = "the application was Spark's with this checkpoint already."
 
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """What a handover has done. engine: who has the application now; note: what else is to be said."""
+    """The result of a handover. engine: the new owner of the application; note: a remark."""
 
     engine: str
     stores: Mapping[str, Moved] = field(default_factory=dict)
@@ -56,14 +56,14 @@ class HandedOver:
 
 
 class Handover:
-    """One application between two engines. A context manager that closes what it has opened.
+    """One application between two engines. A context manager that closes its resources.
 
-    topology: as SparkStreams takes it. spark: a session to use; by default one is made. checkpoint: see SparkStreams.
-    Raises, before anything is changed, LockError or StreamsError if the application runs, TopologyError for what cannot
-    be carried, CheckpointError.
+    topology: as for SparkStreams. spark: a session to use; by default one is created. checkpoint: see SparkStreams.
+    Raises, before anything is changed, LockError or StreamsError if the application runs, TopologyError for a topology
+    that cannot be moved, CheckpointError.
     """
 
-    #: Whose state to_local hands over; see pipeline.ownership.
+    #: The owner of the state that to_local hands over; see pipeline.ownership.
     _engine = SPARK
 
     def __init__(
@@ -110,7 +110,7 @@ class Handover:
             raise
 
     def close(self) -> None:
-        """Close the clients, the lock and the session that was made."""
+        """Close the clients, the lock and the created session."""
         self._group.close()
         if self._lease is not None:
             self._lease.release()
@@ -128,7 +128,7 @@ class Handover:
     # -- to Spark
 
     def to_spark(self) -> HandedOver:
-        """Hand over to Spark; see docs/spark.md for what is left if it is broken off."""
+        """Hand over to Spark; see docs/spark.md for the effect of an interruption."""
         started = time.monotonic()
         side = self._side()
         committed = self._group.committed(source_partitions(self._built, self._config, self._counts))
@@ -142,15 +142,15 @@ class Handover:
         mark = new_mark()
         with self._counting(len(side.stateful), "changelogs read") as done:
             moved = side.take_over(offsets, own, mark, done)
-        self._group.move(marked(moves_to(committed), mark))  # from here on it is Spark's
+        self._group.move(marked(moves_to(committed), mark))  # from here on it belongs to Spark
         self._mark(side)
         return HandedOver(SPARK, moved, offsets, (), time.monotonic() - started)
 
     def keep_checkpoint(self) -> HandedOver:
         """Return an application that was started locally by mistake to Spark's checkpoint.
 
-        Offsets and state of the local run are dropped. If it is broken off, repeat it. Raises CheckpointError for a
-        checkpoint without a state of Spark's, or of another topology.
+        Offsets and state of the local run are dropped. If it is interrupted, repeat it. Raises CheckpointError for a
+        checkpoint without Spark's state, or of another topology.
         """
         started = time.monotonic()
         side = self._side()
@@ -165,7 +165,7 @@ class Handover:
         self._refuse_other_checkpoint(side, committed)
         mark, offsets = new_mark(), side.offsets()
         side.keep(replace(side.owner, mark=mark))
-        self._group.move(marked(self._moves(side, offsets, side.own()), mark))  # from here on it is Spark's
+        self._group.move(marked(self._moves(side, offsets, side.own()), mark))  # from here on it belongs to Spark
         self._mark(side)
         return HandedOver(SPARK, {}, offsets, (), time.monotonic() - started, KEPT)
 
@@ -177,7 +177,7 @@ class Handover:
             )
 
     def _check_local(self, side: SparkSide, committed: Committed) -> None:
-        """Raise unless the application is the local engine's, with something to hand over."""
+        """Raise unless the application belongs to the local engine and has something to hand over."""
         owner = side.owner
         if owner is not None and owner.engine != LOCAL and (not owner.mark or is_spark(owner, committed)):
             raise CheckpointError(
@@ -193,7 +193,7 @@ class Handover:
             )
 
     def _check_facts(self) -> None:
-        """Refuse a topology that does not fit the state that the local engine has left on this host."""
+        """Refuse a topology that does not fit the local engine's state on this host."""
         file = self._directory.path / FACTS_FILE_NAME
         earlier = read_facts(file)
         if earlier is None:
@@ -206,7 +206,7 @@ class Handover:
             )
 
     def _own(self, side: SparkSide, topology: ProcessorTopology, committed: Committed) -> dict[int, bytes]:
-        """Return what the tasks of a sub-topology remember: the times that the local engine has committed."""
+        """Return the times that the local engine has committed for the tasks of a sub-topology."""
         found = {}
         for task in range(side.tasks(topology)):
             times: dict[str, int] = {}
@@ -228,13 +228,13 @@ class Handover:
         return found
 
     def _mark(self, side: SparkSide) -> None:
-        """Have the local engine refuse to start on this host."""
+        """Make the local engine refuse to start on this host."""
         write_atomically(self._marker, json.dumps({"engine": self._engine, "checkpoint": side.checkpoint}) + "\n")
 
     # -- to the local engine
 
     def to_local(self) -> HandedOver:
-        """Hand over to the local engine; see docs/spark.md for what is left if it is broken off."""
+        """Hand over to the local engine; see docs/spark.md for the effect of an interruption."""
         started = time.monotonic()
         side = self._side()
         owner = side.owner
@@ -245,10 +245,10 @@ class Handover:
         committed = self._group.committed(source_partitions(self._built, self._config, self._counts))
         if not is_spark(owner, committed):
             return self._end_earlier(side, committed)
-        self._mark(side)  # from here on the changelogs are neither the old ones nor the new
+        self._mark(side)  # from here on the changelogs are neither the old nor the new ones
         batches, offsets, own = side.last_batches(), side.offsets(), side.own()
         moves = self._moves(side, offsets, own)
-        if owner.mark not in marks_of(committed):  # no handover to Spark, or so long ago that the brokers forgot it
+        if owner.mark not in marks_of(committed):  # no handover to Spark, or the brokers have deleted its mark
             owner = replace(owner, mark=owner.mark or new_mark())
             side.keep(owner)
             self._group.move(marked(moves, owner.mark))  # other hosts must not start meanwhile
@@ -259,23 +259,23 @@ class Handover:
                 f"The application runs on Spark: {side.checkpoint} has grown meanwhile. Stop it there, then repeat the "
                 "command; Spark still has the application."
             )
-        self._group.move(moves)  # from here on it is the local engine's
+        self._group.move(moves)  # from here on it belongs to the local engine
         return HandedOver(LOCAL, moved, offsets, self._end(side), time.monotonic() - started)
 
     def _end(self, side: SparkSide) -> tuple[str, ...]:
-        """Do what is left to do once the group has the offsets; returns the tasks whose stale state was deleted."""
+        """Do the remaining steps once the group has the offsets; return the tasks whose stale state was deleted."""
         tasks = self._directory.clean(older_than_ms=-1)
         side.give_up()
         self._marker.unlink(missing_ok=True)
         return tuple(map(str, tasks))
 
     def _end_earlier(self, side: SparkSide, committed: Committed) -> HandedOver:
-        """End an earlier try whose last steps are missing."""
+        """Finish an earlier attempt whose last steps are missing."""
         self._refuse_other_checkpoint(side, committed)
         return HandedOver(LOCAL, deleted_tasks=self._end(side), note=BROKEN_OFF)
 
     def _still_local(self, side: SparkSide) -> HandedOver:
-        """End an earlier try of which the very last step is missing."""
+        """Finish an earlier attempt whose very last step is missing."""
         if not self._marker.exists():
             state = "has no state" if side.owner is None else "was handed over to the local engine already"
             raise CheckpointError(f"There is nothing to hand over: the checkpoint {side.checkpoint} {state}.")
@@ -288,7 +288,7 @@ class Handover:
         offsets: Mapping[str, Mapping[int, int]],
         own: Mapping[int, Mapping[int, Mapping[str, Any]]],
     ) -> list[Move]:
-        """Return what the group is to commit, with the times of the tasks."""
+        """Return the offsets for the group to commit, with the times of the tasks."""
         moves = []
         for topology in self._built:
             topics = side.source_topics(topology)

@@ -25,7 +25,7 @@ from penstock.supervisor.config_loader import load_config
 @click.argument("topology", metavar="MODULE:TOPOLOGY")
 @configuration
 @as_json
-@click.option("--to", "engine", type=click.Choice(["spark", "local"]), required=True, help="Which engine gets it.")
+@click.option("--to", "engine", type=click.Choice(["spark", "local"]), required=True, help="The new engine.")
 @click.option("--master", help="Spark's master: local[4], spark://host:7077, yarn …")
 @click.option("--checkpoint", metavar="DIR", help="Spark's checkpoint directory.")
 @click.option("--packages", metavar="COORDINATES", help="Spark fetches its Kafka connector by these, from Maven.")
@@ -34,7 +34,7 @@ from penstock.supervisor.config_loader import load_config
     is_flag=True,
     help="With --to spark: return to the checkpoint's state after a local run by mistake, whose state is dropped.",
 )
-@click.option("--wait", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Wait for members to go.")
+@click.option("--wait", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Wait for members to leave.")
 def handover(
     topology: str,
     config_file: Path | None,
@@ -47,10 +47,10 @@ def handover(
     keep_checkpoint: bool,
     wait: float,
 ) -> None:
-    """Carry an application's state and offsets from the local engine to Spark, or back.
+    """Move an application's state and offsets from the local engine to Spark, or back.
 
-    The application must not run. If the command is broken off, the old engine still has the application; run the
-    command again. The other engine then goes on with `penstock run`.
+    The application must not run. If the command is interrupted, the old engine still has the application; run the
+    command again. Then continue on the other engine with `penstock run`.
     """
     if keep_checkpoint and engine != "spark":
         raise click.UsageError("--keep-checkpoint is for --to spark.")
@@ -79,7 +79,7 @@ def handover(
 
 @contextmanager
 def progress_bar(wanted: bool) -> Iterator[Progress]:
-    """Give what shows progress on a terminal; elsewhere it does nothing."""
+    """Provide a progress display on a terminal; elsewhere it does nothing."""
     from rich.console import Console
     from rich.progress import Progress as Bar
 
@@ -106,7 +106,7 @@ def as_plain(done: HandedOver) -> dict[str, Any]:
 
 
 def show_result(done: HandedOver) -> None:
-    """Print what was moved."""
+    """Print the moved parts."""
     if done.stores:
         view = table("store", "keys", "deleted", left=("store",))
         for name, moved in sorted(done.stores.items()):

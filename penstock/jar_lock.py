@@ -1,7 +1,7 @@
 """Jars pinned in a lock file, fetched once into the user's cache: the dev broker's, the benchmark's, Spark's connector.
 
-A lock file has one line for each jar: ``name version bytes sha256 path``, with the path as in every Maven repository.
-To renew one, let Maven lay out what it resolves (``mvn dependency:copy-dependencies -Dmdep.useRepositoryLayout=true``)
+A lock file has one line per jar: ``name version bytes sha256 path``, with the path as in every Maven repository.
+To update one, let Maven lay out what it resolves (``mvn dependency:copy-dependencies -Dmdep.useRepositoryLayout=true``)
 and describe that folder with ``python -m penstock.jar_lock FOLDER``.
 """
 
@@ -28,13 +28,13 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from penstock.topology.errors import PenstockError
 
-#: Where jars come from, unless this environment variable names a mirror with the same layout.
+#: The repository of the jars, unless this environment variable names a mirror with the same layout.
 REPOSITORY_VARIABLE = "PENSTOCK_MAVEN_URL"
 DEFAULT_REPOSITORY = "https://repo1.maven.org/maven2"
 
-ATTEMPTS = 5  # tries for one jar; a broken connection goes on where it stopped
-RETRY_PAUSE_SECONDS = 0.5  # before the second try, doubled for each further one
-CONNECT_TIMEOUT_SECONDS = 30.0  # also the longest silence within a download
+ATTEMPTS = 5  # attempts per jar; a broken connection resumes where it stopped
+RETRY_PAUSE_SECONDS = 0.5  # before the second attempt, doubled for each further one
+CONNECT_TIMEOUT_SECONDS = 30.0  # also the longest silence during a download
 PARALLEL_DOWNLOADS = 8  # most jars are small, so round trips dominate
 CHUNK_BYTES = 256 * 1024
 TEMPORARY_REFUSALS = frozenset({408, 429})  # request time-out, too many requests
@@ -42,11 +42,11 @@ PROGRESS_AFTER_SECONDS = 1.0  # a progress bar for less would only flicker
 
 
 class JarError(PenstockError):
-    """A jar of a lock file cannot be had: the message names the jar, its address and what to do."""
+    """A jar of a lock file is not available: the message names the jar, its address and the fix."""
 
 
 class _InterruptedDownloadError(Exception):
-    """The connection broke, or the repository was busy: worth another try."""
+    """The connection broke, or the repository was busy: worth another attempt."""
 
 
 class LockedJar(NamedTuple):
@@ -60,12 +60,12 @@ class LockedJar(NamedTuple):
 
 
 def cache_directory() -> Path:
-    """Return Penstock's folder in the user's cache: ``$XDG_CACHE_HOME/penstock``, else ``~/.cache/penstock``."""
+    """Return Penstock's folder in the user's cache: ``$XDG_CACHE_HOME/penstock``, otherwise ``~/.cache/penstock``."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
 
 
 def read_lock(file: Path) -> list[LockedJar]:
-    """Read a lock file; raises JarError with the line that is not understood."""
+    """Read a lock file; raises JarError with the invalid line."""
     jars = []
     for number, line in enumerate(file.read_text("utf-8").splitlines(), start=1):
         text = line.partition("#")[0].split()
@@ -78,7 +78,7 @@ def read_lock(file: Path) -> list[LockedJar]:
 
 
 def fetch_jars(jars: Sequence[LockedJar], cache: Path | None = None, repository: str | None = None) -> list[Path]:
-    """Return the jars' files, fetching what the cache lacks; every file's sha256 is checked, also of those at hand.
+    """Return the jars' files, downloading missing ones; every file's sha256 is checked, even of cached ones.
 
     cache: the folder for them, by default ``jars`` in cache_directory(). repository: the base address, by default
     $PENSTOCK_MAVEN_URL or Maven Central. Several processes may call this at once: they wait for each other.
@@ -129,14 +129,14 @@ def _download_all(jars: Sequence[LockedJar], cache: Path, base: str) -> None:
             for future in futures:
                 future.result()
         except BaseException:
-            # After Ctrl-C too, those under way stop at their next bytes and keep what they have for another call.
+            # Even after Ctrl-C, running downloads stop at their next bytes and keep their data for another call.
             progress.cancelled.set()
             pool.shutdown(cancel_futures=True)
             raise
 
 
 class _Progress:
-    """Told how many bytes of a path are there; shows a bar once it takes a while."""
+    """Receives the number of downloaded bytes of a path; shows a bar once the download takes a while."""
 
     def __init__(self, bar: Progress, total: int) -> None:
         self.cancelled = threading.Event()
@@ -147,7 +147,7 @@ class _Progress:
         self._lock = threading.Lock()
 
     def report(self, path: str, size: int) -> None:
-        """Take note; raises JarError once the downloads are cancelled."""
+        """Record progress; raises JarError once the downloads are canceled."""
         if self.cancelled.is_set():
             raise JarError(f"the download of {path} was cancelled")
         with self._lock:
@@ -172,7 +172,7 @@ def _download(jar: LockedJar, cache: Path, base: str, progress: _Progress) -> No
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
     address = f"{base}/{jar.path}"
-    problem = "no try was made"
+    problem = "no attempt was made"
     for attempt in range(ATTEMPTS):
         if attempt:
             time.sleep(RETRY_PAUSE_SECONDS * 2 ** (attempt - 1))
@@ -196,7 +196,7 @@ def _download(jar: LockedJar, cache: Path, base: str, progress: _Progress) -> No
 
 
 def _download_rest(address: str, part: Path, jar: LockedJar, progress: _Progress) -> None:
-    """Append to the part file what it still lacks."""
+    """Append the missing bytes to the part file."""
     have = part.stat().st_size if part.exists() else 0
     if have >= jar.size:
         return

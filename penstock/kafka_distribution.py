@@ -1,6 +1,7 @@
-"""The versions of Kafka that the dev broker can run: one lock file of jars for each, and how its JVM logs.
+"""The versions of Kafka that the dev broker can run: one lock file of jars per version, and the logging of its JVM.
 
-``broker.lock`` is the newest. ``broker-<version>.lock`` is an older one, for tests against what clusters still run.
+``broker.lock`` is the newest. ``broker-<version>.lock`` is an older one, for tests against versions that clusters still
+run.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ logger.log.level=WARN
 logger.logmanager.name=kafka.log
 logger.logmanager.level=WARN
 """
-#: The same for Kafka 3, which has log4j 1.
+#: The same for Kafka 3, which uses log4j 1.
 LOG4J_CONFIG = """\
 log4j.rootLogger=INFO, console
 log4j.appender.console=org.apache.log4j.ConsoleAppender
@@ -48,18 +49,18 @@ log4j.logger.kafka.log=WARN
 
 
 class UnknownKafkaVersionError(PenstockError):
-    """There is no lock file for this version of Kafka; the message lists those that there are."""
+    """There is no lock file for this version of Kafka; the message lists the available ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaDistribution:
-    """One version of Kafka. jars: what its lock file has."""
+    """One version of Kafka. jars: those of its lock file."""
 
     version: str
     jars: tuple[LockedJar, ...]
 
     def class_path(self) -> str:
-        """Return the JVM's class path; fetches jars that the cache lacks. Raises JarError."""
+        """Return the JVM's class path; downloads missing jars. Raises JarError."""
         return os.pathsep.join(str(jar) for jar in fetch_jars(self.jars))
 
     def write_logging_config(self, directory: Path) -> None:
@@ -81,7 +82,7 @@ class KafkaDistribution:
 
 @cache
 def distributions() -> dict[str, KafkaDistribution]:
-    """Return the versions that there are, oldest first."""
+    """Return the available versions, oldest first."""
     found = [_read(file) for file in LOCK_FILES]
     return {kafka.version: kafka for kafka in sorted(found, key=lambda kafka: _order(kafka.version))}
 

@@ -1,4 +1,4 @@
-"""``penstock plan``: what a new version of a topology means for the state that the earlier one has left."""
+"""``penstock plan``: the effect of a new version of a topology on the state of the earlier one."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from penstock.topology.streams_config import StreamsConfig
 from penstock.topology.topology_facts import Facts, internal_names
 from penstock.topology.topology_plan import Plan, Verdict, combined, compare, compare_names, compare_reads
 
-#: How long the group may take to answer, in ms: the file beside the state will mostly do.
+#: Time limit for the group's response, in ms: the file beside the state is mostly enough.
 GROUP_TIMEOUT_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What the topology was compared with, in words, and what came of it; None: it could not be."""
+    """A description of what the topology was compared with, and the result; None: no comparison was possible."""
 
     what: str
     plan: Plan | None
@@ -46,7 +46,7 @@ class Comparison:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Compare only with this topology.json; default: with the one beside this host's state, and with the group.",
 )
-@click.option("--offline", is_flag=True, help="Do not ask the brokers what the group runs.")
+@click.option("--offline", is_flag=True, help="Do not ask the brokers for the group's topology.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def plan(
     topology: str,
@@ -56,10 +56,10 @@ def plan(
     offline: bool,
     as_json: bool,
 ) -> None:
-    """Compare a topology with what the application runs and its state is from; nothing is changed.
+    """Compare a topology with the running one and the one that created the state; changes nothing.
 
     The verdict is safe, rebuild these stores (they are restored from their changelogs at the next start), or refuse:
-    `penstock run` refuses what does not fit this host's state too, with the same exit code.
+    `penstock run` also refuses a topology that does not fit this host's state, with the same exit code.
     """
     config = load_config(config_file, os.environ, assignments)
     config.require("application.id")
@@ -87,7 +87,7 @@ def _with_file(file: Path, new: Facts) -> Comparison:
 
 
 def _with_group(config: StreamsConfig, new: Facts) -> list[Comparison]:
-    """Return the comparisons with what the running members of the group tell, or the broker of a streams group."""
+    """Return the comparisons with the topologies of the group's running members, or of a streams group's broker."""
     from penstock.workers.assignment.described_members import facts_told, topics_read  # these take a while to import
     from penstock.workers.client_supplier import KafkaClientSupplier
 
@@ -111,7 +111,7 @@ def _with_group(config: StreamsConfig, new: Facts) -> list[Comparison]:
         plan = compare_reads(reads, internal_names(new, application_id))
         return [Comparison(f"{name}: the topics that the tasks of its {len(group.members)} members read", plan)]
     if not distinct:
-        return [Comparison(f"{name}: its {len(group.members)} members do not tell their topology", None)]
+        return [Comparison(f"{name}: its {len(group.members)} members do not report their topology", None)]
     what = f"{name}: {len(told)} of {len(group.members)} members"
     if len(distinct) > 1:
         what += f", which run {len(distinct)} topologies"

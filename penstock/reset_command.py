@@ -1,4 +1,4 @@
-"""``penstock reset``: start an application over."""
+"""``penstock reset``: reset an application."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.topology.streams_config import StreamsConfig
 
 
 class Moment(click.ParamType[int]):
-    """A date and time in ISO 8601, the local zone unless it has one; becomes ms since 1970."""
+    """A date and time in ISO 8601, in the local zone unless it has one; becomes ms since 1970."""
 
     name = "datetime"
 
@@ -30,7 +30,7 @@ class Moment(click.ParamType[int]):
         try:
             return value if isinstance(value, int) else int(datetime.fromisoformat(value).timestamp() * 1000)
         except ValueError:
-            self.fail(f"{value!r} is no date and time such as 2026-11-21T06:00:00", param, ctx)
+            self.fail(f"{value!r} is not a date and time such as 2026-11-21T06:00:00", param, ctx)
 
 
 @click.command(
@@ -43,15 +43,15 @@ class Moment(click.ParamType[int]):
 @click.argument("topology", required=False, metavar="[MODULE:TOPOLOGY]")
 @configuration
 @as_json
-@click.option("--execute", is_flag=True, help="Do it; without, only say what would be done.")
+@click.option("--execute", is_flag=True, help="Do it; without this, only print what would be done.")
 @click.option("--input-topic", "inputs", multiple=True, metavar="TOPIC", help="Instead of a topology; may be repeated.")
-@click.option("--to-earliest", is_flag=True, help="Read all there is (default).")
-@click.option("--to-latest", is_flag=True, help="Read only what comes from now on.")
+@click.option("--to-earliest", is_flag=True, help="Read from the beginning (default).")
+@click.option("--to-latest", is_flag=True, help="Read only new records.")
 @click.option("--to-datetime", type=Moment(), metavar="TIME", help="Read from this time on.")
-@click.option("--by-duration", type=Duration(), metavar="TIME", help="Read the last so long, e.g. 90m.")
-@click.option("--shift-by", type=int, metavar="N", help="Move by so many records; below 0: back.")
+@click.option("--by-duration", type=Duration(), metavar="TIME", help="Read records of at most this age, e.g. 90m.")
+@click.option("--shift-by", type=int, metavar="N", help="Move by this number of records; negative: back.")
 @click.option("--local-only", is_flag=True, help="Delete only the state on this host.")
-@click.option("--wait", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Wait for members to go.")
+@click.option("--wait", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Wait for members to leave.")
 def reset(
     topology: str | None,
     config_file: Path | None,
@@ -67,9 +67,9 @@ def reset(
     local_only: bool,
     wait: float,
 ) -> None:
-    """Start an application over: input offsets, internal topics, the state on this host.
+    """Reset an application: input offsets, internal topics, the state on this host.
 
-    MODULE:TOPOLOGY says what the input topics are. Dry run unless --execute.
+    MODULE:TOPOLOGY defines the input topics. Dry run unless --execute.
     """
     since = time.time_ns() // 1_000_000 - by_duration if by_duration is not None else to_datetime
     given = [to_earliest, to_latest, to_datetime is not None, by_duration is not None, shift_by is not None]
@@ -101,7 +101,7 @@ def reset(
 
 
 def _sources(topology: str, config: StreamsConfig) -> set[str]:
-    """Return the user's topics that the topology's tasks read."""
+    """Return the user topics that the topology's tasks read."""
     built = TopologySource.of(topology).load_for_command(config).internal_builder.build_subtopologies(config)
     internal = {topic for one in built for topic in one.repartition_topics}
     return {topic for one in built for topic in one.source_topics} - internal

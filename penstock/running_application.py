@@ -1,4 +1,4 @@
-"""The running application that a command is for: found by its control socket, and asked over it."""
+"""The running application of a command: found by its control socket, and queried over it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from penstock.supervisor.control_socket import SOCKET_NAME, socket_address
 from penstock.topology.errors import ConfigError, StreamsError
 from penstock.topology.streams_config import StreamsConfig
 
-#: How long an answer may take if nothing else is said.
+#: Default time limit of a response.
 ANSWER_SECONDS = 30.0
-#: What commands end with if the application does not run, as init scripts have it (LSB).
+#: Exit code of commands if the application does not run, as for init scripts (LSB).
 EXIT_NOT_RUNNING = 3
 
 
@@ -29,8 +29,8 @@ class NotRunningError(StreamsError):
 class RunningApplication:
     """A connection to a running application. A context manager that closes it.
 
-    directory: the application's state directory. Raises NotRunningError if nobody listens there, StreamsError if this
-    user may not connect, or too many wait.
+    directory: the application's state directory. Raises NotRunningError if no process listens there, StreamsError if
+    this user may not connect, or too many wait.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -51,7 +51,7 @@ class RunningApplication:
                 f"The application in {directory} runs, but accepts no command: many are waiting, or it has no file "
                 "descriptor left (its log says so). Try again."
             ) from None
-        except ConnectionRefusedError:  # only who is killed leaves its socket behind
+        except ConnectionRefusedError:  # only a killed process leaves its socket behind
             self._socket.close()
             raise NotRunningError(
                 f"No application runs in {directory} any more: its supervisor was killed (out of memory?). Its log and "
@@ -66,14 +66,14 @@ class RunningApplication:
         self._answers = self._socket.makefile("rb")
 
     def ask(self, command: str, arguments: Mapping[str, Any] | None = None, *, timeout: float = ANSWER_SECONDS) -> Any:
-        """Return what the application answers; raises StreamsError with what it says if it refuses.
+        """Return the application's response; raises StreamsError with its message if it refuses.
 
-        timeout: in seconds, how long to wait for the answer.
+        timeout: seconds to wait for the response.
         """
         self._socket.settimeout(timeout)
         try:
             question = json.dumps({"command": command, "arguments": dict(arguments or {})}).encode() + b"\n"
-            with suppress(BrokenPipeError):  # who is refused is told so, and hung up on, without being asked first
+            with suppress(BrokenPipeError):  # a refused client is disconnected before it sends
                 self._socket.sendall(question)
             line = self._answers.readline()
         except TimeoutError:

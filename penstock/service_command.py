@@ -18,7 +18,7 @@ from penstock.supervisor.topology_source import TopologySource
 from penstock.topology.config_def import is_secret
 from penstock.topology.errors import ConfigError
 
-#: There if systemd runs this machine (sd_booted(3)).
+#: Exists if systemd runs this machine (sd_booted(3)).
 BOOTED = Path("/run/systemd/system")
 DIRECTORY = click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path)
 
@@ -36,10 +36,10 @@ def service() -> None:
 
 
 def _unit_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add what says what the unit is; see _unit."""
+    """Add the options that define the unit; see _unit."""
     file = click.Path(exists=True, dir_okay=False, resolve_path=True, path_type=Path)
     for option in (
-        click.option("--run-as", metavar="USER", default="", help="User of the system; default: one made by systemd."),
+        click.option("--run-as", metavar="USER", default="", help="User of the system; default: allocated by systemd."),
         click.option("--user", "user_manager", is_flag=True, help="For your own systemd manager (systemctl --user)."),
         click.option("--name", help="Name of the service; default: application.id."),
         click.option(
@@ -62,7 +62,7 @@ def _unit(
     user_manager: bool,
     run_as: str,
 ) -> ServiceUnit:
-    # Not with this shell's variables: the service will not have them.
+    # Without this shell's variables: the service does not have them.
     config = load_config(config_file, assignments=assignments)
     if any(is_secret(assignment.partition("=")[0].strip()) for assignment in assignments):
         raise ConfigError("-c would write a secret into the unit, which all may read: put it into the EnvironmentFile.")
@@ -93,7 +93,7 @@ def _checked(name: str) -> str:
 @_unit_options
 @as_json
 def print_unit(json_output: bool, **options: Any) -> None:
-    """Print the unit that install would write, and do nothing."""
+    """Print the unit that install would write, and change nothing."""
     unit = _unit(**options)
     if json_output:
         print_json({"name": unit.file_name, "unit": unit.text()})
@@ -108,12 +108,12 @@ def print_unit(json_output: bool, **options: Any) -> None:
     )
 )
 @_unit_options
-@click.option("--directory", type=DIRECTORY, help="Another folder for the unit, e.g. of an image; systemd is not told.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option("--directory", type=DIRECTORY, help="Another folder for the unit, e.g. of an image; no reload.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
 @click.option("--force", is_flag=True, help="Overwrite a unit that was changed by hand, or is not Penstock's.")
 @as_json
 def install(directory: Path | None, dry_run: bool, force: bool, json_output: bool, **options: Any) -> None:
-    """Write the unit and have systemd read it; nothing is started."""
+    """Write the unit and make systemd reload it; starts nothing."""
     unit = _unit(**options)
     file = _folder(directory, unit.user_manager) / unit.file_name
     _check_ours(file, force, "overwritten")
@@ -137,8 +137,8 @@ def install(directory: Path | None, dry_run: bool, force: bool, json_output: boo
 @service.command(epilog=examples("sudo penstock service uninstall delays", "penstock service uninstall delays --user"))
 @click.argument("name")
 @click.option("--user", "user_manager", is_flag=True, help="From your own systemd manager (systemctl --user).")
-@click.option("--directory", type=DIRECTORY, help="Another folder for the unit, e.g. of an image; systemd is not told.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option("--directory", type=DIRECTORY, help="Another folder for the unit, e.g. of an image; no reload.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
 @click.option("--force", is_flag=True, help="Delete a unit that was changed by hand, or is not Penstock's.")
 @as_json
 def uninstall(
@@ -147,7 +147,7 @@ def uninstall(
     """Stop and disable the service of an application and delete its unit. Its state stays on disk."""
     file = _folder(directory, user_manager) / unit_file_name(_checked(name))
     if not file.exists():
-        raise ConfigError(f"There is no {file}. `penstock service uninstall` takes the NAME that install was given.")
+        raise ConfigError(f"There is no {file}. `penstock service uninstall` takes the NAME given to install.")
     _check_ours(file, force, "deleted")
     if directory is None:
         _systemctl(user_manager, dry_run, json_output, "disable", "--now", file.name)
@@ -164,7 +164,7 @@ def uninstall(
 
 
 def _folder(directory: Path | None, user_manager: bool) -> Path:
-    """Return where an administrator's, or a user's, own units are (systemd.unit(5)), unless told."""
+    """Return the given folder, or that of an administrator's or a user's own units (systemd.unit(5))."""
     if directory is not None:
         return directory
     if not user_manager:
@@ -173,7 +173,7 @@ def _folder(directory: Path | None, user_manager: bool) -> Path:
 
 
 def _check_ours(file: Path, force: bool, done: str) -> None:
-    """Raise ConfigError for a unit that someone else wrote, or changed."""
+    """Raise ConfigError for a unit that Penstock did not write, or that was changed since."""
     try:
         text = file.read_text()
     except FileNotFoundError:
@@ -192,12 +192,12 @@ def _command(user_manager: bool, *arguments: str) -> str:
 
 
 def _systemctl(user_manager: bool, dry_run: bool, to_stderr: bool, *arguments: str) -> None:
-    """Run systemctl; where systemd does not run, say what is left to be done. Raises ConfigError if it fails."""
+    """Run systemctl; without systemd, print the remaining steps. Raises ConfigError if it fails."""
     command = _command(user_manager, *arguments)
     if dry_run:
         click.echo(f"Would run {command}", err=to_stderr)
     elif not BOOTED.is_dir():
-        click.echo(f"systemd does not run this machine: left out is  {command}", err=to_stderr)
+        click.echo(f"systemd does not run this machine: skipped  {command}", err=to_stderr)
     else:
         click.echo(f"Running {command}", err=to_stderr)
         done = subprocess.run(command.split(), stderr=subprocess.PIPE, text=True, check=False)

@@ -1,4 +1,4 @@
-"""``penstock snapshot``: copies of the state stores with which another machine starts."""
+"""``penstock snapshot``: copies of the state stores, for the start of another machine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from penstock.topology.streams_config import StreamsConfig
 DIRECTORY = click.Path(file_okay=False, resolve_path=True, path_type=Path)
 MIB = 1 << 20
 HOUR_MS = 3_600_000
-#: The brokers' default of delete.retention.ms, which changelogs have unless their store says otherwise.
+#: The brokers' default of delete.retention.ms, which changelogs have unless their store overrides it.
 DELETE_RETENTION_HOURS = 24.0
 
 
@@ -58,9 +58,9 @@ def snapshot() -> None:
 def create(
     directory: Path, config_file: Path | None, assignments: tuple[str, ...], name: str | None, json_output: bool
 ) -> None:
-    """Take a snapshot of the stores on this host, into DIRECTORY; the application may run or not.
+    """Take a snapshot of the stores on this host, into DIRECTORY, whether the application runs or not.
 
-    Each store is as of its task's last commit. On the same file system its files are hard links, which cost no space
+    Each store is as of its task's last commit. On the same file system its files are hard links, which take no space
     until RocksDB replaces them.
     """
     config = load_config(config_file, os.environ, assignments)
@@ -82,8 +82,8 @@ def _create_closed(config: StreamsConfig, directory: Path, name: str | None) -> 
     name = name or snapshot_name(now_ms)
     path = application_directory(config)
     nothing = ConfigError(
-        f"There is nothing to take a snapshot of: no application runs in {path}, and no store is there. If it is "
-        "another one, name its configuration: --config FILE."
+        f"There is nothing to take a snapshot of: no application runs in {path}, and there is no store. For another "
+        "application, name its configuration: --config FILE."
     )
     if not path.is_dir():
         raise nothing
@@ -101,7 +101,7 @@ def _create_closed(config: StreamsConfig, directory: Path, name: str | None) -> 
 
 
 def _locked(config: StreamsConfig) -> StateDirectory:
-    """Return the state directory of an application that does not run, and must not until it is closed."""
+    """Return the state directory of a stopped application, which cannot start until it is closed."""
     state = StateDirectory(
         config["state.dir"], config["application.id"], allow_group_write=config["allow.os.group.write.access"]
     )
@@ -151,13 +151,13 @@ def _counts(taken: Snapshot) -> str:
 )
 @click.argument("path", type=DIRECTORY)
 @configuration
-@click.option("--force", is_flag=True, help="Replace the state of tasks that is there.")
+@click.option("--force", is_flag=True, help="Replace existing state of tasks.")
 @click.option(
     "--max-age-hours",
     type=click.FloatRange(min=0),
     default=DELETE_RETENTION_HOURS,
     show_default=True,
-    help="Refuse an older snapshot: changelogs forget deletions after their delete.retention.ms.",
+    help="Refuse an older snapshot: changelogs drop tombstones after their delete.retention.ms.",
 )
 @as_json
 def restore(
@@ -168,9 +168,9 @@ def restore(
     max_age_hours: float,
     json_output: bool,
 ) -> None:
-    """Put the stores of a snapshot into state.dir; the next `penstock run` replays only what came since.
+    """Copy the stores of a snapshot into state.dir; the next `penstock run` replays only newer records.
 
-    The application must not run on this host. Tasks that are not in the snapshot stay as they are.
+    The application must not run on this host. Other tasks than those of the snapshot stay as they are.
     """
     config = load_config(config_file, os.environ, assignments)
     config.require("application.id")
@@ -185,8 +185,8 @@ def restore(
     age_hours = (time.time() * 1000 - taken.time_ms) / HOUR_MS
     if age_hours > max_age_hours:
         raise ConfigError(
-            f"The snapshot {path} is {age_hours:.0f} hours old. What was deleted from a store since may have left its "
-            "changelog, and would be back. Give --max-age-hours if nothing is deleted from the stores, or if the "
+            f"The snapshot {path} is {age_hours:.0f} hours old. Newer tombstones may have left the changelogs, "
+            "so deleted keys would reappear. Give --max-age-hours if nothing is deleted from the stores, or if the "
             "changelogs' delete.retention.ms is longer."
         )
     state = _locked(config)

@@ -85,7 +85,7 @@ class SparkStreams:
         self._queries.start()
 
     def process_available(self) -> int:
-        """Process what the topics have now, and return how many records were read, internal topics included.
+        """Process the topics up to their current ends, and return the number of records read, internal topics included.
 
         Raises LockError if the application runs on this host, on either engine, or is being handed over; or if another
         driver has the checkpoint.
@@ -139,7 +139,7 @@ class SparkStreams:
         return self._queries.stateful
 
     def request_stop(self) -> None:
-        """Have await_termination return; may be called by a signal handler."""
+        """Make await_termination return; may be called by a signal handler."""
         self._queries.request_stop()
 
     def stop(self) -> None:
@@ -159,20 +159,20 @@ class SparkStreams:
         self.stop()
 
     def _make_ready(self, built: Sequence[ProcessorTopology]) -> Topics:
-        """Make the internal topics between the queries. Changelogs are not needed: Spark's checkpoint has the state."""
+        """Create the internal topics between the queries, without changelogs: Spark's checkpoint has the state."""
         topics = make_topics_ready(self.config, built, changelogs=False)
         self._built, self._counts = built, topics.counts
         return topics
 
     def _admit(self, owner: Ownership) -> None:
-        """Refuse to go on with a state that is not what the group says."""
+        """Refuse to continue from a state that does not match the group's mark."""
         from penstock.engine_mark import require_spark, source_partitions
 
         require_spark(self.config, source_partitions(self._built, self.config, self._counts), owner)
 
 
 def checkpoint_directory(config: StreamsConfig, given: str | None) -> str:
-    """Return the checkpoint: the given one, else ``<state.dir>/<application.id>/spark``.
+    """Return the checkpoint: the given one, otherwise ``<state.dir>/<application.id>/spark``.
 
     Raises ConfigError for characters that are escaped in URIs: Spark's queries work there, but its state data source,
     which a handover reads, takes the escaped form for the name (Spark 4.2: StateSourceOptions).

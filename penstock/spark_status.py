@@ -18,15 +18,15 @@ from penstock.status_view import table
 if TYPE_CHECKING:
     from penstock.pipeline.query_progress import QueryProgress
 
-#: Between two looks, in seconds; a terminal gets each, a file a line for each micro-batch that is new.
+#: Seconds between two refreshes; a terminal gets each, a file one line per new micro-batch.
 REFRESH_SECONDS = 1.0
 
 
 class ShownProgress:
-    """Shows progress for the length of a block, in a thread of its own.
+    """Shows progress for the length of a block, in its own thread.
 
-    status: returns the progress of all queries, SparkStreams.status. console: where to; by default the standard error
-    stream, and for json_output the standard output.
+    status: returns the progress of all queries, SparkStreams.status. console: by default the standard error stream, and
+    for json_output the standard output.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The topics of an application on Spark: internal ones are made, and all are known by id and partitions."""
+"""The topics of an application on Spark: creates internal ones, and returns ids and partitions of all."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from penstock.workers.internal_topic_manager import InternalTopicManager
 if TYPE_CHECKING:
     from penstock.pipeline.checkpoint import Topics
 
-#: How long the brokers may take to name topics, in ms.
+#: Time limit for the brokers to list topics, in ms.
 TIMEOUT_MS = 30_000
 
 
 def make_topics_ready(config: StreamsConfig, built: Sequence[ProcessorTopology], changelogs: bool) -> Topics:
-    """Make the internal topics, with the changelogs or without; return all topics."""
+    """Create the internal topics, with or without changelogs; return all topics."""
     from penstock.pipeline.checkpoint import Topics
 
     infos = topics_infos(config["application.id"], built)

@@ -1,4 +1,4 @@
-"""``penstock state list|get|range|export``: what the state stores hold, of a running application or of a closed one."""
+"""``penstock state list|get|range|export``: reads the state stores of a running or a stopped application."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from penstock.terminal import print_text
 from penstock.topology.errors import InvalidStateStoreError
 
 Row = dict[str, Any]
-#: How long to wait for tasks that move, and how often to look.
+#: Time limit and interval of the wait for tasks that move.
 SETTLED_SECONDS = 10.0
 LOOK_SECONDS = 0.2
-#: Rows of one table; a longer list is several tables.
+#: Rows per table; a longer list is several tables.
 TABLE_ROWS = 1_000
 
 
@@ -42,7 +42,7 @@ class State(Protocol):
 
 
 class OpenState:
-    """The stores of a running application, asked over its control socket."""
+    """The stores of a running application, queried over its control socket."""
 
     def __init__(self, running: RunningApplication) -> None:
         self._running = running
@@ -53,7 +53,7 @@ class OpenState:
         return found
 
     def get(self, store: str, key: str) -> list[Row]:
-        """See State. Raises InvalidStateStoreError if there is none, and its task may be on its way."""
+        """See State. Raises InvalidStateStoreError if there is none and its task may be moving."""
         found: list[Row] = self._running.ask("store_get", {"store": store, "key": key})
         if not found:
             self._wait_until_settled(store)
@@ -61,7 +61,7 @@ class OpenState:
         return found
 
     def rows(self, store: str, key_from: str | None, key_to: str | None) -> Iterator[Row]:
-        """See State; page by page. Raises InvalidStateStoreError if a task is on its way: no rows without its rows."""
+        """See State; page by page. Raises InvalidStateStoreError if a task is moving: its rows would be missing."""
         self._wait_until_settled(store)
         all_stores = self.stores()
         tasks = [row["task_id"] for row in all_stores if row["store"] == store and row["task_kind"] == "active"]
@@ -79,7 +79,7 @@ class OpenState:
                     break
 
     def _wait_until_settled(self, store: str) -> None:
-        """Wait for stream threads that start, or are about to get or give tasks: theirs are nowhere meanwhile."""
+        """Wait for stream threads that start or are about to get or release tasks: their rows are unavailable."""
         deadline = time.monotonic() + SETTLED_SECONDS
         while moving := [each for each in self._running.ask("status")["threads"] if each["state"] != "RUNNING"]:
             if time.monotonic() > deadline:
@@ -93,14 +93,14 @@ class OpenState:
 
 @contextmanager
 def _state(config_file: Path | None, assignments: tuple[str, ...], topology: str | None) -> Iterator[State]:
-    """Yield the state of the running application, or that of the closed one."""
+    """Yield the state of the running or stopped application."""
     config = load_config(config_file, os.environ, assignments)
     try:
         running = find(config)
     except NotRunningError:
         if config["application.id"] is None:
             raise
-        from penstock.closed_state import ClosedState  # brings RocksDB
+        from penstock.closed_state import ClosedState  # imports RocksDB
 
         with ClosedState(config, topology) as closed:
             yield closed
@@ -110,9 +110,9 @@ def _state(config_file: Path | None, assignments: tuple[str, ...], topology: str
 
 
 def _of_a_store(command: Callable[..., None]) -> Callable[..., None]:
-    """Add what all commands have that read rows."""
+    """Add the common options of commands that read rows."""
     command = click.option(
-        "--topology", metavar="MODULE:TOPOLOGY", help="Says what the stores are, if the application does not run."
+        "--topology", metavar="MODULE:TOPOLOGY", help="Defines the stores, if the application does not run."
     )(command)
     return configuration(command)
 
@@ -126,7 +126,7 @@ def _of_a_store(command: Callable[..., None]) -> Callable[..., None]:
     )
 )
 def state() -> None:
-    """Look into state stores, of a running application or of a closed one."""
+    """Read the state stores of a running or a stopped application."""
 
 
 @state.command("list", epilog=examples("penstock state list", "penstock state list --json"))
@@ -172,9 +172,9 @@ def get(
     topology: str | None,
     json_output: bool,
 ) -> None:
-    """Show the rows of a key: one, or one for each window or session.
+    """Show the rows of a key: one, or one per window or session.
 
-    KEY is what the key serde has: text, a number, JSON, 0xff00 for bytes. The exit code is 1 if there is none.
+    KEY has the form of the key serde: text, a number, JSON, 0xff00 for bytes. The exit code is 1 if there is none.
     """
     with _state(config_file, assignments, topology) as found:
         rows = found.get(store, key)
@@ -194,7 +194,7 @@ def _ranged(command: Callable[..., None]) -> Callable[..., None]:
 )
 @click.argument("store")
 @_ranged
-@click.option("--limit", type=LIMIT, default=100, show_default=True, help="How many rows at most.")
+@click.option("--limit", type=LIMIT, default=100, show_default=True, help="Maximum number of rows.")
 @_of_a_store
 @as_json
 def show_range(
@@ -220,7 +220,7 @@ def show_range(
 @click.argument("store")
 @_ranged
 @_of_a_store
-@click.option("--json", is_flag=True, expose_value=False, help="As always: an export is lines of JSON.")
+@click.option("--json", is_flag=True, expose_value=False, help="No effect: an export is always lines of JSON.")
 def export(
     store: str,
     key_from: str | None,
@@ -229,7 +229,7 @@ def export(
     assignments: tuple[str, ...],
     topology: str | None,
 ) -> None:
-    """Write all rows of a store on this host as JSON, one a line."""
+    """Write all rows of a store on this host as JSON, one per line."""
     count = 0
     with _state(config_file, assignments, topology) as found:
         for row in found.rows(store, key_from, key_to):
@@ -239,7 +239,7 @@ def export(
 
 
 def _show_rows(rows: Iterable[Row], json_output: bool) -> None:
-    """Print rows as they come: lines of JSON, or tables of so many that memory has no part in it."""
+    """Print rows as they arrive: lines of JSON, or tables of a size that limits memory."""
     if json_output:
         for row in rows:
             print_text(json.dumps(row))

@@ -55,7 +55,7 @@ def status(config_file: Path | None, assignments: tuple[str, ...], json_output: 
     metavar="SECONDS",
     help="How often.",
 )
-@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many times.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="End after this number of times.")
 def top(
     config_file: Path | None,
     assignments: tuple[str, ...],
@@ -64,7 +64,7 @@ def top(
     interval: float,
     count: int | None,
 ) -> None:
-    """Show the status anew each second, until Ctrl-C."""
+    """Show the status every second, until Ctrl-C."""
     with application(config_file, assignments) as running:
         turns = _statuses(running, interval, count)
         if json_output:
@@ -78,7 +78,7 @@ def top(
 
 
 def _statuses(running: RunningApplication, interval: float, count: int | None) -> Iterator[dict[str, Any]]:
-    """Yield the status each so many seconds; Ctrl-C ends it."""
+    """Yield the status at this interval; Ctrl-C ends it."""
     try:
         for turn in itertools.count() if count is None else range(count):
             if turn:
@@ -100,7 +100,7 @@ def _live(turns: Iterator[dict[str, Any]], tasks: bool) -> None:
 @configuration
 @as_json
 def lag(config_file: Path | None, assignments: tuple[str, ...], json_output: bool) -> None:
-    """Show which input partitions are behind, the farthest first."""
+    """Show the lag of input partitions, the largest first."""
     with application(config_file, assignments) as running:
         rows = running.ask("lag")
         paused = running.ask("status")["paused"]

@@ -1,4 +1,4 @@
-"""How a status looks in a terminal, in 80 columns."""
+"""Renders a status for a terminal, in 80 columns."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from rich.text import Text
 
 from penstock.statestore.spelling import printable_lines
 
-#: What each state is shown in: good, on its way, bad.
+#: The colors of states: good, in transition, bad.
 STYLES = {"RUNNING": "green", "ERROR": "bold red", "PENDING_ERROR": "bold red", "DEAD": "bold red"}
-#: Columns whose texts may be longer than a line.
+#: Columns whose text may be longer than a line.
 WRAPPED = ("topic", "key", "value", "store", "input topic", "source")
 ERRORS_SHOWN = 5
-PAUSED = "Paused: not all that arrives is counted as behind. `penstock resume` goes on."
+PAUSED = "Paused: not all arriving records are counted as behind. `penstock resume` continues."
 PAUSED_RESTORING = "Paused: tasks that are not restored wait for `penstock resume`."
 MESSAGE_SHOWN = 500
 
 
 class TextConsole(Console):
-    """A console for which all text is text: no markup, and no control characters."""
+    """A console that prints text literally: no markup, and no control characters."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
@@ -38,7 +38,7 @@ class TextConsole(Console):
 
 
 def show(view: RenderableType) -> None:
-    """Print it: with colours for a terminal, plain for a file."""
+    """Print it: with colors on a terminal, plain to a file."""
     console = TextConsole(soft_wrap=False)
     with console.capture() as capture:
         console.print(view, crop=False)
@@ -56,7 +56,7 @@ def table(*columns: str, left: Iterable[str] = ()) -> Table:
 
 
 def status_view(status: dict[str, Any], with_tasks: bool = False, live: bool = False) -> RenderableType:
-    """Return the view of Administration.status. live: for a screen that ends somewhere: what matters most is above."""
+    """Return the view of Administration.status. live: for a screen of limited height: most important parts first."""
     return Group(*_parts(status, with_tasks, live))
 
 
@@ -65,10 +65,10 @@ Cells = dict[str, str | Text]
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """Rows as a table that leaves columns out where the terminal is narrow: a number that is cut would be a wrong one.
+    """Rows as a table that omits columns on a narrow terminal: a truncated number would be wrong.
 
-    rows: cells by column, in all rows the same; at least one. left: columns of text. spared: what is left out first, in
-    this order. Where that does not help either, each row is a line of words, which may be broken between them.
+    rows: cells by column, the same columns in all rows; at least one. left: columns of text. spared: columns to omit
+    first, in this order. If that is not enough, each row is a line of words, wrapped between words.
     """
 
     rows: list[Cells]
@@ -95,7 +95,7 @@ class _Listing:
 
 def _parts(status: dict[str, Any], with_tasks: bool, live: bool) -> Iterator[RenderableType]:
     for line in _headline(status):
-        # In a listing lines are not broken: ids and paths are there to be copied. A screen would cut them off.
+        # A listing does not wrap lines, so that ids and paths can be copied. A screen would truncate them.
         line.no_wrap, line.overflow = not live, "fold" if live else "ignore"
         yield line
     if status["reason"]:
@@ -149,7 +149,7 @@ def _thread_cells(thread: dict[str, Any]) -> Cells:
 
 
 def _memory(thread: dict[str, Any]) -> str | Text:
-    """Return what a process takes, and what its share is where that is less."""
+    """Return the memory of a process, and its share if that is less."""
     taken = size(thread["rss_bytes"])
     if not thread["over_memory_share"]:
         return taken
@@ -201,7 +201,7 @@ def _errors(status: dict[str, Any]) -> Iterator[RenderableType]:
 
 
 def lag_view(rows: list[dict[str, Any]]) -> RenderableType:
-    """Return the view of Administration.lag, the farthest behind first."""
+    """Return the view of Administration.lag, the largest lag first."""
     if not rows:
         return Text("No task is assigned to this host now: `penstock status` shows the threads.")
     view = table("topic", "partition", "behind", "task", "state", "thread", left=("topic", "state"))
@@ -218,7 +218,7 @@ def lag_view(rows: list[dict[str, Any]]) -> RenderableType:
 
 
 def state_text(state: str) -> Text:
-    """Return a state in its colour; PARTITIONS_ASSIGNED as ASSIGNED, so that it fits."""
+    """Return a state in its color; PARTITIONS_ASSIGNED as ASSIGNED, to fit the column."""
     return Text(state.removeprefix("PARTITIONS_"), style=STYLES.get(state, "yellow"))
 
 

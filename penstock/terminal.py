@@ -1,4 +1,4 @@
-"""How text that may come from records is printed, and whether anyone still reads it."""
+"""Prints text that may come from records, and detects whether the reader is gone."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def print_text(text: str, err: bool = False) -> None:
 
 
 def print_line(text: str) -> None:
-    """Print data: as it is into a file or a pipe; on a terminal as one line without control characters but tabs.
+    """Print data: unchanged to a file or pipe; on a terminal as one line without control characters except tabs.
 
     JSON stays JSON.
     """
     if sys.stdout.isatty():
         text = printable_lines(text).replace("\n", "\\u000a")
-    # As bytes, since click takes colours out of text for what is no terminal; a value is to arrive as it is.
+    # As bytes, because click strips colors from text if stdout is not a terminal; a value must arrive unchanged.
     click.echo(text.encode(sys.stdout.encoding, "backslashreplace"))
 
 
@@ -42,6 +42,6 @@ def until_stdout_closes() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        # What is still buffered must not fail again when Python ends.
+        # Buffered data must not fail again when Python exits.
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())

@@ -20,7 +20,7 @@ def _waits(command: Callable[..., None]) -> Callable[..., None]:
         default=60.0,
         show_default=True,
         metavar="SECONDS",
-        help="How long to wait for a thread that closes.",
+        help="Seconds to wait for a thread to close.",
     )(command)
 
 
@@ -39,7 +39,7 @@ def threads() -> None:
 @configuration
 @as_json
 def add(config_file: Path | None, assignments: tuple[str, ...], json_output: bool) -> None:
-    """Start one more stream thread (KIP-663). The next start has num.stream.threads again."""
+    """Start one more stream thread (KIP-663). The next start uses num.stream.threads again."""
     with application(config_file, assignments) as running:
         done = running.ask("add_thread")
     _say(done, json_output, f"Added {_short(done['thread'])}; it takes part after the next rebalance.")
@@ -55,7 +55,7 @@ def remove(
 ) -> None:
     """Stop a stream thread and wait for its end (KIP-663).
 
-    THREAD is its number or name in `penstock status`; without one it is the last. Its tasks go to others.
+    THREAD is its number or name in `penstock status`; without one it is the last. Its tasks move to others.
     """
     named = {} if thread is None else {"name": thread}
     with application(config_file, assignments) as running:
@@ -77,7 +77,7 @@ def restart(
     timeout: float,
     all_threads: bool,
 ) -> None:
-    """Have a stream thread commit and close, and another process take its place and its tasks.
+    """Make a stream thread commit and close, and replace its process, which resumes the tasks.
 
     THREAD is its number or name in `penstock status`.
     """
@@ -112,7 +112,7 @@ def pause(config_file: Path | None, assignments: tuple[str, ...], json_output: b
 @configuration
 @as_json
 def resume(config_file: Path | None, assignments: tuple[str, ...], json_output: bool) -> None:
-    """Process again after a pause."""
+    """Continue after a pause."""
     with application(config_file, assignments) as running:
         done = running.ask("resume")
     _say(done, json_output, "Resumed.")

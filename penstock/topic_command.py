@@ -1,4 +1,4 @@
-"""``penstock topic create|list|produce|consume``: the topics of a cluster, and what is in them."""
+"""``penstock topic create|list|produce|consume``: the topics of a cluster, and their records."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def _pairs(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...
     )
 )
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
-@click.option("--partitions", type=click.IntRange(min=1), help="How many; by default what the broker is set to.")
-@click.option("--replicas", type=click.IntRange(min=1), help="Of each partition; by default what the broker is set to.")
+@click.option("--partitions", type=click.IntRange(min=1), help="Number of partitions; default: the broker's.")
+@click.option("--replicas", type=click.IntRange(min=1), help="Replicas of each partition; default: the broker's.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", callback=_pairs, help="A setting of the topic.")
 @click.option("--if-not-exists", is_flag=True, help="A topic that exists is left as it is.")
 @configuration
@@ -82,13 +82,13 @@ def create(
 
 
 @topic.command("list", epilog=examples("penstock topic list", "penstock topic list --json"))
-@click.option("--internal", is_flag=True, help="Kafka's own topics too, whose names begin with two underscores.")
+@click.option("--internal", is_flag=True, help="Include Kafka's own topics, whose names begin with two underscores.")
 @configuration
 @as_json
 def list_topics(internal: bool, config_file: Path | None, assignments: tuple[str, ...], json_output: bool) -> None:
     """List the topics.
 
-    RECORDS counts from the first offset to the last: there are fewer where a topic is compacted or has transactions.
+    RECORDS counts from the first offset to the last: a compacted topic, or one with transactions, has fewer.
     """
     topics = Topics(load_config(config_file, os.environ, assignments))
     found = topics.list(internal)
@@ -104,7 +104,7 @@ def list_topics(internal: bool, config_file: Path | None, assignments: tuple[str
 
 
 def _with_serdes(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say what keys and values are."""
+    """Add the options for the serdes of keys and values."""
     for part in ("value", "key"):
         command = click.option(
             f"--{part}-serde",
@@ -143,9 +143,9 @@ def produce(
     value_serde: str | None,
     json_output: bool,
 ) -> None:
-    """Write records from lines of JSON, of FILE or of the standard input.
+    """Write records from lines of JSON, from FILE or standard input.
 
-    A line is an object with key, value, headers and timestamp, each of which may be missing: {"key": "JFK", "value":
+    A line is an object with key, value, headers and timestamp, all of them optional: {"key": "JFK", "value":
     {"carrier": "UA"}, "headers": {"trace": "7"}, "timestamp": "2026-11-21T06:00:00Z"}. Without a timestamp (or ms since
     the epoch) it is now. A null value is a tombstone. The key decides the partition, as with Java's producer.
 
@@ -156,7 +156,7 @@ def produce(
     try:
         with click.open_file(file, "rb") as lines:
             if lines.isatty():
-                click.echo("One record a line, as JSON; Ctrl-D ends.", err=True)
+                click.echo("One record per line, as JSON; Ctrl-D ends.", err=True)
             _write_lines(lines, writer, name, serdes)
     except SerializationError as error:
         raise SerializationError(f"{'Standard input' if file == '-' else file}, {error}.") from error
@@ -186,9 +186,9 @@ def _write_lines(lines: Iterable[bytes], writer: TopicWriter, name: str, serdes:
     )
 )
 @click.argument("name", metavar="TOPIC")
-@click.option("-f", "--follow", is_flag=True, help="Go on with new records, until Ctrl-C.")
-@click.option("--since", type=Duration(), metavar="TIME", help="Only records of the last so long, e.g. 2h.")
-@click.option("--limit", type=LIMIT, help="How many records at most.")
+@click.option("-f", "--follow", is_flag=True, help="Continue with new records, until Ctrl-C.")
+@click.option("--since", type=Duration(), metavar="TIME", help="Only records of at most this age, e.g. 2h.")
+@click.option("--limit", type=LIMIT, help="Maximum number of records.")
 @_with_serdes
 @as_json
 def consume(
@@ -204,8 +204,8 @@ def consume(
 ) -> None:
     """Print the records of a topic: key and value with a tab between them, or all of a record as JSON.
 
-    It begins with the first record and ends behind the last one that is there now. Only committed records are read; no
-    group is joined and no offset committed. On a terminal control characters are spelled out.
+    It begins with the first record and ends after the last existing one. It reads only committed records, joins no
+    group and commits no offset. On a terminal control characters are escaped.
     """
     config, serdes = _config(config_file, assignments, key_serde, value_serde)
     since_ms = None if since is None else time.time_ns() // 1_000_000 - since

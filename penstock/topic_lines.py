@@ -1,7 +1,7 @@
 """Records as lines of JSON, as ``penstock topic produce`` reads and ``penstock topic consume --json`` prints them.
 
-A line is an object with ``key``, ``value``, ``headers`` and ``timestamp``, each of which may be missing. A consumed
-line also has ``topic``, ``partition`` and ``offset``; they say where the record was, and produce ignores them.
+A line is an object with ``key``, ``value``, ``headers`` and ``timestamp``, all of them optional. A consumed line also
+has ``topic``, ``partition`` and ``offset``, the source of the record; produce ignores them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class TopicSerdes:
 
 
 def read_line(line: bytes, topic: str, serdes: TopicSerdes) -> Record:
-    """Return the record of a line of JSON; raises SerializationError that says what is wrong with the line.
+    """Return the record of a line of JSON; raises SerializationError that describes the problem of the line.
 
     A missing key or value is null, a missing timestamp now. headers: an object, or a list of [key, value] pairs.
     """
@@ -78,7 +78,7 @@ def _to_bytes(value: Any, part: str, topic: str, serde: Serde[Any]) -> bytes | N
         return serde.serialize(topic, value if from_json is None else from_json(value))
     except Exception as error:
         raise SerializationError(
-            f"the {part} {json.dumps(value)} does not suit {serde!r} ({error}): correct it, or choose another "
+            f"the {part} {json.dumps(value)} does not fit {serde!r} ({error}): correct it, or choose another "
             f"--{part}-serde"
         ) from error
 
@@ -86,7 +86,7 @@ def _to_bytes(value: Any, part: str, topic: str, serde: Serde[Any]) -> bytes | N
 def _headers(given: Any) -> Headers:
     pairs = list(given.items()) if isinstance(given, dict) else given or []
     if not isinstance(pairs, list) or not all(map(_is_header, pairs)):
-        raise SerializationError('headers are an object of texts, or a list of pairs: [["trace", "7"]]')
+        raise SerializationError('headers are an object of strings, or a list of pairs: [["trace", "7"]]')
     return [(name, None if value is None else read_bytes(value)) for name, value in pairs]
 
 
@@ -130,7 +130,7 @@ def json_line(message: Message, serdes: TopicSerdes) -> str:
 
 
 def text_line(message: Message, serdes: TopicSerdes) -> str:
-    """Return key and value with a tab between them: text as it is, all else as JSON. Raises as json_line does."""
+    """Return key and value with a tab between them: text as it is, other values as JSON. Raises as json_line does."""
     return "\t".join(map(_text, key_and_value(message, serdes)))
 
 
@@ -141,7 +141,7 @@ def _text(value: Any) -> str:
 
 
 def key_and_value(message: Message, serdes: TopicSerdes) -> tuple[Any, Any]:
-    """Return what the serdes read; raises SerializationError, which names the record's place."""
+    """Return the deserialized key and value; raises SerializationError, which names the record."""
     return _from_bytes(message, "key", serdes.key), _from_bytes(message, "value", serdes.value)
 
 

@@ -20,13 +20,13 @@ from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicE
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.client_supplier import KafkaClientSupplier
 
-#: How long the brokers may take for one answer.
+#: Time limit of one response of the brokers.
 TIMEOUT_SECONDS = 10.0
-#: How long a topic that was just created may take until all its partitions have a leader, or a reader may hear nothing.
+#: Time limit for all partitions of a new topic to have a leader, and for a reader without any response.
 READY_SECONDS = 30.0
-#: How long a topic that another program has just created may take until the broker that is asked knows it.
+#: Time limit for the queried broker to know a topic that another program has just created.
 HEARD_SECONDS = 3.0
-#: How long a reader waits for a record before it looks whether it is still wanted.
+#: How long a reader waits for a record before it checks is_wanted().
 IDLE_SECONDS = 0.2
 LOOK_SECONDS = 0.05
 _CLIENT_ID = "penstock-topic"
@@ -57,7 +57,7 @@ class Topics:
         self._failure = ""
         own: dict[str, Any] = {"application.id": config["application.id"] or _CLIENT_ID}
         own |= {"isolation.level": "read_committed"}
-        # What librdkafka logs of connections comes several times a second; each failure is said once, by error_cb.
+        # librdkafka logs connections several times a second; error_cb reports each failure once.
         own |= {f"{client}{name}": value for client in _CLIENTS for name, value in self._reporting().items()}
         self._supplier = KafkaClientSupplier(config.with_overrides(own))
 
@@ -65,8 +65,8 @@ class Topics:
         return {"error_cb": self._on_error, "log_level": 2}
 
     def _on_error(self, error: KafkaError) -> None:
-        """Say on stderr that a connection failed, once for each reason; librdkafka goes on trying."""
-        reason = error.str().partition(" (after ")[0]  # behind it: after how long, each time another number
+        """Print on stderr that a connection failed, once per reason; librdkafka keeps trying."""
+        reason = error.str().partition(" (after ")[0]  # the rest is the elapsed time, which differs each time
         if error.code() != KafkaError._ALL_BROKERS_DOWN and reason != self._failure:
             self._failure = reason
             click.echo(f"Warning: {reason}", err=True)
@@ -76,7 +76,7 @@ class Topics:
     def create(
         self, names: Collection[str], partitions: int | None, replication: int | None, config: Mapping[str, str]
     ) -> dict[str, bool]:
-        """Create topics and wait until they can be used; return which of them are new.
+        """Create topics and wait until they can be used; return the new ones.
 
         partitions, replication: None leaves it to the brokers. Raises StreamsError with the broker's reason.
         """
@@ -144,7 +144,7 @@ class Topics:
             consumer.close()
 
     def writer(self, topic: str) -> TopicWriter:
-        """Return what writes to a topic. Raises MissingSourceTopicError."""
+        """Return a writer for a topic. Raises MissingSourceTopicError."""
         producer = self._supplier.confluent_producer(_CLIENT_ID)
         self._require(producer, topic)
         return TopicWriter(producer, topic, self.servers)
@@ -157,12 +157,12 @@ class Topics:
     def _require(self, client: Consumer | Producer, topic: str) -> None:
         if self._missing(client, (topic,), HEARD_SECONDS):
             raise MissingSourceTopicError(
-                f"There is no topic {topic} on {self.servers}: `penstock topic list` shows those there are, "
-                f"`penstock topic create {topic}` makes it."
+                f"There is no topic {topic} on {self.servers}: `penstock topic list` lists the existing ones, "
+                f"`penstock topic create {topic}` creates it."
             )
 
     def _missing(self, client: AdminClient | Consumer | Producer, names: Collection[str], seconds: float) -> set[str]:
-        """Return which topics cannot be used after so many seconds: the controller has them before the brokers do."""
+        """Return the topics that cannot be used after this time (s): the controller has them before the brokers do."""
         deadline, pace = time.monotonic() + seconds, threading.Event()
         while True:
             found = self._metadata(client)
@@ -176,7 +176,7 @@ class Topics:
             topics: Mapping[str, Any] = client.list_topics(timeout=TIMEOUT_SECONDS).topics
             return topics
         except KafkaException as error:
-            client.poll(0)  # hands what went wrong with the connections to _on_error
+            client.poll(0)  # passes connection errors to _on_error
             wrong = security_mismatch(self.servers, self._security_protocol)
             advice = wrong or (
                 "Check bootstrap.servers and the security settings; `penstock broker status` says where a broker for "
@@ -194,7 +194,7 @@ class Topics:
 class TopicWriter:
     """Writes records to one topic, partitioned as Java's producer does.
 
-    written: how many records the brokers have confirmed so far.
+    written: the number of records that the brokers have confirmed so far.
     """
 
     def __init__(self, producer: Producer, topic: str, servers: str) -> None:
@@ -205,7 +205,7 @@ class TopicWriter:
         self._error: KafkaError | None = None
 
     def write(self, record: Record) -> None:
-        """Hand a record over to be sent. Raises StreamsError if the brokers have refused an earlier one."""
+        """Enqueue a record. Raises StreamsError if the brokers have refused an earlier one."""
         self.check()
         while True:
             try:
@@ -238,14 +238,14 @@ class TopicWriter:
 
     def flush(self) -> None:
         """Wait until the brokers have confirmed or refused everything; delivery.timeout.ms bounds it."""
-        while self._producer.flush(IDLE_SECONDS):  # in steps, so that Ctrl-C is heard
+        while self._producer.flush(IDLE_SECONDS):  # in steps, so that Ctrl-C is noticed
             pass
 
 
 def read_records(
     consumer: Consumer, topic: str, *, since_ms: int | None = None, is_wanted: Callable[[], bool] | None = None
 ) -> Iterator[Message]:
-    """Yield the committed records of a topic up to where its partitions end now, or go on as long as is_wanted().
+    """Yield the committed records of a topic up to the current end of its partitions, or as long as is_wanted().
 
     consumer: one of a KafkaClientSupplier, which reports the end of a partition. since_ms: only records of this time or
     later (ms since the epoch). Raises KafkaException, and BrokerUnavailableError if it stalls before the end.
@@ -262,7 +262,7 @@ def read_records(
         message = consumer.poll(IDLE_SECONDS)
         if message is None:
             if is_wanted is None and time.monotonic() - heard > READY_SECONDS:
-                raise BrokerUnavailableError(f"Nothing came of {topic} within {READY_SECONDS:.0f} s.")
+                raise BrokerUnavailableError(f"No response from {topic} within {READY_SECONDS:.0f} s.")
             continue
         heard = time.monotonic()
         error = message.error()
@@ -275,7 +275,7 @@ def read_records(
 
 
 def _seek(consumer: Consumer, partitions: Collection[TopicPartition], since_ms: int | None) -> None:
-    """Set the offsets to begin with."""
+    """Set the start offsets."""
     for partition in partitions:
         partition.offset = consumer.get_watermark_offsets(partition, TIMEOUT_SECONDS)[0]
     if since_ms is not None:

@@ -1,4 +1,4 @@
-"""What an operator sees of a running application and may do to it, as plain values: for the control socket and HTTP."""
+"""Operator access to a running application, as plain values: for the control socket and HTTP."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from .snapshots import create
 from .supervisor import Supervisor
 from .worker import ThreadStatus
 
-#: How long removing or restarting a stream thread is waited for if nothing else is said: it commits and closes first.
+#: Default time limit for removing or restarting a stream thread: it commits and closes first.
 THREAD_TIMEOUT_SECONDS = 60.0
 
-#: Rows of a store that are returned at once: the stream thread processes nothing meanwhile.
+#: Rows per page of a store: the stream thread processes nothing meanwhile.
 PAGE_ROWS = 1_000
-#: Of one key: its windows or sessions.
+#: Rows of one key: its windows or sessions.
 KEY_ROWS = 1_000_000
-#: How long a stream thread may take from one batch to the next when somebody waits for it to hear a command.
+#: Time limit of a stream thread between two batches, while a caller waits for it to receive a command.
 HEARD_SECONDS = 20.0
 
 
 class Administration:
-    """Thread-safe: everything is decided by the supervisor's loop, through its inbox.
+    """Thread-safe: the supervisor's loop decides everything, through its inbox.
 
-    What it returns is dicts, lists, strings, numbers, booleans and None, so that JSON can hold it. What cannot be done
-    is a StreamsError that says why and what to do.
+    Results are dicts, lists, strings, numbers, booleans and None, so that JSON can hold them. An operation that is not
+    possible raises a StreamsError that gives the reason and the fix.
     """
 
     def __init__(self, supervisor: Supervisor, config: StreamsConfig) -> None:
@@ -51,10 +51,10 @@ class Administration:
     # -- looking
 
     def status(self) -> dict[str, Any]:
-        """Return the application, its stream threads, their tasks, and what it has logged as errors lately.
+        """Return the application, its stream threads, their tasks, and its latest logged errors.
 
         Times in seconds unless the name ends in _ms (those since 1970), memory in bytes, lag and restores in records,
-        CPU in percent of one core. What is not known is None.
+        CPU in percent of one core. Unknown values are None.
         """
         supervisor = self._supervisor
         threads = supervisor.thread_status()
@@ -84,8 +84,8 @@ class Administration:
     def lag(self) -> list[dict[str, Any]]:
         """Return topic, partition, task, thread and lag of each input partition, by topic and partition.
 
-        lag: records that are not processed yet, on the broker and in the task, None as long as that is not known;
-        buffered: how many of them the task has fetched, over all its partitions.
+        lag: records that are not processed yet, on the broker and in the task, None if unknown; buffered: the number of
+        them that the task has fetched, over all its partitions.
         """
         rows = [row for thread in self._supervisor.thread_status() for row in _lags(thread)]
         return sorted(rows, key=lambda row: (row["topic"], row["partition"]))
@@ -106,7 +106,7 @@ class Administration:
     def store_get(self, store: str, key: str) -> list[dict[str, Any]]:
         """Return the rows of a key on this host, each with its task_id; more than one for windows and sessions.
 
-        key: as text; JSON for what is no string. Rows: see workers/store_text.py.
+        key: as text; JSON for other types than strings. Rows: see workers/store_text.py.
         """
         found = self._read(ReadStore(0, store, key=key, limit=KEY_ROWS, everywhere=True))
         return [_row(row) for row in found.rows]
@@ -122,7 +122,7 @@ class Administration:
     ) -> dict[str, Any]:
         """Return some ``rows`` of one task's part of a store, and ``after`` for the next call, None at the end.
 
-        Bounds are inclusive. A stream thread processes nothing while it makes a page, so pages are short.
+        Bounds are inclusive. A stream thread processes nothing while it reads a page, so pages are short.
         """
         limit, partition = min(limit, PAGE_ROWS), TaskId.parse(task_id).partition
         page = ReadStore(
@@ -139,7 +139,7 @@ class Administration:
             raise InvalidStateStoreError(error.message) from None
         if not found.tasks:
             raise InvalidStateStoreError(
-                f"The task of the store {request.store} is on its way to another thread; try again."
+                f"The task of the store {request.store} is moving to another thread; try again."
             )
         return found
 
@@ -156,13 +156,13 @@ class Administration:
         """Stop a stream thread, the last one if none is named, and wait for its end (KIP-663).
 
         name: as in ``status``, or only its number. Returns its name as ``thread``. The last thread may be removed too:
-        the application then runs on and processes nothing.
+        the application then continues to run without processing.
         """
         full = self._name(name, "remove")
         return {"thread": self._done(self._supervisor.remove_thread, "remove", full, timeout)}
 
     def restart_thread(self, name: str, timeout: float = THREAD_TIMEOUT_SECONDS) -> dict[str, Any]:
-        """Have a stream thread commit and close, and another process take its place and its tasks.
+        """Make a stream thread commit and close, and replace its process, which resumes the tasks.
 
         name: as in ``status``, or only its number. Returns ``thread``, and the process ids ``old_pid`` and ``pid``
         (None if there was or is none).
@@ -174,14 +174,14 @@ class Administration:
         return {"thread": thread, "old_pid": old_pid, "pid": self._pid(full)}
 
     def pause(self) -> dict[str, Any]:
-        """Have all stream threads stop processing without leaving the group (KIP-834); wait until they have."""
+        """Make all stream threads stop processing without leaving the group (KIP-834); wait until they have."""
         self._check_running("pause")
         self._supervisor.pause()
         self._wait_until_heard()
         return {"paused": True}
 
     def resume(self) -> dict[str, Any]:
-        """Process again."""
+        """Resume processing."""
         self._check_running("resume")
         self._supervisor.resume()
         self._wait_until_heard()
@@ -198,7 +198,7 @@ class Administration:
     # -- helpers
 
     def _ask(self, store: str, method: str, *arguments: Any) -> list[dict[str, Any]]:
-        """Return what each stream thread answers; raises InvalidStateStoreError."""
+        """Return the response of each stream thread; raises InvalidStateStoreError."""
         try:
             results = self._supervisor.query(store, method, arguments, HEARD_SECONDS)
         except TimeoutError:
@@ -211,12 +211,12 @@ class Administration:
         return [result.value for result in results]
 
     def _wait_until_heard(self) -> None:
-        """Wait until all stream threads have carried out what they were told: they answer in order, even nonsense."""
+        """Wait until all stream threads have executed earlier commands: they respond in order, even to nonsense."""
         try:
             self._supervisor.query("", "", (), HEARD_SECONDS)
         except TimeoutError:
             raise StreamsError(
-                f"Not all stream threads have heard of it within {HEARD_SECONDS:.0f} s: they will, between two batches."
+                f"Not all stream threads have received it within {HEARD_SECONDS:.0f} s: they will, between two batches."
             ) from None
 
     def _own_process(self) -> dict[str, Any]:
@@ -234,7 +234,7 @@ class Administration:
         names = self._names()
         if name is not None and name not in names:
             there = ", ".join(sorted(set(names.values()))) or "none"
-            raise StreamsError(f"Cannot {what} stream thread {name}: there is no such one. There are: {there}.")
+            raise StreamsError(f"Cannot {what} stream thread {name}: it does not exist. Existing ones: {there}.")
         return None if name is None else names[name]
 
     def _done(self, act: Any, what: str, name: str | None, timeout: float) -> str:
@@ -243,11 +243,11 @@ class Administration:
             done: str | None = act(name=name, timeout=timeout)
         except TimeoutError:
             raise StreamsError(
-                f"{shown} has not closed within {timeout:.0f} s; it goes on closing, see its state in the status. If "
+                f"{shown} has not closed within {timeout:.0f} s; it is still closing, see its state in the status. If "
                 "it hangs, it is killed after penstock.shutdown.timeout.ms."
             ) from None
         if done is None:
-            raise StreamsError(f"Cannot {what} {shown}: it is not there any more, or the application is stopping.")
+            raise StreamsError(f"Cannot {what} {shown}: it no longer exists, or the application is stopping.")
         return done
 
     def _pid(self, name: str) -> int | None:

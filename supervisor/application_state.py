@@ -12,7 +12,7 @@ from penstock.workers.stream_thread_state import StreamThreadState
 
 
 class ApplicationState(Enum):
-    """What the application is doing.
+    """The states of an application.
 
     ::
 
@@ -25,8 +25,8 @@ class ApplicationState(Enum):
         ERROR ------------>
 
     - REBALANCING when any stream thread is in PARTITIONS_REVOKED or PARTITIONS_ASSIGNED; RUNNING when all are RUNNING.
-    - The last four refuse other transitions without an error: reports of stream threads may still be on their way.
-    - ERROR when the application gave up: an exception, a topology that cannot be built, too many replacements.
+    - The last four refuse other transitions without an error: reports of stream threads may still arrive.
+    - ERROR when the application has failed: an exception, a topology that cannot be built, too many replacements.
     """
 
     CREATED = "CREATED"
@@ -44,7 +44,7 @@ class ApplicationState(Enum):
 
     @property
     def has_completed_shutdown(self) -> bool:
-        """True in the two states that nothing follows."""
+        """True in the two final states."""
         return self in (ApplicationState.NOT_RUNNING, ApplicationState.ERROR)
 
 
@@ -59,7 +59,7 @@ APPLICATION_TRANSITIONS: Transitions[ApplicationState] = {
     _A.PENDING_ERROR: (_A.ERROR,),
     _A.ERROR: (),
 }
-#: Refuse quietly what they cannot do.
+#: States that ignore invalid transitions.
 ENDING = (_A.PENDING_SHUTDOWN, _A.NOT_RUNNING, _A.PENDING_ERROR, _A.ERROR)
 
 #: Called with (new state, old state), as Kafka Streams' StateListener.onChange.
@@ -79,15 +79,15 @@ class ApplicationStates:
 
     @property
     def state(self) -> ApplicationState:
-        """The state now."""
+        """The current state."""
         return self._machine.state
 
     def transition_to(self, new: ApplicationState) -> ApplicationState | None:
-        """Change the state and tell the listener; returns the old state, None if the state refuses.
+        """Change the state and notify the listener; returns the old state, None if the state refuses.
 
         Raises StreamsError for a transition that is not in the table.
         """
-        if new is self.state is _A.REBALANCING:  # Kafka Streams: one rebalance is not told twice
+        if new is self.state is _A.REBALANCING:  # as in Kafka Streams, one rebalance is reported once
             return None
         return self._machine.transition_to(new)
 
@@ -107,10 +107,10 @@ class ApplicationStates:
 
 
 def state_after(new: StreamThreadState, all_threads: Iterable[StreamThreadState]) -> ApplicationState | None:
-    """Return the application's state after one stream thread went to ``new``; None: it stays as it is.
+    """Return the application's state after one stream thread went to ``new``; None: no change.
 
-    Kafka Streams' StreamStateListener: RUNNING needs all threads to be RUNNING or DEAD; one that shuts down does not
-    count while another one runs.
+    Kafka Streams' StreamStateListener: RUNNING needs all threads to be RUNNING or DEAD; a thread that shuts down does
+    not count while another one runs.
     """
     if new in (StreamThreadState.PARTITIONS_REVOKED, StreamThreadState.PARTITIONS_ASSIGNED):
         return ApplicationState.REBALANCING

@@ -1,7 +1,7 @@
 """Messages over the pipe between the supervisor and one of its processes.
 
 multiprocessing's own ``recv`` waits for the whole of a message, so a process that hangs in the middle of sending one
-would take the supervisor with it. Here a message is taken only once all of it has arrived.
+would block the supervisor. Here a message is received only once all of it has arrived.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 _LENGTH = struct.Struct(">Q")
-#: Taken from the pipe at once; the usual size of a socket buffer.
+#: Bytes per read of the pipe; the usual size of a socket buffer.
 READ_BYTES = 256 * 1024
 
 
 class Channel:
     """One end of a duplex pipe. The messages are pickled, and come only from our own process tree.
 
-    blocking: ``receive`` waits for at least one message (the process's end), else it returns what has arrived.
+    blocking: ``receive`` waits for at least one message (the process's end), otherwise it returns the arrived ones.
     """
 
     def __init__(self, connection: Connection[Any, Any], *, blocking: bool) -> None:
@@ -57,7 +57,7 @@ class Channel:
             if not writable.poll(timeout_ms):
                 return False
             rest = rest[os.write(self.fileno(), rest) :]
-            timeout_ms = None  # a message that was begun is ended
+            timeout_ms = None  # a partly sent message is completed
         return True
 
     def receive(self) -> list[Any]:

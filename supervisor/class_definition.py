@@ -1,4 +1,4 @@
-"""What a class is made from in another process, beyond the attributes that cloudpickle sets once it is made.
+"""The parts of a class for its creation in another process, beyond the attributes that cloudpickle sets afterwards.
 
 A metaclass that compiles the class statement, as msgspec's and enum's do, sees nothing of it then.
 """
@@ -16,22 +16,22 @@ from dataclasses import dataclass
 from typing import Any
 
 MAIN = "__main__"
-#: What msgspec keeps in the classes that it has seen; it makes it again, and it cannot be pickled.
+#: msgspec's caches in classes; msgspec recreates them, and they cannot be pickled.
 _MSGSPEC_CACHE = "__msgspec_cache__"
 #: A field's name, its annotation, its name in the encoded message, its default, the factory of its default.
 Field = tuple[str, Any, str, Any, Any]
 
 
 def reduced_class(kind: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return what pickle takes for a class that travels by value.
+    """Return the reduced value of a class that is sent by value.
 
-    reduced: what cloudpickle makes of it: (maker, its arguments, (attributes, slots), None, None, setter of the state).
+    reduced: cloudpickle's value: (maker, its arguments, (attributes, slots), None, None, setter of the state).
     """
     make, arguments, (attributes, slots), *_, set_state = reduced
     attributes.pop(_MSGSPEC_CACHE, None)
     definition = arguments[0]
     namespace: dict[str, Any] = {"__qualname__": kind.__qualname__}
-    msgspec = sys.modules.get("msgspec")  # not imported for this: the supervisor may do without
+    msgspec = sys.modules.get("msgspec")  # not imported for this: the supervisor may run without it
     members: dict[str, dict[str, Any]] = {}
     if msgspec is not None and isinstance(kind, type(msgspec.Struct)):
         definition = _StructDefinition.of(kind, msgspec)
@@ -58,14 +58,14 @@ def _set_class(kind: Any, state: tuple[Callable[[type, Any], None], Any, dict[st
 
 
 def _attributes_of_member(member: enum.Enum) -> dict[str, Any]:
-    """Return what the class's own ``__init__`` or ``__new__`` has set, which enum does not call again."""
+    """Return the attributes set by the class's own ``__init__`` or ``__new__``, which enum does not call again."""
     return {name: value for name, value in vars(member).items() if not name.startswith("_")}
 
 
 def _main_names(kind: type) -> dict[str, Any]:
-    """Return what other code may look up in the main module for a class of it, by name.
+    """Return the names that other code may look up in the main module for one of its classes, with their values.
 
-    That is the class itself, when one of its objects is pickled, and what annotations that are texts refer to.
+    These are the class itself, when one of its objects is pickled, and the names in its string annotations.
     """
     if kind.__module__ != MAIN:
         return {}
@@ -75,11 +75,11 @@ def _main_names(kind: type) -> dict[str, Any]:
 
 
 def _names_in(annotation: Any) -> Iterator[str]:
-    """Yield the names in the texts of an annotation, or of a dict of them."""
+    """Yield the names in the strings of an annotation, or of a dict of annotations."""
     if isinstance(annotation, typing.ForwardRef):
         annotation = annotation.__forward_arg__
     if isinstance(annotation, str):
-        with contextlib.suppress(SyntaxError):  # it is no type, e.g. a remark
+        with contextlib.suppress(SyntaxError):  # it is not a type, e.g. a remark
             for node in ast.walk(ast.parse(annotation, mode="eval")):
                 if isinstance(node, ast.Name):
                     yield node.id
@@ -95,10 +95,10 @@ def _names_in(annotation: Any) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _StructDefinition:
-    """Makes a msgspec.Struct class, called as its metaclass is: with name, bases and namespace.
+    """Creates a msgspec.Struct class; called like its metaclass, with name, bases and namespace.
 
     fields: those that the class itself declares. options: of its class statement. The class's own ``__annotations__``
-    would not do: where classes refer to each other, pickle gives that dict before it is filled.
+    cannot be used: if classes refer to each other, pickle passes that dict before it is filled.
     """
 
     metaclass: type
@@ -137,5 +137,5 @@ def _options_of_struct(kind: Any, own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _post_init(struct: Any) -> None:
-    """Call the class's own, which comes after the class has been made, as it may refer to it."""
+    """Call the class's own method, which is set after the creation of the class, because it may refer to the class."""
     struct.__post_init__()

@@ -1,4 +1,4 @@
-"""What users of a class rely on without looking at its code, for a comparison of two copies of it."""
+"""The visible parts of a class, for a comparison of two copies of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any
 
-#: By name: what was found, as texts in tuples.
+#: By name: the findings, as tuples of strings.
 Outline = dict[str, Any]
 #: Where classes keep their names and slots, and the usual kinds of data classes their fields.
 FIELD_TABLES = (
@@ -24,7 +24,7 @@ FIELD_TABLES = (
     "_fields",
 )
 ATTRIBUTES = "attributes"
-#: Attributes that a class has from its own making, or that are caches.
+#: Attributes that come from the creation of a class, or that are caches.
 _OWN = {"__annotate_func__", "__annotations_cache__", "__dict__", "__msgspec_cache__", "__weakref__", "_abc_impl"}
 
 
@@ -38,7 +38,7 @@ def outline(kind: type) -> Outline:
 
 
 def difference(before: Outline, after: Outline) -> str:
-    """Return in words what a class has lost, "" if nothing."""
+    """Return a description of what a class has lost, "" if nothing."""
     lost = set(before[ATTRIBUTES]) - set(after[ATTRIBUTES])
     if lost:
         return f"it would be without {', '.join(sorted(lost))} there"
@@ -60,7 +60,7 @@ def _parameter(parameter: inspect.Parameter) -> tuple[str, ...]:
 
 
 def _text(value: Any) -> Any:
-    """Return what can be compared between processes: no addresses, no order of sets."""
+    """Return a value that can be compared between processes: without addresses and the order of sets."""
     if isinstance(value, dataclasses.Field):
         return value.default is dataclasses.MISSING, value.default_factory is dataclasses.MISSING
     if isinstance(value, str | int | float | bool | None):
@@ -75,7 +75,7 @@ def _text(value: Any) -> Any:
 
 
 def _safely(get: Callable[[], Any]) -> Any:
-    """Return what get returns, or the name of what it raises: that is the same in both processes, too."""
+    """Return the result of get, or the name of its exception, which is also the same in both processes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -24,11 +24,11 @@ from penstock.topology.streams_config import (
 logger = logging.getLogger(__name__)
 
 VARIABLE_PREFIX = "PENSTOCK_"
-#: Behind a secret key: the value is in this file (Docker's and Kubernetes' secrets, systemd's credentials).
+#: Suffix of a secret key: the value is in this file (Docker's and Kubernetes' secrets, systemd's credentials).
 SECRET_FILE = ".file"
 #: Variables of the command itself, not configuration keys.
 RESERVED_VARIABLES = frozenset({"PENSTOCK_CONFIG", "PENSTOCK_KERNEL", "PENSTOCK_MAVEN_URL"})
-#: What Kubernetes and Docker set in each container for a service named penstock or penstock-….
+#: Set by Kubernetes and Docker in each container for a service named penstock or penstock-….
 _SERVICE_LINK = re.compile(
     r"PENSTOCK_(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
@@ -46,8 +46,8 @@ def load_config(
     """Return the configuration with the origin of each value. Raises ConfigError.
 
     file: TOML; nested tables stand for dotted keys. environment: PENSTOCK_COMMIT_INTERVAL_MS sets commit.interval.ms.
-    assignments: ``key=value`` of -c. options: key -> (name of a command-line option, value), the strongest. From each
-    of them ``<secret key>.file`` names a file that holds the value.
+    assignments: ``key=value`` of -c. options: key -> (name of a command-line option, value), the strongest. In each of
+    them ``<secret key>.file`` names a file that holds the value.
     """
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -65,7 +65,7 @@ Setting = tuple[str, Any, str]
 
 
 def _from_secret_file(setting: Setting) -> Setting:
-    """Return a setting; one of ``<secret key>.file`` is that key's, its value the file's text without its line end."""
+    """Return a setting; ``<secret key>.file`` sets that key to the file's text without its line end."""
     key, path, origin = setting
     secret = key.removesuffix(SECRET_FILE)
     if secret == key or not is_secret(secret):
@@ -111,7 +111,7 @@ def _from_environment(environment: Mapping[str, str]) -> Iterator[Setting]:
     for variable, value in sorted(environment.items()):
         if variable.startswith(VARIABLE_PREFIX) and variable not in RESERVED_VARIABLES:
             if _is_service_link(variable, value):
-                logger.debug("%s is passed over: it is the address of a service", variable)
+                logger.debug("%s is ignored: it is the address of a service", variable)
             elif (key := _key_of(variable)) is not None:
                 yield key, value, variable
 

@@ -16,7 +16,7 @@ COMMANDS = (
     *("status", "lag", "metrics", "stores", "store_get", "store_page"),
     *("add_thread", "remove_thread", "restart_thread", "pause", "resume", "snapshot"),
 )
-#: What may stand for their arguments.
+#: Conversions of their arguments.
 TYPES: Mapping[str, tuple[type, ...]] = {
     "name": (str,),
     "timeout": (int, float),

@@ -1,12 +1,12 @@
 """The control socket: how commands on this host reach a running application.
 
 A Unix socket ``control.sock`` in the application's state directory, which only its owner may open. Both sides write
-JSON, one object a line:
+JSON, one object per line:
 
     {"command": "remove_thread", "arguments": {"name": "2"}}
     {"result": {"thread": "delays-…-StreamThread-2"}}     or     {"error": {"kind": "StreamsError", "message": "…"}}
 
-A connection may ask again and again; it is closed after IDLE_SECONDS without a question.
+A connection may send any number of requests; it is closed after IDLE_SECONDS without one.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from .log_floods import bounded_logger
 logger = bounded_logger(__name__)
 
 SOCKET_NAME = "control.sock"
-#: A question may not be longer; answers may.
+#: Maximum length of a request; responses may be longer.
 QUESTION_BYTES_MAX = 64 * 1024
-#: Connections at one time; another one gets an error.
+#: Maximum number of connections; further ones get an error.
 CONNECTIONS_MAX = 16
-#: How long a connection may be silent, or not take its answer.
+#: How long a connection may be silent, or not read its response.
 IDLE_SECONDS = 60.0
 #: The name of its threads.
 THREAD = "penstock-control"
 _PEER = struct.Struct("3i")
 
-#: Does what a command says; gets its arguments by name.
+#: Executes a command; gets its arguments by name.
 Action = Callable[..., Any]
 
 
@@ -54,10 +54,10 @@ def socket_address(directory: Path) -> Iterator[str]:
 
 
 class ControlSocket:
-    """Serves the commands of an application, each connection in a thread of its own.
+    """Serves the commands of an application, each connection in its own thread.
 
-    directory: the application's state directory, whose lock the caller holds: a socket that is there is a dead one's.
-    actions: by the command's name. Nobody but this user and root is answered.
+    directory: the application's state directory, whose lock the caller holds: an existing socket belongs to a dead
+    process. actions: by the command's name. Only this user and root get a response.
     """
 
     def __init__(self, directory: Path, actions: Mapping[str, Action]) -> None:
@@ -68,19 +68,19 @@ class ControlSocket:
         self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
 
     def start(self) -> None:
-        """Listen. What keeps it from that is logged: the application runs without a control socket, too."""
+        """Listen. Failures are logged: the application also runs without a control socket."""
         listener = socket.socket(socket.AF_UNIX)
         try:
             with socket_address(self._directory) as address:
                 with suppress(FileNotFoundError):
                     os.unlink(address)
-                os.fchmod(listener.fileno(), 0o600)  # Linux makes the file with it: it is never open to others
+                os.fchmod(listener.fileno(), 0o600)  # Linux creates the file with it: it is never open to others
                 listener.bind(address)
             listener.listen(CONNECTIONS_MAX)
         except OSError as error:
             listener.close()
             logger.warning(
-                "No control socket in %s (%s): penstock status and its like will not find this application",
+                "No control socket in %s (%s): penstock status and similar commands will not find this application",
                 self._directory,
                 error,
             )
@@ -89,7 +89,7 @@ class ControlSocket:
         threading.Thread(target=self._accept, args=(listener,), name=THREAD, daemon=True).start()
 
     def stop(self) -> None:
-        """Take no more questions, and remove the socket; answers that are being made are still sent."""
+        """Accept no more requests, and remove the socket; pending responses are still sent."""
         self._ended.set()
         listener, self._listener = self._listener, None
         if listener is not None:
@@ -115,7 +115,7 @@ class ControlSocket:
             stack.enter_context(connection)
             connection.settimeout(IDLE_SECONDS)
             if not self._free.acquire(blocking=False):
-                full = StreamsError(f"{CONNECTIONS_MAX} commands are connected already; try again")
+                full = StreamsError(f"{CONNECTIONS_MAX} commands are already connected; try again")
                 with suppress(OSError):
                     _send(connection, _error(full))
                 return
@@ -127,7 +127,7 @@ class ControlSocket:
         try:
             with connection, suppress(OSError):  # the other side is gone or silent
                 if not _may_ask(connection):
-                    _send(connection, _error(StreamsError("Only the user that the application runs as may ask it")))
+                    _send(connection, _error(StreamsError("Only the user of the application may send it commands")))
                     return
                 for question in _lines(connection):
                     _send(connection, self._answer(question))
@@ -146,12 +146,12 @@ class ControlSocket:
 
     def _parse(self, question: bytes | None) -> tuple[Action, dict[str, Any]]:
         if question is None:
-            raise StreamsError(f"A question of the control socket has at most {QUESTION_BYTES_MAX} bytes")
+            raise StreamsError(f"A request to the control socket has at most {QUESTION_BYTES_MAX} bytes")
         try:
             asked = json.loads(question)
             command, arguments = asked["command"], asked.get("arguments", {})
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise StreamsError('Expected {"command": "…", "arguments": {…}} in JSON, one object a line') from None
+            raise StreamsError('Expected {"command": "…", "arguments": {…}} in JSON, one object per line') from None
         action = self._actions.get(command) if isinstance(command, str) else None
         if action is None:
             raise StreamsError(f"There is no command {command!r}; there are {', '.join(sorted(self._actions))}")

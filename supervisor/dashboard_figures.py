@@ -1,4 +1,4 @@
-"""What the dashboard shows of operators: the metrics of all tasks here, added up by node and by edge."""
+"""The dashboard's data about operators: the metrics of all tasks here, summed by node and by edge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words for what an application does: for the log, and for systemd's status line."""
+"""Descriptions of an application's activity: for the log, and for systemd's status line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def description(threads: Iterable[ThreadStatus]) -> Iterator[str]:
 
 
 def restore(task: TaskStatus) -> str:
-    """Return words for how far the restore of a task is, nothing if there is none."""
+    """Return a description of the restore progress of a task, empty if there is none."""
     if not task.restore_remaining:
         return ""
     eta = task.restore_eta_seconds

@@ -1,23 +1,23 @@
-"""File descriptors: some are kept for the supervisor's loop, which connections from outside may not use up."""
+"""File descriptors: some are reserved for the supervisor's loop, so that outside connections cannot use them up."""
 
 from __future__ import annotations
 
 import errno
 import resource
 
-#: So many of the highest are kept: for the pipes of a new process, for a look at one in /proc, for the control socket's
-#: connections, and for those to other hosts.
+#: The number of reserved descriptors: for the pipes of a new process, for reading its /proc entry, for the control
+#: socket's connections, and for connections to other hosts.
 RESERVED = 64
-#: What the kernel answers where there are no more descriptors, or no memory for one; a moment later there may be.
+#: The kernel's errors if there are no more descriptors, or no memory for one; they may pass.
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-#: How long to wait then, in seconds.
+#: Seconds to wait then.
 RETRY_SECONDS = 1.0
 
 
 def is_reserved(descriptor: int) -> bool:
-    """Return True if a new descriptor is one of those that are kept: the kernel always gives the lowest that is free.
+    """Return True if a new descriptor is a reserved one: the kernel always returns the lowest free one.
 
-    Where few are allowed at all, a quarter of them is kept.
+    If the limit is low, a quarter of the descriptors is reserved.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return limit != resource.RLIM_INFINITY and descriptor >= limit - min(RESERVED, limit // 4)

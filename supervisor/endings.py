@@ -1,4 +1,4 @@
-"""What the end of a process means: whether another try could help, and what to tell."""
+"""The meaning of the end of a process: whether another attempt could help, and the message."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from penstock.workers.stream_thread_state import StreamThreadState
 from .exit_codes import WorkerExitCode
 from .worker import UNKNOWN_EXIT, Worker
 
-#: Signals that come from outside, e.g. from the kernel short of memory: they say nothing against another try.
+#: Signals that come from outside, e.g. from the kernel's OOM killer: another attempt may succeed.
 FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP, UNKNOWN_EXIT)
 
 
 def cannot_start(worker: Worker, any_has_started: bool) -> bool:
-    """Return whether a process ended in a way in which another one would end too.
+    """Return whether another process would end in the same way.
 
-    any_has_started: a stream thread of the application has come further than this one. If none has, then a crash or an
-    exit while the topology is imported would only happen again, with ten more tracebacks.
+    any_has_started: a stream thread of the application has already started. If none has, a crash or an exit during the
+    import of the topology would only repeat, with ten more tracebacks.
     """
     if worker.exit_code == WorkerExitCode.BOOT_FAILED or (worker.exit_code > 0 and not worker.has_started):
         return True
@@ -28,7 +28,7 @@ def cannot_start(worker: Worker, any_has_started: bool) -> bool:
 
 
 def reason(worker: Worker) -> str:
-    """Return in a line why a process ended."""
+    """Return one line with the reason for the end of a process."""
     if worker.failure is None:
         when = " before its stream thread started" if worker.state is StreamThreadState.CREATED else ""
         told = f"process {worker.pid} ended with {worker.cause_of_death()}{when}; its stderr has more"
@@ -38,7 +38,7 @@ def reason(worker: Worker) -> str:
 
 
 def explanation(worker: Worker) -> str:
-    """Return why a process ended, with the traceback if it has one that is not in the log yet."""
+    """Return the reason for the end of a process, with its traceback unless that is already in the log."""
     failure = worker.failure
     if failure is None or failure.logged or failure.traceback == failure.message:
         return reason(worker)

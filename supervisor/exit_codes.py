@@ -1,4 +1,4 @@
-"""Exit codes: a contract. docs/operations.md has the table, a test holds both together."""
+"""Exit codes: a contract. docs/operations.md has the table; a test keeps both in sync."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What ``penstock run`` and KafkaStreams.run() end with.
+    """Exit codes of ``penstock run`` and KafkaStreams.run().
 
-    A service manager should restart on all but OK, USAGE, TOPOLOGY and LOCKED, which need a person.
+    A service manager should restart on all but OK, USAGE, TOPOLOGY and LOCKED, which need an operator.
     """
 
     #: Stopped by a signal or close(); everything processed is committed.
@@ -25,20 +25,20 @@ class ExitCode(IntEnum):
     RESTART_LIMIT = 5
     #: Stopped, but a stream thread did not finish in penstock.shutdown.timeout.ms and was killed.
     SHUTDOWN_TIMEOUT = 6
-    #: A second signal, or SIGQUIT, killed the stream threads; what was not committed is processed again.
+    #: A second signal, or SIGQUIT, killed the stream threads; uncommitted records are processed again.
     FORCED = 7
     #: A bug in Penstock; the traceback is in the log.
     INTERNAL = 70
 
 
 class WorkerExitCode(IntEnum):
-    """What the process of a stream thread ends with; shown in the log when it does."""
+    """Exit codes of a stream thread's process; logged at its end."""
 
-    #: Closed as it was told to.
+    #: Closed on request.
     STOPPED = 0
     #: The stream thread raised an exception, which it has reported.
     FAILED = 1
-    #: The topology could not be imported or built, or the configuration is wrong: another try would not help.
+    #: The topology could not be imported or built, or the configuration is wrong: another attempt would not help.
     BOOT_FAILED = 3
     #: The supervisor is gone.
     ORPHANED = 9

@@ -1,4 +1,4 @@
-"""The endpoints: each a function from a request to an answer, run in a thread so that it may wait."""
+"""The endpoints: each is a function from a request to a response, run in a thread so that it may block."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from .log_floods import bounded_logger
 logger = bounded_logger(__name__)
 
 Endpoint = Callable[[HttpView, Request], Response]
-#: Threads that answer health checks and nothing else: queries may have all of the others.
+#: Threads for health checks only: queries may use all others.
 HEALTH_THREADS = 4
 PAGES = Path(__file__).parent / "dashboard"
-#: File and content type of what makes the dashboard, by path.
+#: File and content type of the dashboard's parts, by path.
 FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/dashboard.css": ("dashboard.css", "text/css; charset=utf-8"),
@@ -42,7 +42,7 @@ FILES = {
 
 
 def http_app(view: HttpView, address: HttpAddress) -> Starlette:
-    """Return the ASGI application. view: the application that is shown."""
+    """Return the ASGI application. view: the application to show."""
     health = CapacityLimiter(HEALTH_THREADS)
 
     def route(path: str, endpoint: Endpoint, method: str = "GET") -> Route:
@@ -70,7 +70,7 @@ def http_app(view: HttpView, address: HttpAddress) -> Starlette:
         middleware=[Middleware(Gate, address=address)],
         exception_handlers={HTTPException: _on_http_error},  # type: ignore[dict-item]
     )
-    app.router.redirect_slashes = False  # the address would be the Host header's, which anyone may choose
+    app.router.redirect_slashes = False  # the address would come from the Host header, which any client may choose
     return app
 
 
@@ -95,10 +95,10 @@ def _endpoint(
         except StreamsError as error:
             return _error(QueryError(409, "REFUSED", str(error)))
         except TimeoutError:
-            return _error(QueryError(503, "TIMEOUT", "The supervisor does not answer; the log may say why.", 5))
+            return _error(QueryError(503, "TIMEOUT", "The supervisor does not respond; see the log for the reason.", 5))
         except Exception:
             logger.exception("%s %s failed", request.method, request.scope["path"])
-            return _error(QueryError(500, "INTERNAL", "A fault of Penstock; the log has the traceback."))
+            return _error(QueryError(500, "INTERNAL", "A bug in Penstock; the log has the traceback."))
 
     @wraps(endpoint)
     async def call_in_thread(request: Request) -> Response:

@@ -1,7 +1,7 @@
-"""The connections of the HTTP server: how many there are, for how long, and which one makes room.
+"""The connections of the HTTP server: their number, their lifetime, and which one is closed to make room.
 
-All of it is decided here, before a request is read. Uvicorn speaks HTTP, but does not bound what is silent: its
-limit_concurrency answers 503 to connections that it has accepted, and its timeout begins after the first answer.
+All of it is decided here, before a request is read. Uvicorn does not limit silent connections: its limit_concurrency
+answers 503 to accepted connections, and its timeout starts after the first response.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from .log_floods import bounded_logger
 
 logger = bounded_logger(__name__)
 
-#: Connections at a time. Those over REQUESTS_MAX are for health checks, and for who has yet to ask.
+#: Maximum number of connections. Those over REQUESTS_MAX are for health checks, and for clients without a request yet.
 CONNECTIONS_MAX = REQUESTS_MAX + 32
-#: How long a connection may be without a complete request line and headers, in seconds; a byte now and then is none.
+#: Seconds that a connection may take to send a complete request line and headers, even if single bytes arrive.
 IDLE_SECONDS = 10
-#: How long an answer may take, in seconds, until the client has read it: twice the longest timeout_ms and the way.
+#: Seconds until the client must have read a response: twice the longest timeout_ms plus the transfer.
 ANSWER_SECONDS = 120
-#: How long a connection is left alone before it may have to make room, in seconds: the way of a request from afar. It
-#: also bounds how many connections in a second a crowd can cost us.
+#: Seconds before an idle connection may be closed to make room: the round trip of a distant client. This also limits
+#: how many connections a second a crowd can close.
 GRACE_SECONDS = 0.1
 
 
 class Connection(H11Protocol):
-    """One connection, closed where its client is too slow."""
+    """One connection, closed if its client is too slow."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._application = self.app
         self.app = self._answer
-        #: Since when (the event loop's clock) the client could have asked; None while it is answered.
+        #: The time (event loop's clock) since when no request is pending; None while a response is being made.
         self.idle_since: float | None = self.loop.time()
         self._deadline = self.loop.call_later(IDLE_SECONDS, self._check)
 
     def end(self) -> None:
-        """Close it at once, whatever is still to be sent: the client may never read that."""
+        """Close it at once, without sending pending data: the client may never read it."""
         self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -74,8 +74,8 @@ class Connection(H11Protocol):
             self.end()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP, as all errors are answered; called by uvicorn."""
-        if self.conn.our_state is not h11.IDLE:  # what follows a request that is answered, or was
+        """Respond to invalid HTTP in the same form as to all errors; called by uvicorn."""
+        if self.conn.our_state is not h11.IDLE:  # data after a request that has, or will have, a response
             self.end()
             return
         body = orjson.dumps({"error": {"status": 400, "code": "BAD_REQUEST", "message": msg}})
@@ -86,10 +86,10 @@ class Connection(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """Accepts connections as there is room: none where all are being answered.
+    """Accepts connections while there is room: none if all have pending responses.
 
-    Where there is none, the one that has been without a request for longest makes room, so that a crowd that says
-    nothing keeps out nobody who asks.
+    If there is none, it closes the connection that has been without a request for longest, so silent clients cannot
+    keep out active ones.
     """
 
     def __init__(self, config: uvicorn.Config, listener: socket.socket) -> None:
@@ -144,5 +144,5 @@ class Server(uvicorn.Server):
 
 
 def _idle_since(connection: Connection | None) -> float:
-    """Return since when a connection has been idle; the end of time if it is not."""
+    """Return the time since when a connection has been idle; infinity if it is not."""
     return float("inf") if connection is None or connection.idle_since is None else connection.idle_since

@@ -15,16 +15,16 @@ from penstock.workers.streams_metadata import HostInfo
 
 from .http_queries import RETRY_SECONDS, Found, QueryError
 
-#: Says that a request comes from another host of the application, which is answered from this host's tasks alone: so
-#: that two hosts which take each other for the owner do not ask each other for ever.
+#: Marks a request from another host of the application, which is answered from this host's tasks alone. Otherwise two
+#: hosts that consider each other the owner would forward a request forever.
 FORWARDED = "X-Penstock-Forwarded"
-#: The most that is taken from another host.
+#: Maximum size of another host's response.
 ANSWER_BYTES_MAX = 64 << 20
 _SAME = ("limit", "partition", "max_lag", "time_from", "time_to", "prefix")
 
 
 class HttpHosts:
-    """token: that of this host, which the others are expected to share."""
+    """token: that of this host, which the others must share."""
 
     def __init__(self, token: str | None) -> None:
         self._headers = {FORWARDED: "1", "Accept": "application/json"}
@@ -53,7 +53,7 @@ class HttpHosts:
             data = response.read(ANSWER_BYTES_MAX)
             return response.status, orjson.loads(data)
         except (OSError, http.client.HTTPException, ValueError) as error:
-            text = f"{host.host}:{host.port}, which has the task, cannot be asked: {error or type(error).__name__}"
+            text = f"{host.host}:{host.port}, which has the task, cannot be reached: {error or type(error).__name__}"
             raise QueryError(503, "HOST_UNREACHABLE", text, RETRY_SECONDS) from error
         finally:
             connection.close()

@@ -1,4 +1,4 @@
-"""Query parameters, checked: what a request may ask for, and how much of it."""
+"""Validation of query parameters and their limits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class StoreParameters:
-    """A read, how long it may take (s), and whether only this host's tasks are meant."""
+    """A read, its time limit (s), and whether it is for this host's tasks only."""
 
     request: ReadStore
     timeout: float
@@ -42,7 +42,7 @@ class StoreParameters:
 
 
 def decoded(part: str) -> str:
-    """Return a part of a path without percent signs; raises QueryError if it is no UTF-8."""
+    """Return a part of a path without percent encoding; raises QueryError if it is not UTF-8."""
     try:
         return unquote(part, errors="strict")
     except UnicodeDecodeError:
@@ -50,7 +50,7 @@ def decoded(part: str) -> str:
 
 
 def decoded_query(scope: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return names and values of a request's query; raises QueryError if they are no UTF-8."""
+    """Return names and values of a request's query; raises QueryError if they are not UTF-8."""
     query = scope["query_string"].decode("latin-1")
     try:
         return parse_qsl(query, keep_blank_values=True, errors="strict")
@@ -59,11 +59,11 @@ def decoded_query(scope: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _not_text(text: str) -> QueryError:
-    return _bad(f"{text!r} is no UTF-8. Keys that are bytes are written as hexadecimal digits.")
+    return _bad(f"{text!r} is not UTF-8. Write keys that are bytes as hexadecimal digits.")
 
 
 def store_parameters(store: str, key: str | None, given: Sequence[tuple[str, str]]) -> StoreParameters:
-    """Return what a URL asks of a store. given: names and values of its query. Raises QueryError."""
+    """Return the read that a URL requests. given: names and values of its query. Raises QueryError."""
     _check_names([name for name, _ in given], key is not None)
     query = dict(given)
     request = ReadStore(
@@ -85,7 +85,7 @@ def store_parameters(store: str, key: str | None, given: Sequence[tuple[str, str
     if request.everywhere and key is None:
         raise _bad("everywhere= is for a key; a range is read everywhere anyway.")
     if request.prefix is not None and (request.key_from is not None or request.key_to is not None):
-        raise _bad("prefix= is a range of its own: leave out from= and to=.")
+        raise _bad("prefix= is already a range: leave out from= and to=.")
     if request.time_from is not None and request.time_to is not None and request.time_from > request.time_to:
         raise _bad(f"time_from={request.time_from} is after time_to={request.time_to}.")
     return StoreParameters(request, timeout_ms / 1000, _boolean(query, "local"))

@@ -1,7 +1,7 @@
 """Store reads, routed: to the stream thread that has the key's task, or to the host that has it (KIP-67, KIP-535).
 
 A read is answered from a task that runs, or refused with a reason that says whether to try again. There is nothing in
-between: rows of some tasks without the others are given only to those who ask for this host's part alone.
+between: only a request for this host's part alone gets rows of some tasks without the others.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from penstock.workers.streams_metadata import HostInfo, StreamsMetadata
 from .queries import Answers
 from .supervisor import Supervisor
 
-#: When a client may try again, in seconds, where nothing better is known.
+#: Default number of seconds after which a client may retry.
 RETRY_SECONDS = 1
 
 
 class QueryError(Exception):
-    """What goes back to the asker: an HTTP status, a word for programs, a sentence for people.
+    """An error response: an HTTP status, a code for programs, a sentence for people.
 
-    retry_after: seconds, None where another try would end alike.
+    retry_after: seconds, None if another attempt would fail in the same way.
     """
 
     def __init__(self, status: int, code: str, message: str, retry_after: int | None = None, **details: Any) -> None:
@@ -48,8 +48,8 @@ class QueryError(Exception):
 class Found:
     """The rows of a read, in the order of their keys. lag: of the standby task that answered, None for an active one.
 
-    tasks: whose rows they are; complete: that these are all tasks that have a part of the store. after: how the next
-    page begins, whose rows are in the store's order.
+    tasks: the owners of the rows; complete: whether these are all tasks with a part of the store. after: the start of
+    the next page, whose rows are in the store's order.
     """
 
     rows: list[Row]
@@ -60,10 +60,10 @@ class Found:
 
 
 class RemoteHosts(Protocol):
-    """Asks other hosts; http_forward.py."""
+    """Queries other hosts; see http_forward.py."""
 
     def read(self, host: HostInfo, request: ReadStore, timeout: float) -> Found:
-        """Return what another host finds in its own tasks. Raises QueryError."""
+        """Return the rows of another host's own tasks. Raises QueryError."""
 
 
 class StoreQueries:
@@ -75,10 +75,10 @@ class StoreQueries:
         self._remote = remote
 
     def read(self, request: ReadStore, timeout: float, local: bool) -> Found:
-        """Return what a request finds; local: on this host only. Raises QueryError.
+        """Return the result of a request; local: on this host only. Raises QueryError.
 
-        A key that is not where Kafka's partitioner puts it is looked for in all tasks: confluent-kafka's own default is
-        another partitioner, and its records are counted all the same.
+        If a key is not in the partition of Kafka's partitioner, all tasks are searched: confluent-kafka's default is
+        another partitioner, and its records are processed as well.
         """
         found = self._read(request, timeout, local)
         if found.rows or request.key is None or request.partition is not None or request.everywhere or local:
@@ -107,7 +107,7 @@ class StoreQueries:
             ) from None
         found = [result.value for result in answers.results if result.value is not None]
         if not found:
-            raise QueryError(503, "NOT_RUNNING", "No stream thread runs at this moment.", RETRY_SECONDS)
+            raise QueryError(503, "NOT_RUNNING", "No stream thread is running now.", RETRY_SECONDS)
         return found
 
     # -- one key, or one partition
@@ -125,7 +125,7 @@ class StoreQueries:
         return self._first(hosts, request, timeout)
 
     def _hosts_of(self, answer: StoreRead, request: ReadStore) -> list[HostInfo]:
-        """Return the other hosts to be asked, the one with the active task first."""
+        """Return the other hosts to query, the one with the active task first."""
         partition = answer.partition if answer.partition is not None else request.partition
         wanted = {TopicPartition(topic, partition) for topic in answer.topics if partition is not None}
         others = [m for m in self._others() if wanted]
@@ -150,13 +150,13 @@ class StoreQueries:
     def _nobody(self, answer: StoreRead, local: bool) -> QueryError:
         where = f"partition {answer.partition}" if answer.partition is not None else "this store"
         if local:
-            text = f"The task of {where} is not on this host at this moment."
+            text = f"The task of {where} is not on this host now."
         elif self._supervisor.queries.metadata.all_metadata():
-            text = f"No host has the task of {where} at this moment: it is being moved."
+            text = f"No host has the task of {where} now: it is moving."
         else:
             text = (
-                f"The task of {where} is not on this host at this moment. If the application has other hosts, set "
-                "application.server on all of them, so that they find each other."
+                f"The task of {where} is not on this host now. If the application has other hosts, set "
+                "application.server on all of them, so that they can find each other."
             )
         return QueryError(503, "NOT_HERE", text, RETRY_SECONDS, partition=answer.partition)
 
@@ -210,7 +210,7 @@ def _check_request(answer: StoreRead) -> None:
 
 
 def not_yet(answer: StoreRead) -> QueryError:
-    """Return the error for a task that cannot answer yet, with how far it is."""
+    """Return the error for a task that cannot serve reads yet, with its progress."""
     if answer.lag is not None:
         return QueryError(503, "STANDBY_LAGS", answer.detail, RETRY_SECONDS, lag=answer.lag)
     eta = answer.eta_seconds

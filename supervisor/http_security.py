@@ -1,4 +1,4 @@
-"""Who may ask what over HTTP, and how much: before any endpoint sees a request."""
+"""Authorization and limits of HTTP requests, before any endpoint sees them."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-#: Longest path with its query string, in bytes: a key and its bounds fit, a flood does not.
+#: Longest path with its query string, in bytes: enough for a key and its bounds.
 URL_BYTES_MAX = 8192
-#: Nothing that is asked needs a body.
+#: No request needs a body.
 BODY_BYTES_MAX = 4096
-#: Requests that are answered at a time, health checks apart; others are refused with 503.
+#: Maximum number of concurrent requests, except health checks; others are refused with 503.
 REQUESTS_MAX = 96
 HEALTH_PATHS = ("/health/live", "/health/ready")
-#: Answered to everybody: what a probe asks that has no token, and the page that asks for it.
+#: Served without a token: health checks, and the page that prompts for the token.
 OPEN_PATHS = (*HEALTH_PATHS, "/", "/dashboard.css", "/dashboard.js")
-#: A request's target that names the server, as for a proxy (RFC 9112, absolute-form): it counts, not the Host header.
+#: A request target that names the server, as for a proxy (RFC 9112, absolute-form): it overrides the Host header.
 _ABSOLUTE = re.compile(rb"https?://([^/?#]*)(.*)", re.IGNORECASE)
-#: Sent with each answer. The page takes everything from this server, and nobody else may frame it.
+#: Sent with each response. The page loads everything from this server, and no other site may frame it.
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -45,9 +45,9 @@ HEADERS = (
 
 @dataclass(frozen=True, slots=True)
 class HttpAddress:
-    """Where is served, and what a request must carry.
+    """The served address, and the required token.
 
-    hosts: names, in lower case, by which a browser may call it without a token.
+    hosts: lower-case names by which a browser may call it without a token.
     """
 
     host: str
@@ -83,9 +83,8 @@ def is_loopback(host: str) -> bool:
 class Gate:
     """ASGI middleware: bounds, the Host header, the token.
 
-    Without a token reading is free for those who call the server by one of its own names: a page from elsewhere that
-    has its name point here (DNS rebinding) does not. Changing something needs a token in any case, as a header that a
-    foreign page cannot send.
+    Without a token, reads are allowed for requests to one of the server's own names, which excludes a foreign page
+    whose name points here (DNS rebinding). Changes always need a token, in a header that a foreign page cannot send.
     """
 
     def __init__(self, app: Application, address: HttpAddress) -> None:
@@ -96,7 +95,7 @@ class Gate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request: pass it on, or refuse it.
 
-        It is passed on with its path as it was sent: endpoints decode the parts that they take (http_parameters.py).
+        It is passed on with its original path: endpoints decode their parts (http_parameters.py).
         """
         if scope["type"] != "http":
             await self._app(scope, receive, send)
@@ -122,7 +121,7 @@ class Gate:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._answering >= REQUESTS_MAX:
-            await _refuse(send, 503, "TOO_MANY_REQUESTS", f"{REQUESTS_MAX} requests are being answered already.")
+            await _refuse(send, 503, "TOO_MANY_REQUESTS", f"{REQUESTS_MAX} requests are already being processed.")
             return
         self._answering += 1
         try:

@@ -1,4 +1,4 @@
-"""The HTTP server: a thread of the supervisor's process that answers and never decides."""
+"""The HTTP server: a thread of the supervisor's process that serves requests and makes no decisions."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from .supervisor import Supervisor
 
 logger = logging.getLogger(__name__)
 
-#: Connections that the kernel keeps until there is room; how much there is: http_connections.py.
+#: Connections that the kernel queues until there is room; see http_connections.py.
 BACKLOG = 1024
-#: How long requests that are being answered may hold up the end, in seconds.
+#: Seconds that pending requests may delay the end.
 STOP_SECONDS = 2
-#: The most that a request line with its headers may have, in bytes; the URL alone: http_security.py.
+#: Maximum size of a request line with its headers, in bytes; for the URL alone see http_security.py.
 HEADER_BYTES_MAX = 32_768
 #: The name of the server's thread.
 THREAD = "penstock-http"
-#: Bounds what requests have asyncio and uvicorn log.
+#: Limits the log lines that requests cause in asyncio and uvicorn.
 _FLOODS = FloodFilter(THREAD)
 
 
@@ -44,16 +44,16 @@ class HttpServer:
         self._view = HttpView(supervisor, administration, config, HttpHosts(config["penstock.http.token"]))
         self._server: Any = None
         self._thread: threading.Thread | None = None
-        #: The port that is served; None unless it is.
+        #: The served port, or None.
         self.port: int | None = None
 
     def start(self) -> None:
-        """Listen, then serve in a thread. Raises ConfigError if the address cannot be had."""
+        """Listen, then serve in a thread. Raises ConfigError if the address is not available."""
         if self._address is None:
             return
         listener = _listen(self._address)
         self.port = listener.getsockname()[1]
-        # Imported only where it is used: an application without HTTP does not pay for it.
+        # Imported only if used: an application without HTTP does not pay for it.
         uvicorn = import_module("uvicorn")
         app, connections = (import_module(name, __package__) for name in (".http_app", ".http_connections"))
         self._server = connections.Server(
@@ -84,12 +84,12 @@ class HttpServer:
         try:
             self._server.run(sockets=[])  # it accepts for itself
         except Exception:
-            logger.exception("The HTTP server has failed; the application runs on without it")
+            logger.exception("The HTTP server has failed; the application continues without it")
         finally:
             listener.close()
 
     def stop(self) -> None:
-        """End the server; requests that are being answered have a moment."""
+        """End the server, with a moment for pending requests."""
         if self._thread is None:
             return
         self._server.should_exit = True

@@ -1,4 +1,4 @@
-"""What is shown of an application over HTTP, as plain values."""
+"""The data about an application that HTTP shows, as plain values."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from .prometheus import exposition
 from .queries import Answers
 from .supervisor import Supervisor
 
-#: How long the supervisor's loop may take to answer before it counts as stuck.
+#: Time limit for a response of the supervisor's loop before it counts as stuck.
 LIVE_SECONDS = 5.0
-#: How long stream threads may take to say what runs in them: they may be importing it still.
+#: Time limit for stream threads to return their topology: they may still be importing it.
 DESCRIBE_SECONDS = 5.0
 
 
@@ -41,18 +41,18 @@ class HttpView:
         self._lock = threading.Lock()
 
     def live(self) -> tuple[bool, str]:
-        """Return whether the supervisor's loop turns and has not given up, and why not."""
+        """Return whether the supervisor's loop runs and has not failed, and the reason if not."""
         state = self._supervisor.states.state
         if state in (ApplicationState.ERROR, ApplicationState.PENDING_ERROR):
             return False, self._supervisor.reason or state.name
         try:
             self._supervisor.call(lambda: None, LIVE_SECONDS)
         except TimeoutError:
-            return False, f"the supervisor's loop has not answered for {LIVE_SECONDS:g} s"
+            return False, f"the supervisor's loop has not responded for {LIVE_SECONDS:g} s"
         return True, ""
 
     def ready(self) -> tuple[bool, str]:
-        """Return whether the application is RUNNING, in all its threads and with all its state, and why not."""
+        """Return whether the application is RUNNING, with all threads and all its state, and the reason if not."""
         status = self.administration.status()
         why = ". It is paused, and restores no task before `penstock resume`" if status["paused"] else ""
         if status["state"] != ApplicationState.RUNNING.name:
@@ -84,9 +84,9 @@ class HttpView:
         return sorted(found, key=lambda task: (task["kind"], *map(int, task["task_id"].split("_"))))
 
     def topology(self) -> dict[str, Any]:
-        """Return sub-topologies, nodes and stores, as a stream thread says them; it does not change while we run.
+        """Return sub-topologies, nodes and stores, as reported by a stream thread; they do not change at run time.
 
-        Raises QueryError while no stream thread can say.
+        Raises QueryError while no stream thread can report them.
         """
         with self._lock:
             if self._topology is None:
@@ -102,14 +102,14 @@ class HttpView:
         found = next((result.value for result in results if result.value is not None), None)
         if found is None:
             text = (
-                f"No stream thread has said what runs in it; the application is {self._supervisor.states.state.name}."
+                f"No stream thread has reported its topology; the application is {self._supervisor.states.state.name}."
             )
             raise QueryError(503, "NOT_RUNNING", text, RETRY_SECONDS)
         topology: dict[str, Any] = orjson.loads(found)
         return topology
 
     def stores(self) -> list[dict[str, Any]]:
-        """Return the stores that can be asked for, each with its tasks on this host."""
+        """Return the queryable stores, each with its tasks on this host."""
         topology, tasks = self.topology(), self.tasks()
         here: dict[int, list[dict[str, Any]]] = {}
         for task in tasks:
@@ -119,7 +119,7 @@ class HttpView:
         return [*named, *({"name": name, "kind": "global", "tasks": []} for name in topology["global_stores"])]
 
     def dashboard(self) -> dict[str, Any]:
-        """Return all that the page shows: status, topology if it is known, and figures of operators."""
+        """Return the data of the page: status, topology if known, and figures of operators."""
         try:
             topology = self.topology()
         except QueryError:

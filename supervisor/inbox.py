@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Inbox:
-    """A queue that wakes the loop: ``fileno`` is readable while something is in it.
+    """A queue that wakes the loop: ``fileno`` is readable while the queue is not empty.
 
     ``put`` may be called from a signal handler: SimpleQueue is re-entrant, and the write never waits.
     """
@@ -22,7 +22,7 @@ class Inbox:
         self._read_end, self._write_end = os.pipe()
         os.set_blocking(self._read_end, False)
         os.set_blocking(self._write_end, False)
-        # Not closed by hand: a late signal would write into whatever file got the number next.
+        # Not closed explicitly: a late signal would write into the next file with this descriptor.
         weakref.finalize(self, _close, self._read_end, self._write_end)
 
     def fileno(self) -> int:
@@ -30,13 +30,13 @@ class Inbox:
         return self._read_end
 
     def put(self, action: Callable[[], None]) -> None:
-        """Have the loop call this."""
+        """Make the loop call this function."""
         self._queue.put(action)
         with contextlib.suppress(BlockingIOError):  # the pipe is full of wake-ups already
             os.write(self._write_end, b"\0")
 
     def take(self) -> Iterator[Callable[[], None]]:
-        """Yield what has been put since the last time."""
+        """Yield the functions put since the last call."""
         with contextlib.suppress(BlockingIOError):
             while os.read(self._read_end, 4096):
                 pass
@@ -53,7 +53,7 @@ def _close(*descriptors: int) -> None:
 
 
 def set_answer(answer: Future[Any], function: Callable[[], Any]) -> None:
-    """Call a function for somebody who waits for its result or its exception."""
+    """Call a function for a caller that waits for its result or exception."""
     try:
         answer.set_result(function())
     except Exception as error:  # noqa: BLE001  raised where the answer is waited for

@@ -43,7 +43,7 @@ from .worker_process import WorkerTarget
 
 logger = logging.getLogger(__name__)
 
-#: How long a query may take, if nothing else is said.
+#: Default time limit of a query.
 QUERY_TIMEOUT = timedelta(seconds=10)
 
 
@@ -51,8 +51,8 @@ class KafkaStreams:
     """Runs a topology on ``num.stream.threads`` processes of this host (Kafka Streams: KafkaStreams).
 
     topology: "module:attribute" (a Topology, a StreamsBuilder, or a function that returns one), or a Topology. By
-    reference each process builds its own; an object is sent to them by value, so that it may be made in ``__main__`` or
-    a notebook. config: see ``penstock config --all``; application.id and bootstrap.servers are required.
+    reference each process builds its own; an object is sent to them by value, so it may be created in ``__main__`` or a
+    notebook. config: see ``penstock config --all``; application.id and bootstrap.servers are required.
 
     A script that starts it needs ``if __name__ == "__main__":`` around that, as with multiprocessing: its processes
     import the script. Raises ConfigError and TopologyError. Durations are timedelta or int milliseconds.
@@ -96,26 +96,26 @@ class KafkaStreams:
 
     @property
     def state(self) -> ApplicationState:
-        """The application's state now."""
+        """The application's current state."""
         return self._supervisor.states.state
 
     @property
     def http_port(self) -> int | None:
-        """The port at which HTTP is served, None if it is not: see penstock.http.port."""
+        """The port of the HTTP server, None without one: see penstock.http.port."""
         return self._http.port
 
     @property
     def exit_code(self) -> ExitCode:
-        """What ``run`` returns; OK as long as nothing has gone wrong."""
+        """The return value of ``run``; OK without a failure."""
         return self._supervisor.exit_code
 
     @property
     def failure_reason(self) -> str:
-        """Why the exit code is not OK, in a line; "" if it is, or needs no more words."""
+        """The reason if the exit code is not OK, in one line; "" if it is OK or explains itself."""
         return self._supervisor.reason
 
     def set_state_listener(self, listener: StateListener | None) -> None:
-        """Have ``listener(new, old)`` called at each change of state, in the supervisor's thread.
+        """Set ``listener(new, old)``, which is called at each change of state, in the supervisor's thread.
 
         Raises StreamsError if the application was started already.
         """
@@ -123,7 +123,7 @@ class KafkaStreams:
         self._supervisor.states.listener = listener
 
     def set_uncaught_exception_handler(self, handler: UncaughtExceptionHandler) -> None:
-        """Have ``handler(StreamThreadError)`` decide what follows when a stream thread dies of an exception.
+        """Set ``handler(StreamThreadError)``, which decides what follows when a stream thread dies of an exception.
 
         It returns a StreamsUncaughtExceptionHandlerResponse; the default is SHUTDOWN_CLIENT. It runs in the
         supervisor's thread. Raises StreamsError if the application was started already.
@@ -132,16 +132,16 @@ class KafkaStreams:
         self._supervisor.exception_handler = handler
 
     def set_global_state_restore_listener(self, listener: StateRestoreListener | None) -> None:
-        """Have the listener told of the restores of all stream threads; None: nobody.
+        """Set the listener for the restores of all stream threads; None: no listener.
 
-        Its methods are called here, in the supervisor's thread, shortly after what they tell; what they raise is
-        logged. Raises StreamsError if the application was started already.
+        Its methods are called here, in the supervisor's thread, shortly after the event; exceptions are logged. Raises
+        StreamsError if the application was started already.
         """
         self._check_not_started("the state restore listener")
         self._supervisor.restore_listeners.restore = listener
 
     def set_standby_update_listener(self, listener: StandbyUpdateListener | None) -> None:
-        """Have the listener told what the standby tasks of all stream threads apply (KIP-988); None: nobody.
+        """Set the listener for the updates of standby tasks of all stream threads (KIP-988); None: no listener.
 
         See set_global_state_restore_listener.
         """
@@ -153,20 +153,20 @@ class KafkaStreams:
             raise StreamsError(f"Can only set {what} before calling start(). The state is {self.state.name}.")
 
     def start(self) -> None:
-        """Start the stream threads and return; what they do is seen in ``state`` and ``status``.
+        """Start the stream threads and return; ``state`` and ``status`` show their progress.
 
         Raises LockError if this host runs the application already, StreamsError if it was started before, or in a
         daemonic process.
         """
         if self.state is not ApplicationState.CREATED:
-            raise StreamsError(f"Cannot start: the application is {self.state.name}. Make a new KafkaStreams.")
+            raise StreamsError(f"Cannot start: the application is {self.state.name}. Create a new KafkaStreams.")
         if multiprocessing.current_process().daemon:
             self._supervisor.reason = (
                 "KafkaStreams cannot run in a daemonic process of multiprocessing, such as a worker of Celery: such a "
                 "process may not have child processes. Start it with `penstock run`, or from one that is not daemonic."
             )
             raise StreamsError(self._supervisor.reason)
-        # Set by multiprocessing while a new process imports the program's main module, and checked by itself so.
+        # multiprocessing sets and checks this while a new process imports the program's main module.
         if getattr(multiprocessing.current_process(), "_inheriting", False):
             raise StreamsError(
                 "KafkaStreams was started while its own process imported the main module. "
@@ -192,11 +192,11 @@ class KafkaStreams:
         self._state_directory.close()
 
     def run(self) -> ExitCode:
-        """Start, if that is still to be done, and wait for the end; SIGTERM and SIGINT bring it in good order.
+        """Start if necessary, and wait for the end; SIGTERM and SIGINT stop the application cleanly.
 
         Returns the exit code for the program: ``sys.exit(streams.run())``. In the main thread it takes SIGTERM, SIGINT
-        and SIGHUP (stop; another one a second later kills), SIGQUIT (kill), SIGTTIN and SIGTTOU (add, remove a stream
-        thread), SIGUSR1 (describe), unless they are ignored when it is called.
+        and SIGHUP (stop; a second one, a second later, kills), SIGQUIT (kill), SIGTTIN and SIGTTOU (add, remove a
+        stream thread), SIGUSR1 (describe), unless they are ignored when it is called.
         """
         with self._signals():
             if self.state is ApplicationState.CREATED:
@@ -214,10 +214,10 @@ class KafkaStreams:
             yield
 
     def close(self, timeout: timedelta | int | None = None, *, leave_group: bool = False) -> bool:
-        """Stop all stream threads in good order and wait; may be called again.
+        """Stop all stream threads cleanly and wait; may be called again.
 
-        timeout: how long to wait; they are stopped nevertheless, by force after penstock.shutdown.timeout.ms.
-        leave_group: tell the group, so that others take over at once (KIP-812). Returns False if time ran out.
+        timeout: how long to wait; they are stopped in any case, by force after penstock.shutdown.timeout.ms.
+        leave_group: leave the group, so that other members take over at once (KIP-812). Returns False if time ran out.
         """
         atexit.unregister(self.close)
         self._supervisor.shut_down(leave_group)
@@ -244,7 +244,7 @@ class KafkaStreams:
         """Stop the last stream thread and wait for its end (KIP-663).
 
         Returns its name, None if there is none or the application does not run. Raises TimeoutError if it has not ended
-        in time; it will nevertheless.
+        in time; it still ends later.
         """
         return self._supervisor.remove_thread(_seconds(timeout))
 
@@ -262,20 +262,20 @@ class KafkaStreams:
         self._supervisor.resume()
 
     def status(self) -> list[ThreadStatus]:
-        """Return what each stream thread and its process does now."""
+        """Return the current status of each stream thread and its process."""
         return self._supervisor.thread_status()
 
     def metrics(self) -> list[Metric]:
-        """Return all metrics now, with Kafka Streams' names, groups and tags: see docs/metrics.md.
+        """Return all current metrics, with Kafka Streams' names, groups and tags: see docs/metrics.md.
 
-        A stream thread that is busy for more than two seconds shows what it reported with its last beat.
+        A stream thread that is busy for more than two seconds shows the values of its last report.
         """
         return metrics(self._supervisor, self._config)
 
     def store(
         self, name: str, *, timestamped: bool = False, timeout: timedelta | int = QUERY_TIMEOUT
     ) -> QueryableStore:
-        """Return a state store to be read: its tasks on this host. timeout: how long each read may take.
+        """Return a state store for reading: its tasks on this host. timeout: time limit of each read.
 
         timestamped: get ValueAndTimestamp from timestamped stores, as with QueryableStoreTypes.timestamped….
         """
@@ -322,7 +322,7 @@ class KafkaStreams:
         key_serde: SerdeLike | str | None = None,
         partitioner: Partitioner | None = None,
     ) -> KeyQueryMetadata | None:
-        """Return which host has a key of a state store, None before the first assignment.
+        """Return the host with a key of a state store, None before the first assignment.
 
         key_serde: that of the store's input topic; or partitioner(topic, key, None, partition count) -> partition.
         Raises UnknownStateStoreError, InvalidStateStoreError unless the application is RUNNING or REBALANCING,

@@ -1,4 +1,4 @@
-"""Bounds what is said again and again, by librdkafka or because of those who connect: one line, then how often."""
+"""Limits repeated log lines, of librdkafka or caused by connections: one line, then the number of repetitions."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 
-#: The logger of all of librdkafka's lines: clients/librdkafka/making.py, which must not be imported here.
+#: The logger of all of librdkafka's lines, of clients/librdkafka/making.py, which must not be imported here.
 LIBRDKAFKA = "penstock.librdkafka"
-#: How long a line like another is only counted. A broker that is away makes each client say so twice a second.
+#: How long similar lines are only counted. If a broker is away, each client reports it twice a second.
 QUIET_SECONDS = 60.0
-#: How many different lines are remembered.
+#: Maximum number of different lines to remember.
 LINES_MAX = 256
-#: What differs between librdkafka's lines that say the same: client and thread in brackets, duration, how often.
+#: The differences between librdkafka's lines of the same meaning: client and thread in brackets, duration, count.
 _VARIES = re.compile(r"\[[^\]]*\]:? ?|\(after .*\)$|\b\d+ ?(ms|s)\b")
 
 _NUMBERS = re.compile(r"\d+")
@@ -28,9 +28,9 @@ class _Said:
 
 
 class FloodGate:
-    """Lets the first of several equal lines through, whichever process or client they come from.
+    """Passes the first of several equal lines, from any process or client.
 
-    The next one that is let through says how many there were since. clock: monotonic, in seconds.
+    The next one that passes has the number of lines since. clock: monotonic, in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
@@ -38,7 +38,7 @@ class FloodGate:
         self._said: OrderedDict[tuple[int, str], _Said] = OrderedDict()
 
     def admits(self, record: logging.LogRecord) -> bool:
-        """Return whether to log a record; its message may have got the number of those that were not."""
+        """Return whether to log a record; may add the number of suppressed records to its message."""
         now = self._clock()
         key = record.levelno, _alike(record)
         said = self._said.get(key)
@@ -56,15 +56,15 @@ class FloodGate:
 
 
 def _alike(record: logging.LogRecord) -> str:
-    """Return what is equal in records that say the same."""
+    """Return the common part of records with the same meaning."""
     if record.name == LIBRDKAFKA:
         return _VARIES.sub("", record.getMessage())
-    # What anyone can cause may quote what they have sent: the message before its arguments, without addresses.
+    # Lines that a client can cause may quote its data: use the message without arguments and addresses.
     return record.name + _NUMBERS.sub("", str(record.msg).partition("\n")[0])
 
 
 class FloodFilter(logging.Filter):
-    """Bounds what a logger says, of all threads, or of some: the user's program may log through it from others."""
+    """Limits the lines of a logger, of all threads, or of some: the user's program may use the logger from others."""
 
     def __init__(self, *threads: str) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class FloodFilter(logging.Filter):
 
 
 def bounded_logger(name: str) -> logging.Logger:
-    """Return the logger of a module of ours that says what others can cause, as often as they like."""
+    """Return the rate-limited logger of a module whose lines outside clients can cause."""
     logger = logging.getLogger(name)
     logger.addFilter(FloodFilter())
     return logger

@@ -1,6 +1,7 @@
-"""How log lines look: for a terminal, for a collector that reads JSON, for systemd's journal.
+"""Formats of log lines: for a terminal, for a JSON collector, for systemd's journal.
 
-``penstock.log.format`` says which; by itself it is the journal's where stderr is connected to it, else the terminal's.
+``penstock.log.format`` selects one; by default it is the journal's if stderr is connected to it, otherwise the
+terminal's.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from .output_stream import OutputStream
 PLAIN = "%(asctime)s %(levelname)-7s %(message)s (%(name)s)"
 #: The journal keeps time and process itself.
 JOURNAL = "%(message)s (%(name)s)"
-#: What a worker's log handler adds to a record before it makes one text of message and traceback.
+#: Added by a worker's log handler to a record before it merges message and traceback.
 MESSAGE, EXCEPTION = "penstock_message", "penstock_exception"
-#: What each log record has; all else are the user's fields.
+#: Attributes of each log record; all others are the user's fields.
 _STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "color_message", MESSAGE, EXCEPTION}
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """Return what ``extra=`` has added to a record."""
+    """Return the fields that ``extra=`` has added to a record."""
     return {name: value for name, value in vars(record).items() if name not in _STANDARD and name[:1] != "_"}
 
 
 class JsonFormatter(logging.Formatter):
     """One JSON object in one line: time (UTC, ISO 8601 with ms), level, logger, message, process, pid, exception.
 
-    What ``extra=`` adds has its own fields; a name of ours gets an underscore behind it.
+    Values of ``extra=`` are separate fields; a reserved name gets an underscore appended.
 
-    fixed: further fields that are the same in all lines. ascii_only: for a stream that takes no Unicode.
+    fixed: further fields, the same in all lines. ascii_only: for a stream without Unicode.
     """
 
     def __init__(self, fixed: Mapping[str, Any] | None = None, *, ascii_only: bool = False) -> None:
@@ -68,7 +69,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Text for people: what a message quotes of a record must not reach their terminal as control characters."""
+    """Text for people: control characters in quoted records must not reach their terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the lines."""
@@ -115,7 +116,7 @@ def is_the_journal(stream: TextIO, environment: Mapping[str, str]) -> bool:
 
 
 class LogHandler(logging.Handler):
-    """Writes log records to a stream without ever waiting for its reader; the end of the program does, for a moment."""
+    """Writes log records to a stream without ever waiting for its reader; only the program's end waits, briefly."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
@@ -127,21 +128,21 @@ class LogHandler(logging.Handler):
         )
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Have a record written."""
+        """Enqueue a record."""
         try:
             self.stream.write(f"{self.format(record)}\n")
         except Exception:  # noqa: BLE001  a record that cannot be formatted, as logging has it
             self.handleError(record)
 
     def flush(self) -> None:
-        """Wait until the records are written, or their reader takes no more; logging calls it at the end."""
+        """Wait until the records are written, or their reader stops reading; logging calls it at the end."""
         self.stream.drain()
 
 
 def set_up_logging(
     config: Mapping[str, Any], stderr: TextIO | None = None, environment: Mapping[str, str] | None = None
 ) -> None:
-    """Have this process log to stderr, as penstock.log.level and penstock.log.format say."""
+    """Configure logging of this process to stderr, by penstock.log.level and penstock.log.format."""
     stderr, environment = stderr or sys.stderr, os.environ if environment is None else environment
     handler = LogHandler(stderr)
     fixed = {"application": config["application.id"]}
@@ -153,14 +154,14 @@ def set_up_logging(
 
 
 def leave_client_logs_out() -> None:
-    """Have librdkafka's lines go to the log only, where there is one: a command says itself what has failed."""
+    """Send librdkafka's lines to the log only, if there is one: a command reports its failure itself."""
     client = logging.getLogger(LIBRDKAFKA)
-    if not client.handlers:  # else Python writes warnings of loggers without a handler to stderr
+    if not client.handlers:  # otherwise Python writes warnings of loggers without a handler to stderr
         client.addHandler(logging.NullHandler())
 
 
 def say_at_the_end(text: str) -> None:
-    """Write why the program ends, in the format of the log: plainly for people, else as one more record."""
+    """Write the reason for the program's end, in the format of the log: plain for people, otherwise as a record."""
     ours = [handler for handler in logging.getLogger().handlers if isinstance(handler, LogHandler)]
     if not ours:
         print(f"Error: {printable_lines(text)}", file=sys.stderr, flush=True)
@@ -171,6 +172,6 @@ def say_at_the_end(text: str) -> None:
 
 
 def flush_log() -> None:
-    """Have all that was logged written, so that what is written by other means follows it."""
+    """Flush the log, so that output by other means follows it."""
     for handler in logging.getLogger().handlers:
         handler.flush()

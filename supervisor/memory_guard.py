@@ -1,4 +1,4 @@
-"""Holds the processes of the stream threads to their shares of the memory: tells who is over, and has it replaced."""
+"""Enforces the memory shares of the stream threads' processes: warns about excess, and restarts the process."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from penstock.workers.stream_thread_state import StreamThreadState
 from .slot import Slot
 from .worker import Worker
 
-#: How often it is looked, in ms; memory seldom grows faster than a look is worth.
+#: Interval of the checks, in ms; memory rarely grows faster.
 CHECK_MS = 2_000
-#: A process that was told to be over its share is told to be within it again below so many percent: no chatter.
+#: A process over its share counts as within it again only below this percentage, to avoid repeated messages.
 WITHIN_PERCENT = 90
-#: Between two replacements of the same stream thread, in ms. One that is over its share again that soon will be so
-#: after the next one too; it would only restore and restore.
+#: Minimum time between two restarts of the same stream thread, in ms. One that exceeds its share again that soon would
+#: do so after the next restart too, and only keep restoring.
 AGAIN_MS = 600_000
 MIB = 1 << 20
 
 
 @dataclass(slots=True)
 class _Excess:
-    """Of one process: whether it was told, and since when it is over the limit (monotonic ms), None if it is not."""
+    """Of one process: whether a warning was logged; since when it exceeds the limit (monotonic ms), or None."""
 
     told: bool = False
     since: int | None = None
@@ -34,10 +34,10 @@ class _Excess:
 class MemoryGuard:
     """Only the supervisor's loop may use it. Times in monotonic ms.
 
-    host: the host's memory, in bytes. restart: has a stream thread close in good order and another process take its
-    place (StreamThreads.restart). What is compared is the resident memory of a process, with all that is in it.
+    host: the host's memory, in bytes. restart: closes a stream thread cleanly and replaces its process
+    (StreamThreads.restart). The compared value is the resident memory of a process, with all its contents.
 
-    A process is replaced only where ``penstock.memory.bytes`` is given, if it has been over
+    A process is replaced only if ``penstock.memory.bytes`` is given, and if it has exceeded
     ``penstock.memory.replace.percent`` of its share for ``penstock.memory.replace.after.ms``; one at a time, while all
     others run.
     """
@@ -56,7 +56,7 @@ class MemoryGuard:
         self._replaced_at: dict[int, int] = {}  # by slot
 
     def check(self, slots: Collection[Slot], now: int) -> None:
-        """Look at all processes, now and then."""
+        """Check all processes at the interval."""
         if now < self._next:
             return
         self._next = now + CHECK_MS
@@ -95,7 +95,7 @@ class MemoryGuard:
 
     def _outlook(self) -> str:
         if not self._is_given:
-            return "Set penstock.memory.bytes to have one replaced that takes too much"
+            return "Set penstock.memory.bytes to restart processes that exceed their share"
         if not self._percent:
             return "It is not replaced: penstock.memory.replace.percent is 0"
         return f"Over {self._percent} % of it for {self._after_ms / 1000:.0f} s, it is replaced"
@@ -116,7 +116,7 @@ class MemoryGuard:
         )
         if slot.number in self._replaced_at:
             self._log.error(
-                "It was replaced for its memory before: give penstock.memory.bytes more, or find out what grows in its "
+                "It was replaced for its memory before: raise penstock.memory.bytes, or find what grows in its "
                 "functions and in-memory stores"
             )
         self._replaced_at[slot.number] = now

@@ -23,12 +23,12 @@ CLIENT_GROUP = "stream-metrics"
 THREAD_GROUP = "stream-thread-metrics"
 #: Penstock's own: memory and CPU of each process.
 PROCESS_GROUP = "penstock-process-metrics"
-#: How long stream threads are waited for; one that is busy longer shows what it has reported with its last beat.
+#: Time limit for stream threads; one that is busy longer shows the values of its last report.
 MEASURE_SECONDS = 2.0
 
 
 def metrics(supervisor: Supervisor, config: StreamsConfig) -> list[Metric]:
-    """Return all metrics now: of the client, its stream threads with tasks and stores, and the processes."""
+    """Return all current metrics: of the client, its stream threads with tasks and stores, and the processes."""
     threads = supervisor.thread_status()
     groups = [
         MetricGroup(CLIENT_GROUP, {"client-id": supervisor.client_id}, _of_client(supervisor, threads)),

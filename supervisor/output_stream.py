@@ -1,4 +1,4 @@
-"""Standard streams of a process: what is written to them never waits for who reads them."""
+"""Standard streams of a process: writing never waits for the reader."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from contextlib import suppress
 from functools import partial
 from typing import TextIO
 
-#: What waits for a reader at most, in characters: the output of seconds, for a pause of the reader.
+#: Maximum buffered characters: the output of some seconds, for a pause of the reader.
 BUFFER_CHARS = 8 << 20
-#: What is written at once.
+#: Maximum size of one write.
 BATCH_CHARS = 64 << 10
-#: How long the end of a process waits for a reader that takes nothing, in seconds.
+#: Seconds that the end of a process waits for a reader that does not read.
 DRAIN_SECONDS = 2.0
 
 
 class OutputStream:
-    """Text for one stream, written by a thread of its own; any thread may write.
+    """Text for one stream, written by its own thread; any thread may write.
 
-    A pipe that nothing reads, or a terminal after Ctrl-S, blocks that thread only. What waits is bounded: beyond
-    BUFFER_CHARS lines are dropped. stream: returns where to write. on_full: called when the first line is dropped, in
-    the thread that wrote it. on_dropped: called with the number of dropped lines once the stream takes text again.
-    on_error: called with the error once if the stream is closed at its other end; all is dropped from then on.
+    A pipe without a reader, or a terminal after Ctrl-S, blocks only that thread. The buffer is bounded: beyond
+    BUFFER_CHARS lines are dropped. stream: returns the target stream. on_full: called when the first line is dropped,
+    in the thread that wrote it. on_dropped: called with the number of dropped lines once the stream is read again.
+    on_error: called once with the error if the stream is closed at its other end; all further text is dropped.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class OutputStream:
         self._on_error = on_error
         self._changed = threading.Condition()
         self._texts: deque[str] = deque()
-        #: Characters that wait, those that are just being written included.
+        #: Buffered characters, including those being written.
         self._waiting = 0
         self._written = 0
         self._dropped = 0
@@ -51,7 +51,7 @@ class OutputStream:
         self._thread: threading.Thread | None = None
 
     def write(self, text: str) -> None:
-        """Have a text written, lines with their ends; returns at once.
+        """Enqueue text, lines with their ends; returns at once.
 
         Nothing is written once the interpreter is being finalized: a thread that a ``__del__`` starts then never runs.
         """
@@ -73,7 +73,7 @@ class OutputStream:
             self._on_full()
 
     def drain(self) -> bool:
-        """Wait until all is written; False if the reader took nothing for DRAIN_SECONDS."""
+        """Wait until all text is written; False if nothing was read for DRAIN_SECONDS."""
         with self._changed:
             while self._waiting:
                 if not self._changed.wait_for(partial(self._has_written, self._written), DRAIN_SECONDS):
@@ -91,7 +91,7 @@ class OutputStream:
                 self._waiting -= len(text)
                 self._written += len(text)
                 self._dropped += 0 if is_written else lines
-                # Not as soon as one line fits again: a reader that is too slow would get little else.
+                # Not as soon as one line fits again: a slow reader would get little else.
                 dropped = self._dropped if self._waiting < BUFFER_CHARS // 2 else 0
                 self._dropped -= dropped
                 self._changed.notify_all()
@@ -114,20 +114,20 @@ class OutputStream:
         except BrokenPipeError as error:  # e.g. `| head` has ended: no reason to stop processing
             self._is_closed = True
             self._on_error(error)
-        except (OSError, ValueError):  # e.g. its disk is full, a notebook has closed it: later it may take text
+        except (OSError, ValueError):  # e.g. its disk is full, or a notebook has closed it: it may accept text later
             return False
         return True
 
 
 def _write_now(stream: TextIO, text: str) -> None:
-    """Write a text, escaped where the stream's encoding cannot take it; may wait for the reader."""
+    """Write text, escaped if the stream's encoding cannot represent it; may wait for the reader."""
     encoding = stream.encoding or "utf-8"
     data = text.encode(encoding, "backslashreplace")
     if stream is not sys.__stdout__ and stream is not sys.__stderr__:
         stream.write(data.decode(encoding))
         stream.flush()
         return
-    # Not through the stream: whoever waits in it holds a lock that an interpreter needs to end.
+    # Not through the stream: a thread that waits in it holds a lock that the interpreter needs to exit.
     rest = memoryview(data)
     writable = select.poll()
     writable.register(stream.fileno(), select.POLLOUT)
@@ -138,12 +138,12 @@ def _write_now(stream: TextIO, text: str) -> None:
 
 
 def open_standard_streams() -> None:
-    """Connect standard streams that are closed to /dev/null: else the next file or socket would be taken for them."""
+    """Connect closed standard streams to /dev/null: otherwise the next file or socket would get their descriptors."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free: this one
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number: this one
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             stream = open(descriptor, "w" if descriptor else "r", closefd=False)  # noqa: SIM115  as long as the program

@@ -1,9 +1,9 @@
-"""How objects of the user's program reach the process of a stream thread, those of its main module included.
+"""Sends objects of the user's program to the process of a stream thread, including those of its main module.
 
-The main module may be a notebook, or come from stdin: no other process can import it. What it defines travels by value
-(cloudpickle), with the values that its globals have at the start. This module adds what cloudpickle leaves out: objects
-whose identity matters, classes that are more than their attributes, names that other code looks up in ``__main__``.
-On arrival each such class is compared with the original: a class without its fields would lose the user's data.
+The main module may be a notebook, or come from stdin: no other process can import it. Its definitions are sent by value
+(cloudpickle), with the values of their globals at the start. This module adds support for objects whose identity
+matters, classes that are more than their attributes, and names that other code looks up in ``__main__``. On arrival
+each such class is compared with the original: a class without its fields would lose the user's data.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ import cloudpickle  # type: ignore[import-untyped]
 from .class_definition import MAIN, reduced_class
 from .class_outline import Outline, difference, outline
 
-#: The methods of a class that say how its objects are pickled.
+#: The methods of a class that define how its objects are pickled.
 _PICKLE = ("__reduce_ex__", "__reduce__", "__getstate__")
 
 
 def dumps(obj: Any) -> bytes:
     """Return an object's bytes for another process of this program.
 
-    Raises TypeError, AttributeError or pickle.PicklingError if it, or something that it refers to, cannot travel.
+    Raises TypeError, AttributeError or pickle.PicklingError if it, or an object that it refers to, cannot be sent.
     """
     file = io.BytesIO()
     pickler = _Pickler(file)
@@ -39,23 +39,23 @@ def dumps(obj: Any) -> bytes:
 
 
 def loads(data: bytes) -> Any:
-    """Return the object of dumps's bytes, which must come from a process of this program.
+    """Return the object of bytes from dumps, which must come from a process of this program.
 
-    Raises TypeError if a class has not come as what it was, and whatever the objects themselves raise.
+    Raises TypeError if a class differs from the original, and exceptions of the objects themselves.
     """
     obj, outlines = pickle.loads(data)  # noqa: S301  see above
     for kind, before in outlines:
         lost = difference(before, outline(kind))
         if lost:
             raise TypeError(
-                f"the class {kind.__qualname__} of {kind.__module__} cannot travel to another process: {lost}. "
+                f"the class {kind.__qualname__} of {kind.__module__} cannot be sent to another process: {lost}. "
                 "Put it into a module, and import it from there"
             )
     return obj
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """outlines: the classes that travel by value, each with what it must be on arrival."""
+    """outlines: the classes sent by value, each with its outline to check on arrival."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
@@ -87,7 +87,7 @@ def _can_be_imported(obj: Any) -> bool:
 
 
 def _cached(maxsize: int | None, typed: bool) -> Any:
-    """Return a cached function, whose ``__wrapped__`` is set afterwards, as that may refer to the cached one."""
+    """Return a cached function; its ``__wrapped__`` is set afterwards, because it may refer to the cached function."""
 
     @functools.lru_cache(maxsize, typed)
     def cached(*arguments: Any, **keywords: Any) -> Any:
@@ -101,7 +101,7 @@ def _update(obj: Any, state: dict[str, Any]) -> None:
 
 
 def _is_without_state(obj: Any) -> bool:
-    """Return whether an object is no more than itself, as dataclasses.MISSING and ``object()`` are."""
+    """Return whether an object is only a sentinel, such as dataclasses.MISSING or ``object()``."""
     kind = type(obj)
     if isinstance(obj, type | ModuleType) or any(getattr(kind, name) is not getattr(object, name) for name in _PICKLE):
         return False

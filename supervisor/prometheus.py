@@ -1,6 +1,6 @@
 """Metrics in Prometheus' text format, version 0.0.4.
 
-Names are Kafka Streams' with the group before them, in Prometheus' spelling: ``process-rate`` of the group
+Names are Kafka Streams', prefixed with the group, in Prometheus' spelling: ``process-rate`` of the group
 ``stream-task-metrics`` becomes ``kafka_stream_task_process_rate``, as the usual JMX exporters write it.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from penstock.workers.metrics import Metric
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-#: Units by the end of a metric's name.
+#: Units by suffix of a metric's name.
 UNITS = (
     *(("-rate", "per second"), ("-ratio", "from 0 to 1"), ("-percent", "percent"), ("-per-second", "per second")),
     *(("-bytes", "bytes"), ("-bytes-total", "bytes"), ("-ns-total", "ns"), ("-seconds", "seconds")),
@@ -21,7 +21,7 @@ UNITS = (
     ("-start-time", "ms since 1970"),
 )
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
-#: What Kafka Streams adds to the application's id if there is no client.id.
+#: The suffix that Kafka Streams adds to the application's id without a client.id.
 _GENERATED = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 
@@ -33,10 +33,10 @@ def metric_name(group: str, name: str) -> str:
 
 
 def exposition(metrics: Iterable[Metric], client_id: str = "") -> str:
-    """Return the text. A metric that is no number becomes 1 with the text as a label, as is usual.
+    """Return the text. A metric that is not a number becomes 1 with the text as a label, as is usual.
 
-    client_id: a UUID at its end is left out of labels. One that was generated is another one after the loss of the
-    state directory, and each of its metrics would be a new time series. Hosts differ by the scraper's own label.
+    client_id: labels omit a UUID at its end. A generated UUID changes after the loss of the state directory, and each
+    of its metrics would be a new time series. The scraper's own label distinguishes hosts.
     """
     by_name: dict[str, list[Metric]] = {}
     for metric in metrics:
@@ -58,13 +58,13 @@ def _labels(tags: Mapping[str, str], client_id: str, shown_as: str) -> Iterator[
 
 
 def _help(metric: Metric) -> str:
-    """Return what Kafka Streams calls a metric, and its unit where the name says it."""
+    """Return Kafka Streams' name of a metric, and its unit if the name implies it."""
     unit = next((f", {unit}" for end, unit in UNITS if metric.name.endswith(end)), "")
     return f"{metric.name} of {metric.group}{unit}"
 
 
 def _only_grows(name: str) -> bool:
-    """Say so of totals; three of Kafka Streams' that are called totals are levels."""
+    """Mark totals as counters; three of Kafka Streams' metrics are named totals but are gauges."""
     return not name.endswith(("_remaining_records_total", "_bytes_total"))
 
 

@@ -1,4 +1,4 @@
-"""Questions to the state stores, which live in the processes of the stream threads, and where these are."""
+"""Queries of the state stores in the stream threads' processes, and the hosts of the stores."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from penstock.workers.streams_metadata import StreamsMetadataState
 
 from .worker import Worker
 
-#: Makes a command of the id that its answers must have.
+#: Creates a command from the id for its responses.
 Question = Callable[[int], Command]
 
 
 @dataclass(slots=True)
 class Answers:
-    """What is answered to one question. results grows as answers come; done is set when all have answered or ended.
+    """The responses to one query. results grows as they arrive; done is set when all have responded or ended.
 
-    enough(result): True for an answer behind which no other is waited for.
+    enough(result): True for a response that ends the wait for others.
     """
 
     enough: Callable[[QueryResult], bool] = lambda _: False
@@ -30,13 +30,13 @@ class Answers:
 @dataclass(slots=True)
 class _Pending:
     answers: Answers
-    waiting: set[int]  # slots that have not answered
+    waiting: set[int]  # slots that have not responded
 
 
 class Queries:
-    """Which questions are open. Only the supervisor's thread may use it, but any may read metadata.
+    """The open queries. Only the supervisor's thread may use it, but any thread may read metadata.
 
-    metadata: which host has which part of the state.
+    metadata: the hosts of all parts of the state.
     """
 
     def __init__(self, application_server: str) -> None:
@@ -45,7 +45,7 @@ class Queries:
         self._next_id = 0
 
     def ask(self, workers: Iterable[Worker], question: Question, answers: Answers) -> None:
-        """Send a question to all; see Answers."""
+        """Send a query to all; see Answers."""
         self._next_id += 1
         command = question(self._next_id)
         asked = {worker.spec.slot for worker in workers if worker.send(command)}
@@ -53,7 +53,7 @@ class Queries:
         self._settle(self._next_id)
 
     def on_report(self, worker: Worker, report: QueryResult | HostsChanged) -> None:
-        """Take one stream thread's answer, or what its group has assigned."""
+        """Accept one stream thread's response, or its group's assignment."""
         if isinstance(report, HostsChanged):
             self.metadata.on_change(report)
         else:
@@ -69,14 +69,14 @@ class Queries:
             self._settle(result.id)
 
     def on_gone(self, worker: Worker) -> None:
-        """Wait for this stream thread no longer: its process has ended."""
+        """Stop waiting for this stream thread: its process has ended."""
         for query_id, pending in list(self._pending.items()):
             pending.waiting.discard(worker.spec.slot)
             self._settle(query_id)
 
     def _settle(self, query_id: int) -> None:
         pending = self._pending[query_id]
-        if not pending.waiting or pending.answers.done.cancelled():  # cancelled: the asker has given up
+        if not pending.waiting or pending.answers.done.cancelled():  # canceled: the caller has timed out
             del self._pending[query_id]
             if pending.answers.done.set_running_or_notify_cancel():
                 pending.answers.done.set_result(pending.answers.results)

@@ -1,4 +1,4 @@
-"""A state store as a program reads it: its tasks on this host as one (Kafka: CompositeReadOnlyKeyValueStore)."""
+"""A state store for a program's reads: its tasks on this host as one (Kafka: CompositeReadOnlyKeyValueStore)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 from penstock.statestore.store_iterator import Rows
 from penstock.topology.records import ValueAndTimestamp
 
-#: Asks the stream threads: (method, arguments) -> result by task id.
+#: Queries the stream threads: (method, arguments) -> result by task id.
 Ask = Callable[[str, tuple[Any, ...]], dict[str, Any]]
 
 
 class QueryableStore:
     """Has the reading methods of the store (docs/architecture.md, "Stores"): ``get``, ``range``, ``all``, ``fetch`` …
 
-    A single value is that of the task which has one; rows are those of all tasks, as a list that has the ``close`` of a
-    store's iterator, sorted within each task;
-    ``approximate_num_entries`` is the sum. Methods raise InvalidStateStoreError while the store is restored, and
-    TimeoutError. timestamped: timestamped stores give ValueAndTimestamp, else plain values, as in Kafka Streams.
+    A single value comes from the task that has one; rows come from all tasks, as a list with the ``close`` of a store's
+    iterator, sorted within each task; ``approximate_num_entries`` is the sum. Methods raise InvalidStateStoreError
+    while the store is restored, and TimeoutError. timestamped: timestamped stores return ValueAndTimestamp, otherwise
+    plain values, as in Kafka Streams.
     """
 
     def __init__(self, ask: Ask, timestamped: bool = False) -> None:

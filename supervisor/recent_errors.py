@@ -1,4 +1,4 @@
-"""The last errors that an application has logged, so that who is woken sees them without searching the log."""
+"""The last errors that an application has logged, so that operators see them without searching the log."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 from penstock.clients.clock import Clock
 from penstock.clients.log_context import PrefixedLogger
 
-#: How many are kept, and how much of each: the log has the rest.
+#: The number of errors to keep, and their maximum length: the log has the rest.
 ERRORS_MAX = 20
 MESSAGE_MAX = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedError:
-    """One error. time_ms: since 1970. logger: who logged it. The message may be cut."""
+    """One error. time_ms: since 1970. logger: the logger's name. The message may be truncated."""
 
     time_ms: int
     logger: str
@@ -26,7 +26,7 @@ class LoggedError:
 
 
 class RecentErrors:
-    """What was logged at ERROR or above by the supervisor and the stream threads. Any thread may use it."""
+    """Log records of ERROR or above, of the supervisor and the stream threads. Any thread may use it."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -34,7 +34,7 @@ class RecentErrors:
         self._errors: deque[LoggedError] = deque(maxlen=ERRORS_MAX)
 
     def note(self, time_ms: int, logger: str, message: str) -> None:
-        """Keep an error; the oldest one is forgotten."""
+        """Keep an error; drops the oldest one."""
         with self._lock:
             self.total += 1
             self._errors.append(LoggedError(time_ms, logger, message[:MESSAGE_MAX]))

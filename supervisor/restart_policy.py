@@ -1,4 +1,4 @@
-"""How often a dead process may be replaced, and how long to wait before (a rate limit, as in Erlang's supervisors)."""
+"""Limits how often a dead process is replaced, and the backoff (a rate limit, as in Erlang's supervisors)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class RestartLimits:
-    """max_restarts within window_ms; the first is immediate, the next wait backoff_ms, doubled up to backoff_max_ms."""
+    """max_restarts within window_ms; the first is immediate, then waits double from backoff_ms to backoff_max_ms."""
 
     max_restarts: int
     window_ms: int
@@ -36,7 +36,7 @@ class RestartPolicy:
         self._restarts: deque[int] = deque()  # when, in ms of the caller's monotonic clock
 
     def delay_ms(self, now_ms: int) -> int | None:
-        """Count one more replacement; returns how long to wait before it, None if there were too many."""
+        """Count one more replacement; returns its backoff, None if there were too many."""
         while self._restarts and now_ms - self._restarts[0] >= self.limits.window_ms:
             self._restarts.popleft()
         earlier = len(self._restarts)

@@ -9,7 +9,7 @@ from penstock.workers.state_restore_listener import StateRestoreListener
 
 
 class RestoreListeners:
-    """Both are optional; stream threads report only what somebody listens to."""
+    """Both are optional; stream threads report only events with a listener."""
 
     def __init__(self, log: PrefixedLogger) -> None:
         self.restore: StateRestoreListener | None = None
@@ -23,7 +23,7 @@ class RestoreListeners:
         return tuple(name for name, listener in by_name.items() if listener is not None)
 
     def call(self, call: ListenerCall) -> None:
-        """Call a listener. What it raises is logged: it must not end the application."""
+        """Call a listener. Exceptions are logged: they must not end the application."""
         listener = self.restore if call.listener == "restore" else self.standby
         if listener is None:
             return

@@ -1,4 +1,4 @@
-"""The systemd unit of one application, as text: what ``penstock service`` prints, installs and knows again."""
+"""The systemd unit of one application, as text: ``penstock service`` prints, installs and recognizes it."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from penstock.topology.streams_config import StreamsConfig
 
 from .exit_codes import ExitCode
 
-#: A restart would end the same way: a person has to look.
+#: A restart would end the same way: an operator has to look.
 NEEDS_A_PERSON = (ExitCode.USAGE, ExitCode.TOPOLOGY, ExitCode.LOCKED)
-#: How often the supervisor has to say that it lives, in s. It says so twice in that time.
+#: Interval in which the supervisor must report that it is alive, in s. It reports twice per interval.
 WATCHDOG_SECONDS = 30
-#: Over what the supervisor gives its processes at a stop: its own end, on a machine that swaps. In s.
+#: Seconds beyond the stop timeout of its processes, for the supervisor's own end on a swapping machine.
 STOP_MARGIN_SECONDS = 25
-#: Between two starts, in s: a broker that restarts is not hammered.
+#: Between two starts, in s, to spare a broker that restarts.
 RESTART_SECONDS = 10
-#: The first line of a unit of ours; the sum is of all that follows it.
+#: The first line of Penstock's unit; the checksum covers all following lines.
 MARK = "# Written by `penstock service install`; sha256 of what follows: "
-#: Where a user's files are: out of sight with ProtectHome=yes.
+#: Users' files, hidden by ProtectHome=yes.
 HOMES = (Path("/home"), Path("/root"), Path("/run/user"))
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceUnit:
-    """What a unit is made from. Paths are absolute.
+    """The inputs of a unit. Paths are absolute.
 
-    name: of the application; the unit is ``penstock-<name>.service``. user_manager: for ``systemctl --user``. run_as:
-    a user of the system, "" for one that systemd makes up (DynamicUser). config: what the application will read, for
+    name: of the application; the unit is ``penstock-<name>.service``. user_manager: for ``systemctl --user``. run_as: a
+    user of the system, "" for one that systemd allocates (DynamicUser). config: the application's configuration, for
     its timeouts and its state.dir. assignments: ``key=value`` of -c.
     """
 
@@ -56,14 +56,14 @@ class ServiceUnit:
         return f"{MARK}{_sum(body)}\n{body}"
 
     def _lines(self) -> Iterator[str]:
-        yield "# docs/service.md says what each line is for, docs/operations.md what the exit codes mean."
-        yield "# Changes of your own belong into a drop-in: systemctl edit " + self.file_name
+        yield "# See docs/service.md for the meaning of each line, docs/operations.md for the exit codes."
+        yield "# Put your own changes into a drop-in: systemctl edit " + self.file_name
         yield "[Unit]"
         yield f"Description={self.name} on Penstock"
         if not self.user_manager:
             yield "After=network-online.target"
             yield "Wants=network-online.target"
-        yield "# A broker that is away for the night is waited for: never give up to start again."
+        yield "# Wait even for a broker that is away for a night: never stop restarting."
         yield "StartLimitIntervalSec=0"
         yield ""
         yield "[Service]"
@@ -103,23 +103,23 @@ class ServiceUnit:
 
     def _life(self) -> Iterator[str]:
         grace = self.config["penstock.shutdown.timeout.ms"] + self.config["penstock.worker.abort.grace.ms"]
-        yield "# The supervisor's loop says twice in this time that it is alive."
+        yield "# The supervisor's loop reports twice in this time that it is alive."
         yield f"WatchdogSec={WATCHDOG_SECONDS}"
-        yield "# READY is said when all processes are up; restoring state does not delay it."
+        yield "# READY is sent when all processes are up; restoring state does not delay it."
         yield "TimeoutStartSec=120"
-        yield "# SIGTERM to the supervisor only: it stops its processes in good order. What is left is killed."
+        yield "# SIGTERM to the supervisor only: it stops its processes cleanly. The rest is killed."
         yield "KillMode=mixed"
         yield "# penstock.shutdown.timeout.ms, penstock.worker.abort.grace.ms and time for the supervisor's own end."
         yield f"TimeoutStopSec={-(-grace // 1000) + STOP_MARGIN_SECONDS}"
-        yield "# The supervisor replaces a process that the kernel killed for its memory; the others go on."
+        yield "# The supervisor replaces a process that the kernel killed for its memory; the others continue."
         yield "OOMPolicy=continue"
         yield "Restart=on-failure"
         yield f"RestartSec={RESTART_SECONDS}"
-        yield f"# {', '.join(code.name for code in NEEDS_A_PERSON)}: a restart would not help, a person has to look."
+        yield f"# {', '.join(code.name for code in NEEDS_A_PERSON)}: a restart would not help, an operator has to look."
         yield f"RestartPreventExitStatus={' '.join(str(int(code)) for code in NEEDS_A_PERSON)}"
 
     def _hardening(self) -> Iterator[str]:
-        yield "# No more than a client of Kafka with files of its own needs."
+        yield "# No more than a Kafka client with its own files needs."
         yield "UMask=0027"
         yield "NoNewPrivileges=yes"
         yield "LockPersonality=yes"
@@ -130,7 +130,7 @@ class ServiceUnit:
         yield "SystemCallArchitectures=native"
         yield "SystemCallFilter=@system-service"
         yield "SystemCallErrorNumber=EPERM"
-        if not self.user_manager:  # a user's manager may not make mounts
+        if not self.user_manager:  # a user's manager may not create mounts
             yield "CapabilityBoundingSet="
             yield "ProtectSystem=strict"
             yield f"ProtectHome={'read-only' if self._is_in_a_home() else 'yes'}"
@@ -161,14 +161,14 @@ def _sum(body: str) -> str:
 
 
 def _path(path: Path) -> str:
-    """Return a path for a directive that takes the rest of its line as it is, but for specifiers."""
+    """Return a path for a directive that takes the rest of its line literally, except for specifiers."""
     text = str(path)
     if any(character in text for character in "\n\"'\\") or text != text.strip():
-        raise ConfigError(f"The path {text!r} cannot stand in a systemd unit: use one without quotes and backslashes.")
+        raise ConfigError(f"The path {text!r} cannot be used in a systemd unit: avoid quotes and backslashes.")
     return text.replace("%", "%%")
 
 
 def _word(text: str) -> str:
-    """Return a word of a command line: % and $ mean something to systemd (systemd.service(5), COMMAND LINES)."""
+    """Return a word of a command line: % and $ have a meaning in systemd (systemd.service(5), COMMAND LINES)."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return f'"{escaped}"' if escaped != text or not text or any(c.isspace() or c in "';" for c in text) else text

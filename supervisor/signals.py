@@ -1,4 +1,4 @@
-"""The signals that an application takes."""
+"""The signals that an application handles."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 
 #: Each of them stops the application.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-#: Those with a meaning to the supervisor. Processes of stream threads leave them to it, SIGTERM aside. They are blocked
-#: while one is spawned, until it has its own handlers.
+#: Those with a meaning to the supervisor. Processes of stream threads leave them to it, except SIGTERM. They are
+#: blocked while one is spawned, until it has its own handlers.
 HANDLED_SIGNALS = (*STOP_SIGNALS, signal.SIGQUIT, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR1)
-#: Signals to stop so close to the first are the same request, in ms: `timeout` sends SIGTERM to its child and again to
-#: the child's process group, and a terminal that closes sends SIGHUP more than once.
+#: Stop signals within this time after the first are the same request, in ms: `timeout` sends SIGTERM to its child and
+#: again to the child's process group, and a terminal that closes sends SIGHUP more than once.
 SAME_REQUEST_MS = 1_000
 
 
 class Request(Enum):
-    """What a signal to stop asks for."""
+    """The request of a stop signal."""
 
     STOP = "stop"
     SAME = "the same stop"
@@ -27,13 +27,13 @@ class Request(Enum):
 
 
 class StopRequests:
-    """Tells a second request to stop from the echo of the first."""
+    """Distinguishes a second stop request from the echo of the first."""
 
     def __init__(self) -> None:
         self._first_ms: int | None = None
 
     def next(self, number: int, at_ms: int) -> Request:
-        """Return what a signal asks for that has arrived at this moment (monotonic ms)."""
+        """Return the request of a signal that arrived at this time (monotonic ms)."""
         if number == signal.SIGQUIT:
             return Request.KILL
         if self._first_ms is None:
@@ -44,9 +44,9 @@ class StopRequests:
 
 @contextmanager
 def handled(handle: Callable[[int], None], numbers: Iterable[signal.Signals] = HANDLED_SIGNALS) -> Iterator[None]:
-    """Have handle(number) called in the main thread for each of these signals.
+    """Install handle(number) for each of these signals, in the main thread.
 
-    A signal that was ignored before stays ignored: `nohup` says so of SIGHUP, and a shell of SIGINT and SIGQUIT for
+    A signal that was ignored before stays ignored: `nohup` ignores SIGHUP, and a shell ignores SIGINT and SIGQUIT for
     commands in the background.
     """
     before: dict[int, Any] = {}
@@ -64,7 +64,7 @@ def handled(handle: Callable[[int], None], numbers: Iterable[signal.Signals] = H
 
 @contextmanager
 def blocked() -> Iterator[None]:
-    """Block HANDLED_SIGNALS in this thread. Threads that start meanwhile never get them: the main thread does, at once.
+    """Block HANDLED_SIGNALS in this thread. Threads that start meanwhile never get them; the main thread does.
 
     Python runs handlers in the main thread only; if the kernel gives a signal to another one, it waits there for the
     main thread to wake up.

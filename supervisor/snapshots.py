@@ -1,4 +1,4 @@
-"""Has all stream threads of a running application take a snapshot of their stores."""
+"""Makes all stream threads of a running application take a snapshot of their stores."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from .queries import Answers
 from .supervisor import Supervisor
 from .topology_gate import FACTS_FILE_NAME, application_directory
 
-#: How long stream threads may take. Each goes on with its records as soon as it has taken its own part.
+#: Time limit for stream threads. Each continues with its records as soon as it has taken its own part.
 SNAPSHOT_SECONDS = 300.0
 
 
 def snapshot_name(now_ms: int) -> str:
-    """Return the name of a snapshot that is given none: its time, in UTC."""
+    """Return the default name of a snapshot: its time, in UTC."""
     return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_ms / 1000))
 
 
 def create(supervisor: Supervisor, config: StreamsConfig, directory: Path, name: str | None) -> dict[str, Any]:
-    """Make a snapshot ``<directory>/<name>`` and return what is in it.
+    """Create a snapshot ``<directory>/<name>`` and return its contents.
 
-    Raises ConfigError if it cannot be made there, StreamsError if a stream thread fails to take its part.
+    Raises ConfigError if it cannot be created there, StreamsError if a stream thread fails to take its part.
     """
     now_ms = time.time_ns() // 1_000_000
     name = name or snapshot_name(now_ms)

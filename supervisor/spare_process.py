@@ -1,7 +1,7 @@
 """A process that waits, with everything imported, until a stream thread needs one.
 
-To start an interpreter and to import Penstock, its libraries and the user's module takes longer than all that follows
-after a stream thread has died. So one process has done that in advance: it takes the dead one's place at once.
+After the death of a stream thread, most of the time goes into starting an interpreter and importing Penstock, its
+libraries and the user's module. So one process does that in advance: it replaces the dead one at once.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from .worker import Worker
 from .worker_process import PipeControl, Prepare, SpareReady, TakeOver, WorkerSpec, WorkerTarget, show_in_ps
 
 #: How long all stream threads must have run, and have kept up with their input, before the spare process starts, in ms:
-#: it takes its CPU time when nobody is in a hurry, and an application that soon ends never has one.
+#: it uses CPU time when the application is idle, and a short-lived application never has one.
 QUIET_MS = 5_000
-#: How long it waits at most for stream threads that run to catch up, in ms.
+#: How long it waits at most for running stream threads to catch up, in ms.
 BEHIND_MS = 60_000
-#: How long to do without if a spare process was killed, in ms: whoever is short of memory should not be pressed.
+#: How long to wait before replacing a killed spare process, in ms: the host may be short of memory.
 KILLED_MS = 60_000
 #: Its number while it has no stream thread.
 NO_SLOT = 0
@@ -36,13 +36,13 @@ Spawn = Callable[[WorkerSpec, WorkerTarget, int], Worker]
 
 @dataclass(frozen=True, slots=True)
 class SpareTarget:
-    """What runs in a spare process: it prepares, waits for TakeOver, and becomes the stream thread."""
+    """The main function of a spare process: it prepares, waits for TakeOver, and becomes the stream thread."""
 
     prepare: Prepare
     target: WorkerTarget
 
     def __call__(self, spec: WorkerSpec, control: ThreadControl) -> None:
-        """Return when told to shut down, before the take-over or after it. Raises what prepare and target raise."""
+        """Return on a shutdown request, before or after the take-over. Raises what prepare and target raise."""
         assert isinstance(control, PipeControl)
         self.prepare(spec)
         control.send(SpareReady())
@@ -58,9 +58,9 @@ class SpareTarget:
 
 
 class SpareProcess:
-    """The supervisor's side: starts the spare process, watches it, gives it away.
+    """The supervisor's side: starts the spare process, watches it, and hands it over.
 
-    prepare: what to do in advance; None: there is never a spare process. now: returns the supervisor's monotonic ms.
+    prepare: the preparation; None: there is never a spare process. now: returns the supervisor's monotonic ms.
     Only the supervisor's thread may use it.
     """
 
@@ -77,7 +77,7 @@ class SpareProcess:
         self._not_before: int | None = None
 
     def look(self, running: bool, behind: bool, spec: WorkerSpec) -> None:
-        """Start the process if it is time. running: all stream threads do; behind: one has work; spec: of NO_SLOT."""
+        """Start the process if it is time. running: all stream threads run; behind: one has work; spec: of NO_SLOT."""
         if self._target is None or self._worker is not None:
             return
         now = self._now()
@@ -103,7 +103,7 @@ class SpareProcess:
             self._do_without(f"cannot be started: {error}")
 
     def sources(self) -> Iterator[tuple[Any, Callable[[], object]]]:
-        """Yield what to wait for with what to do then: see Supervisor."""
+        """Yield objects to wait for, with their callbacks: see Supervisor."""
         worker = self._worker
         if worker is None:
             return
@@ -146,7 +146,7 @@ class SpareProcess:
         )
 
     def take(self, spec: WorkerSpec) -> Worker | None:
-        """Return the spare process as a spec's stream thread, None if there is none. It may still be starting."""
+        """Return the spare process as the stream thread of a spec, None if there is none. It may still be starting."""
         worker, self._worker = self._worker, None
         self._running_since = self._quiet_since = None
         if worker is None:
@@ -158,7 +158,7 @@ class SpareProcess:
         return None
 
     def end(self) -> None:
-        """Kill it: it has nothing that could be lost."""
+        """Kill it: it has no state to lose."""
         worker, self._worker, self._target = self._worker, None, None
         if worker is not None:
             worker.kill()

@@ -14,11 +14,11 @@ logger = logging.getLogger(__name__)
 
 
 class StateCleaner:
-    """A thread that looks each ``state.cleanup.delay.ms``, while the application runs.
+    """A thread that checks every ``state.cleanup.delay.ms``, while the application runs.
 
-    A thread of its own, because deleting a large RocksDB would keep the supervisor's loop. Directories that a stream
-    thread has locked are left alone. ``state.cleanup.dir.max.age.ms`` is looked at once, before the stream threads
-    start (KIP-1259).
+    A separate thread, because deleting a large RocksDB would block the supervisor's loop. Directories that a stream
+    thread has locked are kept. ``state.cleanup.dir.max.age.ms`` is checked once, before the stream threads start
+    (KIP-1259).
     """
 
     def __init__(self, directory: StateDirectory, config: Mapping[str, Any], is_running: Callable[[], bool]) -> None:
@@ -30,13 +30,13 @@ class StateCleaner:
         self._thread = threading.Thread(target=self._run, name="penstock-state-cleaner", daemon=True)
 
     def start(self) -> None:
-        """Delete what is outdated, then go on looking."""
+        """Delete outdated state, then start checking."""
         if self._max_age_ms >= 0:
             self._clean(self._max_age_ms)
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more; a deletion that has begun is carried to its end."""
+        """Stop checking; a running deletion is completed."""
         self._stop.set()
 
     def _run(self) -> None:
@@ -48,4 +48,4 @@ class StateCleaner:
         try:
             self._directory.clean(older_than_ms)
         except ProcessorStateError:
-            logger.exception("Failed to delete state of tasks that have moved away; it is tried again later")
+            logger.exception("Failed to delete state of tasks that have moved away; retrying later")

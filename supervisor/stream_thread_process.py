@@ -1,4 +1,4 @@
-"""What runs in the process of a stream thread."""
+"""The main function of a stream thread's process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .worker_process import WorkerSpec
 
 
 def run_stream_thread(spec: WorkerSpec, control: ThreadControl) -> None:
-    """Build the topology and run a StreamThread until it is told to shut down."""
+    """Build the topology and run a StreamThread until a shutdown request."""
     with NamingShadows():  # Kafka clients and RocksDB: only in this process
         from penstock.statestore.rocksdb_resources import set_process_config
         from penstock.workers.host_memory import host_bytes
@@ -29,7 +29,7 @@ def run_stream_thread(spec: WorkerSpec, control: ThreadControl) -> None:
 
 
 def prepare_stream_thread(spec: WorkerSpec) -> None:
-    """Import what run_stream_thread needs, the user's module too, without making anything of it yet."""
+    """Import the dependencies of run_stream_thread, including the user's module, without calling anything yet."""
     with NamingShadows():
         from penstock.workers import reporting_listeners, stream_thread  # noqa: F401  as above
 

@@ -1,4 +1,4 @@
-"""The places of the stream threads: adding, removing and restarting them. Only the supervisor's loop may use it."""
+"""The slots of the stream threads: adds, removes and restarts them. Only the supervisor's loop may use it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .application_state import ApplicationStates
 from .slot import Slot
 from .worker import ThreadStatus
 
-#: Tells a slot's stream thread to close.
+#: Requests a slot's stream thread to close.
 Stop = Callable[[Slot, Shutdown], None]
-#: The name of a stream thread, None if its place was given up; the outer None: it was refused.
+#: The name of a stream thread, None if its slot was removed; the outer None: it was refused.
 Answer = Future[str | None] | None
 
 
 class StreamThreads:
-    """What others may ask for while the application runs. slots: by number, shared with the supervisor."""
+    """Requests to the running application. slots: by number, shared with the supervisor."""
 
     def __init__(
         self,
@@ -52,9 +52,9 @@ class StreamThreads:
         return self.name(slot)
 
     def remove(self, name: str | None = None) -> Answer:
-        """Stop one, the last if no name is given; it leaves the group: nobody replaces it.
+        """Stop one, the last if no name is given; it leaves the group and is not replaced.
 
-        Returns when it is gone; None if there is none of this name, or the application does not run (Kafka Streams:
+        Returns when it has ended; None if there is none of this name, or the application does not run (Kafka Streams:
         KafkaStreams.removeStreamThread).
         """
         slot = self._find(name)
@@ -67,9 +67,9 @@ class StreamThreads:
         return slot.gone
 
     def restart(self, name: str) -> Answer:
-        """Have one close in good order, and start another process in its place, which gets its tasks back.
+        """Close one cleanly, and start another process in its slot, which resumes its tasks.
 
-        Returns when the old process has ended: then the name, or None if the place was given up in the meantime. None
+        Returns when the old process has ended: the name, or None if the slot was removed in the meantime. None
         at once if there is none of this name, or the application does not run. It does not count for
         penstock.worker.restart.max.
         """
@@ -88,7 +88,7 @@ class StreamThreads:
         return slot.again
 
     def _find(self, name: str | None) -> Slot | None:
-        """Return a slot whose stream thread was not told to go; the last one without a name."""
+        """Return a slot whose stream thread was not requested to leave; the last one without a name."""
         if not self._states.state.is_running_or_rebalancing:
             return None
         slots = self._staying()
@@ -101,11 +101,11 @@ class StreamThreads:
         return [slot for slot in self._slots.values() if slot.stopped_at is None or slot.is_restarting]
 
     def down(self) -> list[str]:
-        """Return the names of the stream threads that should run and do not: without a process, starting, or failed."""
+        """Return the names of the stream threads that should run but do not: without a process, starting, or failed."""
         return [self.name(slot) for slot in self._staying() if not slot.is_up]
 
     def status(self) -> list[ThreadStatus]:
-        """Return what is known of each stream thread that has a process, by number."""
+        """Return the status of each stream thread that has a process, by number."""
         now = self._now()
         slots = sorted(self._slots.values(), key=lambda slot: slot.number)
         return [slot.worker.thread_status(now, slot.restarts) for slot in slots if slot.worker is not None]

@@ -57,17 +57,18 @@ from .worker_output import STDOUT
 from .worker_process import Prepare, WorkerSpec, WorkerTarget
 from .worker_starter import WorkerStarter
 
-#: Longest wait of the loop: how late a status line may be.
+#: Longest wait of the loop, and so the maximum delay of a status line.
 TURN_MS = 1_000
-#: How often join looks up, in seconds: only then the main thread acts on a signal that interrupted another thread.
+#: Interval in which join wakes up, in seconds: only then the main thread handles a signal that interrupted another
+#: thread.
 SIGNALS_SECONDS = 0.5
 
 
 class Supervisor:
     """Spawns, watches, replaces and stops one process for each stream thread.
 
-    Methods without an underscore may be called from any thread; ``signal`` from a signal handler too. They hand their
-    work to the loop, which is the only place where processes, slots and the application's state change.
+    Methods without an underscore may be called from any thread; ``signal`` from a signal handler too. They pass their
+    work to the loop. Only the loop changes processes, slots and the application's state.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Supervisor:
         self.exit_code = ExitCode.OK
         self.exception_handler: UncaughtExceptionHandler = shut_down_client
         self.failed_stream_threads = 0
-        #: Why exit_code is not OK, in a line; "" if it needs no more words.
+        #: The reason if exit_code is not OK, in one line; "" if it explains itself.
         self.reason = ""
         self.paused = False
         self._config = config
@@ -94,7 +95,7 @@ class Supervisor:
         self._clock = clock or SystemClock()
         self._notifier = notifier or SystemdNotifier()
         self._at_end = at_end
-        #: What the supervisor and the stream threads have logged as errors.
+        #: Errors logged by the supervisor and the stream threads.
         self.errors = RecentErrors()
         self._log = NotingLogger(__name__, f"stream-client [{client_id}] ", self.errors, self._clock)
         self.states = ApplicationStates(self._log)
@@ -111,7 +112,7 @@ class Supervisor:
         self._inbox = Inbox()
         self._stopping = False
         self._stop_requests = StopRequests()
-        #: When to end without the group's answer to the request to shut down the application; None: there is none.
+        #: When to end without the group's response to the request to shut down the application; None: no such request.
         self._give_up_at: int | None = None
         self._ready = False
         self._any_has_started = False
@@ -137,7 +138,7 @@ class Supervisor:
         return not self._thread.is_alive()
 
     def signal(self, number: int) -> None:
-        """Have the loop act on a signal."""
+        """Make the loop handle a signal."""
         self._inbox.put(partial(self._on_signal, number, self._now()))
 
     def call(self, function: Callable[[], Any], timeout: float | None = None) -> Any:
@@ -160,7 +161,7 @@ class Supervisor:
         return answer.result() if answer.done() else None
 
     def shut_down(self, leave_group: bool = False) -> None:
-        """Stop everything in good order. leave_group: tell the group, so that others take over at once."""
+        """Stop everything cleanly. leave_group: leave the group, so that other members take over at once."""
         if self._thread.ident is None:
             self.states.transition_to(ApplicationState.PENDING_SHUTDOWN)
             self.states.transition_to(ApplicationState.NOT_RUNNING)
@@ -176,12 +177,12 @@ class Supervisor:
         """Remove a stream thread, the one with the highest number if none is named, and wait for its end.
 
         Returns its name, None if there is none or the application does not run. Raises TimeoutError after timeout
-        (seconds); it is removed nevertheless.
+        (seconds); it is removed in any case.
         """
         return self._wait_for_thread(self.call(lambda: self.threads.remove(name)), timeout)
 
     def restart_thread(self, name: str, timeout: float | None = None) -> str | None:
-        """Have a stream thread close in good order and a new process take its place; wait for the old one's end.
+        """Close a stream thread cleanly and replace its process; wait for the old one's end.
 
         Returns and raises as remove_thread does.
         """
@@ -192,30 +193,30 @@ class Supervisor:
         return name
 
     def pause(self) -> None:
-        """Stop processing in all stream threads, and in those that come (KIP-834)."""
+        """Stop processing in all stream threads, and in later ones (KIP-834)."""
         self.paused = True
         self._inbox.put(partial(self._send_to_all, Pause()))
 
     def resume(self) -> None:
-        """Process again."""
+        """Resume processing."""
         self.paused = False
         self._inbox.put(partial(self._send_to_all, Resume()))
 
     def thread_status(self) -> list[ThreadStatus]:
-        """Return what is known of each stream thread now, by number."""
+        """Return the current status of each stream thread, by number."""
         return list(self.call(self.threads.status) or ())
 
     def metrics(self) -> dict[str, dict[str, Any]]:
-        """Return the metrics that each stream thread has reported last, by its name."""
+        """Return the last reported metrics of each stream thread, by its name."""
         found = self.call(lambda: {worker.name: dict(worker.status.metrics) for worker in self._workers()})
         return found or {}
 
     def query(self, store: str, method: str, arguments: tuple[Any, ...], timeout: float | None) -> list[QueryResult]:
-        """Ask all stream threads; returns the answers of those that gave one. Raises TimeoutError after timeout (s)."""
+        """Query all stream threads; return the responses there are. Raises TimeoutError after timeout (s)."""
         return self.ask(lambda number: Query(number, store, method, arguments), Answers(), timeout)
 
     def ask(self, question: Question, answers: Answers, timeout: float | None) -> list[QueryResult]:
-        """Ask all stream threads and return what they answer; see Answers. Raises TimeoutError after timeout (s)."""
+        """Query all stream threads and return their responses; see Answers. Raises TimeoutError after timeout (s)."""
         self._inbox.put(lambda: self.queries.ask(self._workers(), question, answers))
         try:
             return self.wait_for(answers.done, timeout) or []
@@ -264,7 +265,7 @@ class Supervisor:
         return self._clock.monotonic_ms()
 
     def _sources(self) -> Iterator[tuple[Any, Callable[[], object]]]:
-        """Yield what to wait for with what to do then. Ends come last: what a process has said is read before."""
+        """Yield objects to wait for, with their callbacks. Ends of processes are last: messages are read first."""
         yield self._inbox, self._empty_inbox
         slots = [(slot, slot.worker) for slot in self._slots.values() if slot.worker is not None]
         for _, worker in slots:
@@ -344,7 +345,7 @@ class Supervisor:
     def _on_end(self, slot: Slot, worker: Worker) -> None:
         if not worker.has_ended():
             return
-        while self._read_reports(worker):  # what it still said
+        while self._read_reports(worker):  # its last output
             pass
         worker.output.drain()
         slot.worker = None
@@ -353,13 +354,13 @@ class Supervisor:
         worker.close()
 
     def _decide(self, slot: Slot, worker: Worker, now: int) -> None:
-        """Decide what follows the end of a process."""
+        """Decide the consequence of the end of a process."""
         failure, cause = worker.failure, worker.cause_of_death()
         if slot.stopped_at is not None:
             self._on_stopped(slot, worker, cause)
         elif cannot_start(worker, self._any_has_started):
             why = explanation(worker)
-            self._log.error("%s cannot start, and would not with another try: %s", worker.name, why)
+            self._log.error("%s cannot start, and another attempt would fail too: %s", worker.name, why)
             self._shut_down(ExitCode.TOPOLOGY, reason(worker))
         elif failure is not None:
             self.failed_stream_threads += 1
@@ -374,7 +375,7 @@ class Supervisor:
         if worker.exit_code == WorkerExitCode.STOPPED or (worker.killed and worker.state in WITHOUT_WORK):
             self._log.info("%s, process %d, has closed", worker.name, worker.pid)
         else:
-            why = reason(worker) if self.reason == reason(worker) else explanation(worker)  # told once
+            why = reason(worker) if self.reason == reason(worker) else explanation(worker)  # reported once
             text = f": {why}" if worker.failure else ""
             self._log.error("%s, process %d, died while it closed: %s%s", worker.name, worker.pid, cause, text)
             if self._stopping and self.exit_code is ExitCode.OK:
@@ -406,9 +407,9 @@ class Supervisor:
             self._shut_down_application(slot, now)
 
     def _shut_down_application(self, slot: Slot, now: int) -> None:
-        """Have the stream threads that live ask the whole group to stop; they report it when the group has answered.
+        """Make the live stream threads ask the whole group to stop; they report the group's response.
 
-        If none lives, a new process does no more than ask, as a new thread does in Kafka Streams.
+        If none is alive, a new process only sends the request, as a new thread does in Kafka Streams.
         """
         if self._give_up_at is None:
             self._give_up_at = now + int(self._config["penstock.shutdown.timeout.ms"])
@@ -424,12 +425,12 @@ class Supervisor:
         if delay is None:
             limits = self._policy.limits
             self._log.error(
-                "More than %d stream threads died within %d s: giving up. The reasons stand above; "
+                "More than %d stream threads died within %d s: giving up. See the reasons above; "
                 "penstock.worker.restart.max and penstock.worker.restart.window.ms set the limit.",
                 limits.max_restarts,
                 limits.window_ms // 1000,
             )
-            self._shut_down(ExitCode.RESTART_LIMIT, "stream threads died again and again: the log has the reasons")
+            self._shut_down(ExitCode.RESTART_LIMIT, "stream threads died repeatedly: the log has the reasons")
             return
         slot.restarts += 1
         slot.start_at = now + delay
@@ -440,7 +441,7 @@ class Supervisor:
             if self._guard.check(slot, now) and self._stopping:
                 self.exit_code = ExitCode.SHUTDOWN_TIMEOUT
         if self._give_up_at is not None and now >= self._give_up_at and not self._stopping:
-            why = "The group did not answer the request to shut down the application; other hosts may go on"
+            why = "The group did not respond to the request to shut down the application; other hosts may continue"
             self._log.error("%s", why)
             self._shut_down(ExitCode.FAILED, why)
 
@@ -469,7 +470,7 @@ class Supervisor:
                 worker.kill()
 
     def _shut_down(self, code: ExitCode, why: str = "", leave_group: bool = False) -> None:
-        """Stop all stream threads at once: each finishes its batch, commits and closes. The first call counts."""
+        """Stop all stream threads together: each finishes its batch, commits and closes. The first call counts."""
         if self._stopping:
             return
         self._stopping = True

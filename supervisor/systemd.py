@@ -1,4 +1,4 @@
-"""What systemd is told of a service of ``Type=notify``: sd_notify(3) without a dependency."""
+"""Notifies systemd of the state of a ``Type=notify`` service: sd_notify(3) without a dependency."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .log_floods import bounded_logger
 
 logger = bounded_logger(__name__)
 
-#: How long systemd may keep the supervisor's loop waiting.
+#: How long systemd may block the supervisor's loop.
 SEND_SECONDS = 0.2
 
 
@@ -29,7 +29,7 @@ class SystemdNotifier:
         self._status = ""
 
     def ready(self) -> None:
-        """Say that the service has started."""
+        """Report that the service has started."""
         self._send("READY=1")
 
     def status(self, text: str) -> None:
@@ -39,18 +39,18 @@ class SystemdNotifier:
             self._send(f"STATUS={text}")
 
     def stopping(self) -> None:
-        """Say that the service has begun to stop."""
+        """Report that the service is stopping."""
         self._send("STOPPING=1")
 
     def watchdog(self, now_ms: int) -> None:
-        """Say that the loop is alive, twice in each WatchdogSec; to be called often. now_ms: a monotonic clock."""
+        """Report that the loop is alive, twice per WatchdogSec; must be called often. now_ms: a monotonic clock."""
         if self._watchdog_interval_ms is not None and now_ms >= self._next_watchdog_ms:
             self._next_watchdog_ms = now_ms + self._watchdog_interval_ms
             self._send("WATCHDOG=1")
 
     @property
     def watchdog_interval_ms(self) -> int | None:
-        """How often ``watchdog`` has to be called at least; None if systemd does not wait for it."""
+        """Maximum interval between calls of ``watchdog``; None if systemd does not expect them."""
         return self._watchdog_interval_ms
 
     def _send(self, message: str) -> None:
@@ -63,11 +63,11 @@ class SystemdNotifier:
                 sender.settimeout(SEND_SECONDS)
                 sender.sendto(message.encode(), address)
         except TimeoutError:
-            logger.warning("systemd does not read what it is told: %r is dropped", message)
+            logger.warning("systemd does not read its notifications: %r is dropped", message)
         except OSError as error:
-            logger.warning("systemd cannot be told %r at %s: %s", message, self._address, error)
+            logger.warning("cannot notify systemd of %r at %s: %s", message, self._address, error)
             if error.errno not in EXHAUSTED:
-                self._address = ""  # said once; the service goes on without
+                self._address = ""  # logged once; the service continues without it
 
 
 def _watchdog_interval_ms(environment: Mapping[str, str]) -> int | None:

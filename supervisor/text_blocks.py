@@ -1,26 +1,26 @@
-"""Puts lines together that belong together, so that a traceback is one record of the log."""
+"""Groups related lines, so that a traceback is one log record."""
 
 from __future__ import annotations
 
-#: No record is longer, in lines; what follows begins another.
+#: Maximum length of a record, in lines; the rest starts another.
 BLOCK_LINES_MAX = 500
 _TRACEBACK = "Traceback (most recent call last):"
 #: Between the tracebacks of two exceptions, one of which led to the other.
 _CHAINED = ("During handling of the above exception,", "The above exception was the direct cause of")
-#: The interpreter's last words: all that follows them is part of them.
+#: The interpreter's last message: all following lines are part of it.
 _FATAL = "Fatal Python error:"
 
 
 class TextBlocks:
-    """Groups lines: a traceback with its last line, what is indented with what it is indented under."""
+    """Groups lines: a traceback with its last line, indented lines with the line above."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
-        #: Whether more lines must follow, however long they take.
+        #: Whether more lines must follow, no matter how late.
         self._open = False
 
     def add(self, line: str) -> str | None:
-        """Take a line; returns the block that is complete because this line begins another, if there is one."""
+        """Add a line; returns the block that is complete because this line begins another, if there is one."""
         done = None
         if not self._continues(line) or len(self._lines) >= BLOCK_LINES_MAX:
             done = self.take()
@@ -29,11 +29,11 @@ class TextBlocks:
         return done
 
     def pause(self) -> str | None:
-        """Return what is complete if no line follows for now."""
+        """Return the block that is complete if no line follows for now."""
         return None if self._open else self.take()
 
     def take(self) -> str | None:
-        """Return what there is, complete or not; None if there is nothing."""
+        """Return the current block, complete or not; None if it is empty."""
         block = "\n".join(self._lines) if self._lines else None
         self._lines = []
         self._open = False
@@ -47,5 +47,5 @@ class TextBlocks:
             return True
         if not self._open:
             return False
-        # A traceback ends with the first line that is not indented; between chained ones is more of them.
+        # A traceback ends with the first line that is not indented, unless a chained one follows.
         return self._lines[0].startswith(_FATAL) or not line or line[0] in " \t"

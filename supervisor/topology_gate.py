@@ -1,4 +1,4 @@
-"""Lets a topology near an application's state only if it fits: what ``penstock plan`` says, held at each start."""
+"""Admits a topology to an application's state only if it fits: enforces ``penstock plan`` at each start."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from .topology_source import TopologyLoadError
 
 log = logging.getLogger(__name__)
 
-#: The description of the topology that the state beside it is from.
+#: The description of the topology that created the state beside it.
 FACTS_FILE_NAME = "topology.json"
-#: Says that Spark goes on with the application, or would: `penstock handover` writes and deletes it.
+#: Marks that the application belongs to Spark: `penstock handover` writes and deletes it.
 HANDED_OVER_FILE_NAME = "handed-over.json"
-#: The engine in that file while `penstock backfill` has begun and not ended.
+#: The engine in that file while a `penstock backfill` is unfinished.
 BACKFILL = "backfill"
 
 
 def application_directory(config: Mapping[str, Any]) -> Path:
-    """Return where an application's state is, or would be."""
+    """Return the directory of an application's state, whether it exists or not."""
     return Path(config["state.dir"], config["application.id"])
 
 
@@ -44,20 +44,20 @@ def read_facts(file: Path) -> Facts | None:
         return None
     except (OSError, ValueError) as error:
         raise ProcessorStateError(
-            f"The description of the topology {file} cannot be read: {error}. Delete it; the next start makes it anew, "
+            f"The description of the topology {file} cannot be read: {error}. Delete it; the next start recreates it, "
             "without comparing"
         ) from error
     return facts
 
 
 def plain_facts(topology: Topology, config: Mapping[str, Any]) -> Facts:
-    """Return a topology's description as it comes back from its file."""
+    """Return a topology's description as read back from its file."""
     facts: Facts = json.loads(json.dumps(facts_of(topology, config)))
     return facts
 
 
 def admit(topology: Topology, config: Mapping[str, Any]) -> None:
-    """Compare a topology with the one that the state is from, make place for the stores to rebuild, and remember it.
+    """Compare a topology with the one that created the state, delete the stores to rebuild, and save the description.
 
     Called by each process of a stream thread before it joins the group. Raises TopologyLoadError if the plan is to
     refuse and ``penstock.topology.changes`` is not ``accept``, if other processes still run the earlier topology, or if
@@ -85,13 +85,13 @@ def _refuse_if_handed_over(file: Path) -> None:
             f"A backfill of the application has not ended, see {file}: run `penstock backfill` again; it continues"
         )
     raise TopologyLoadError(
-        f"The application was handed over to Spark, see {file}: offsets and changelogs are old. Run it with "
+        f"The application was handed over to Spark, see {file}: offsets and changelogs are outdated. Run it with "
         "--engine spark, or bring it back with `penstock handover --to local`"
     )
 
 
 def read_engine(file: Path) -> str:
-    """Return which engine a handover's file names; a damaged one counts as Spark's."""
+    """Return the engine in a handover's file; a damaged file counts as Spark's."""
     try:
         return str(json.loads(file.read_text(encoding="utf-8"))["engine"])
     except (ValueError, KeyError, TypeError):
@@ -107,16 +107,16 @@ def _carry_out(plan: Plan, directory: Path, accept: bool) -> None:
         told = "; ".join(f"{finding.subject}: {finding.text}" for finding in refused)
         raise TopologyLoadError(
             f"The topology does not fit the state in {directory}: {told}. `penstock plan` shows all differences; "
-            "`penstock run --accept-changes` runs it nevertheless"
+            "`penstock run --accept-changes` runs it anyway"
         )
     if plan.rebuild:
         delete_stores(directory, plan.rebuild)
 
 
 def delete_stores(directory: Path, stores: Iterable[str]) -> None:
-    """Delete the files of stores in all tasks, so that they are restored.
+    """Delete the files of stores in all tasks, to restore them.
 
-    Raises TopologyLoadError if a process has one of the tasks, ProcessorStateError if something cannot be deleted.
+    Raises TopologyLoadError if a process holds one of the tasks, ProcessorStateError if something cannot be deleted.
     """
     found = [path for store in stores for path in directory.glob(f"*/{STORES_DIRECTORY}/{store}")]
     tasks = {path.parent.parent.name for path in found} - {GLOBAL_DIRECTORY}

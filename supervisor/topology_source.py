@@ -1,4 +1,4 @@
-"""How a topology reaches the process of a stream thread: by reference, or pickled if it has none."""
+"""Sends a topology to the process of a stream thread: by reference, or pickled if it has none."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from penstock.topology.topology import Topology
 
 from . import pickling
 
-#: The folder with all of Penstock, as tracebacks name it.
+#: Penstock's folder, as it appears in tracebacks.
 _OURS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 T = TypeVar("T")
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 class TopologyLoadError(TopologyError):
-    """The topology cannot be imported or built; another try would end the same way."""
+    """The topology cannot be imported or built; another attempt would fail in the same way."""
 
     def explained(self) -> str:
-        """Return the message, and the traceback through the user's own code as far as there is one.
+        """Return the message, and the traceback through the user's own code, if any.
 
         Frames of the import system and of Penstock are left out: they would hide the few lines that matter.
         """
@@ -56,7 +56,7 @@ class TopologySource:
     def of(cls, topology: Any) -> TopologySource:
         """Return the source of a reference, or of a topology object. Raises TopologyError if it cannot be pickled.
 
-        Functions of ``__main__`` and lambdas travel as code; modules that can be imported travel by name.
+        Functions of ``__main__`` and lambdas are sent as code, importable modules by name.
         """
         if isinstance(topology, str):
             hint = _hint(topology)
@@ -76,8 +76,8 @@ class TopologySource:
     def load(self, config: Mapping[str, Any] | None = None, on_import: Callable[[], object] = lambda: None) -> Topology:
         """Import or unpickle the topology and build it; the working directory is on the path.
 
-        config: what a StreamsBuilder is built with (topology.optimization). on_import: called between import and build.
-        Raises TopologyLoadError, with the cause, for everything that goes wrong on the way.
+        config: the configuration for building a StreamsBuilder (topology.optimization). on_import: called between
+        import and build. Raises TopologyLoadError, with the cause, for any failure.
         """
 
         def find_and_build() -> Topology:
@@ -88,14 +88,14 @@ class TopologySource:
         return self._guarded(find_and_build)
 
     def load_for_command(self, config: Mapping[str, Any] | None = None) -> Topology:
-        """Return and raise as ``load`` does; what the user's modules print goes to stderr: stdout is the command's."""
+        """Return and raise as ``load`` does; output of the user's modules goes to stderr: stdout is the command's."""
         with _stdout_to_stderr():
             return self.load(config)
 
     def prepare(self) -> None:
-        """Import what ``load`` will need: the user's module, or all that a pickled topology refers to.
+        """Import the dependencies of ``load``: the user's module, or all modules that a pickled topology refers to.
 
-        No function is called, so that a topology is built once in a process. Raises as ``load`` does.
+        No function is called, so a topology is built only once per process. Raises as ``load`` does.
         """
         self._guarded(self._find)
 
@@ -133,7 +133,7 @@ class TopologySource:
 
 
 def _hint(topology: str) -> str:
-    """Return what is wrong with a text that should be ``module:attribute``, "" if it is nothing that is usual."""
+    """Return the problem of a text that should be ``module:attribute``, "" if it is not a common mistake."""
     module, _, attribute = topology.partition(":")
     if module.endswith(".py"):
         dotted = module.removesuffix(".py").removeprefix("./").replace("/", ".")
@@ -141,7 +141,7 @@ def _hint(topology: str) -> str:
     wrong = re.search(r"[^\w.]", module) or re.search(r"[^\w.]", attribute)
     if wrong is None:
         return ""
-    return f": a Python name has no {wrong[0]!r}" + ("; folders are set apart by '.'" if wrong[0] == "/" else "")
+    return f": a Python name has no {wrong[0]!r}" + ("; folders are separated by '.'" if wrong[0] == "/" else "")
 
 
 @contextlib.contextmanager
@@ -161,18 +161,18 @@ def _stdout_to_stderr() -> Iterator[None]:
 
 
 def _where(error: BaseException) -> str:
-    """Return the place in the user's code where an error came from, if there is one."""
+    """Return the line of the user's code that raised an error, if any."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame)]
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
 
 
 def _is_users(frame: traceback.FrameSummary) -> bool:
-    """Return whether a frame is neither ours nor the import system's."""
+    """Return whether a frame belongs neither to Penstock nor to the import system."""
     return not frame.filename.startswith((_OURS, importlib.__file__, "<frozen"))
 
 
 def build(found: Any, config: Mapping[str, Any] | None) -> Topology:
-    """Return the Topology that was found, called if it is a function, built if it is a StreamsBuilder.
+    """Return the Topology of a loaded object: calls it if it is a function, builds it if it is a StreamsBuilder.
 
     Raises TopologyLoadError for anything else.
     """

@@ -21,7 +21,7 @@ class StreamsUncaughtExceptionHandlerResponse(Enum):
 
 
 class StreamThreadError(StreamsError):
-    """The exception that a stream thread died of. It happened in another process, so it is here in words.
+    """The exception that a stream thread died of. It happened in another process, so it is represented as text.
 
     thread_name: the stream thread; kind: the exception's class name; traceback: its traceback as text.
     """
@@ -33,7 +33,7 @@ class StreamThreadError(StreamsError):
         self.traceback = traceback
 
 
-#: Gets the exception, returns the decision.
+#: Called with the exception, returns the decision.
 UncaughtExceptionHandler = Callable[[StreamThreadError], StreamsUncaughtExceptionHandlerResponse]
 
 
@@ -45,7 +45,7 @@ def shut_down_client(_error: StreamThreadError) -> StreamsUncaughtExceptionHandl
 def ask(
     handler: UncaughtExceptionHandler, error: StreamThreadError, log: PrefixedLogger
 ) -> StreamsUncaughtExceptionHandlerResponse:
-    """Return the handler's decision; SHUTDOWN_CLIENT if the handler fails, or returns none."""
+    """Return the handler's decision; SHUTDOWN_CLIENT if the handler fails, or returns no valid one."""
     try:
         return StreamsUncaughtExceptionHandlerResponse(handler(error))
     except Exception:

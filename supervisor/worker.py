@@ -1,4 +1,4 @@
-"""One process of a stream thread, as the supervisor sees it."""
+"""The supervisor's view of a stream thread's process."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ from .worker_process import ProcessEnds, ProcessStarted, SpareReady, TakeOver, W
 
 logger = bounded_logger(__name__)
 
-#: With so many records to be processed or fewer a stream thread is not behind.
+#: Up to this number of unprocessed records a stream thread does not count as behind.
 FEW_RECORDS = 1_000
-#: For how long the figures of a process's memory and CPU are good, in ms.
+#: How long measurements of a process's memory and CPU are reused, in ms.
 USAGE_MS = 1_000
-#: How the names of files end that are a main module's, and that only IPython can read.
+#: Suffixes of main modules' files that only IPython can read.
 NOT_PYTHON = (".ipy", ".ipynb")
-#: Stands for an exit code that cannot be found out; no process can end with it.
+#: Replaces an unknown exit code; no process can end with it.
 UNKNOWN_EXIT = 256
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadStatus:
-    """What is known of a stream thread and its process (Kafka Streams: ThreadMetadata, and more).
+    """The status of a stream thread and its process (Kafka Streams: ThreadMetadata, and more).
 
     lag, restore_remaining and restore_total in records; cpu_percent of one core, over a second or more; uptime in s.
-    memory_share_bytes: what the process may take, None in its first seconds.
+    memory_share_bytes: the process's memory share, None in its first seconds.
     """
 
     name: str
@@ -71,17 +71,17 @@ class ThreadStatus:
 
     @property
     def is_over_memory_share(self) -> bool:
-        """True if the process takes more memory than its share of penstock.memory.bytes."""
+        """True if the process uses more memory than its share of penstock.memory.bytes."""
         return self.memory_share_bytes is not None and self.rss_bytes > self.memory_share_bytes
 
     @property
     def restore_remaining(self) -> int:
-        """Records that are still to be restored, over all tasks."""
+        """Records left to restore, over all tasks."""
         return sum(task.restore_remaining for task in self.tasks)
 
     @property
     def restore_total(self) -> int:
-        """Records that there are to restore, over all tasks."""
+        """Total records to restore, over all tasks."""
         return sum(task.restore_total for task in self.tasks)
 
 
@@ -114,7 +114,7 @@ class Worker:
         self._stats = psutil.Process(self.pid)
         self._measured_at: int | None = None
         self._measured = 0, 0.0
-        #: What it may take, in bytes; None until memory_guard.py has looked.
+        #: Its memory share, in bytes; None until memory_guard.py has checked.
         self.memory_share: int | None = None
 
     @classmethod
@@ -123,7 +123,7 @@ class Worker:
     ) -> Worker:
         """Start the process. The calling thread must live as long as the process: Linux ends it with its thread.
 
-        note: is called with each log record of the process. Raises OSError if it cannot be started or watched.
+        note: called with each log record of the process. Raises OSError if it cannot be started or watched.
         """
         control, log, stdout, stderr = (context.Pipe(duplex=duplex) for duplex in (True, False, False, False))
         ends = ProcessEnds(control[1], log[1], stdout[1], stderr[1])
@@ -142,7 +142,7 @@ class Worker:
             raise
 
     def take_over(self, spec: WorkerSpec, now: int) -> bool:
-        """Make a spare process the stream thread's of a spec. False if it does not take the order."""
+        """Assign a spare process to the stream thread of a spec. False if it does not accept the command."""
         self.spec, self.output.name = spec, spec.name
         self._started_at = self.last_sign = now
         return self.control.offer(TakeOver(spec.slot, spec.num_threads, spec.listeners))
@@ -176,7 +176,7 @@ class Worker:
         return self.control.offer(command)
 
     def receive(self, now: int) -> list[Report | ProcessStarted | SpareReady]:
-        """Return the reports that have arrived, having noted what they say."""
+        """Return the arrived reports, after updating the status from them."""
         reports: list[Report | ProcessStarted | SpareReady] = []
         try:
             reports = self.control.receive()
@@ -210,7 +210,7 @@ class Worker:
                 pass  # SpareProcess's
 
     def abort(self, now: int) -> None:
-        """Send SIGABRT, which leaves the process's stacks in the log; a stopped process gets it when it goes on."""
+        """Send SIGABRT, which leaves the process's stacks in the log; a stopped process gets it when it continues."""
         self.aborted_at = now
         self._signal(signal.SIGABRT)
 
@@ -221,7 +221,7 @@ class Worker:
 
     def _signal(self, number: signal.Signals) -> None:
         if not self.has_ended():
-            with contextlib.suppress(ProcessLookupError):  # it ended in this moment
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
                 os.kill(self.pid, number)
 
     def has_ended(self) -> bool:
@@ -241,18 +241,18 @@ class Worker:
     def exit_code(self) -> int:
         """The exit code, negative for a signal; only once it has ended.
 
-        UNKNOWN_EXIT if something else in this program has reaped the process, e.g. ``os.wait`` in a library.
+        UNKNOWN_EXIT if other code in this program has reaped the process, e.g. ``os.wait`` in a library.
         """
         code = self._process.exitcode
         return UNKNOWN_EXIT if code is None else code
 
     def cause_of_death(self) -> str:
-        """Return words for how the process ended, and what may be behind it."""
+        """Return a description of the process's end and its possible cause."""
         code = self.exit_code
         if code == UNKNOWN_EXIT:
-            return "its exit code is not known: something else in this program has waited for it"
+            return "its exit code is unknown: other code in this program has waited for it"
         if code == WorkerExitCode.STOPPED:
-            return "exit code 0, although it was not told to stop: does a function call os._exit?"
+            return "exit code 0, although it was not asked to stop: does a function call os._exit?"
         if code >= 0:
             known = code in WorkerExitCode.__members__.values()
             return f"exit code {code}" + (f" ({WorkerExitCode(code).name})" if known else "")
@@ -262,7 +262,7 @@ class Worker:
         return name
 
     def close(self) -> None:
-        """Wait for the end of a process that has ended or was killed, and give back all handles."""
+        """Wait for the end of a process that has ended or was killed, and release all handles."""
         self._process.join()
         self.output.drain()
         self.output.close()
@@ -273,7 +273,7 @@ class Worker:
             self._process.close()
 
     def thread_status(self, now: int, restarts: int) -> ThreadStatus:
-        """Return what is known now. Memory and CPU are 0 for a process that has just ended."""
+        """Return the current status. Memory and CPU are 0 for a process that has just ended."""
         rss, cpu = self.usage(now)
         status = self.status
         return ThreadStatus(
@@ -294,9 +294,9 @@ class Worker:
         )
 
     def usage(self, now: int) -> tuple[int, float]:
-        """Return memory (bytes) and CPU (%), measured anew only after a while: the kernel counts CPU in 10 ms.
+        """Return memory (bytes) and CPU (%), measured again only after a while: the kernel counts CPU in 10 ms.
 
-        What cannot be measured, because /proc cannot be read at this moment, stays as it was.
+        If /proc cannot be read now, the last values are returned.
         """
         if self._measured_at is None or now - self._measured_at >= USAGE_MS:
             self._measured_at = now
@@ -312,9 +312,9 @@ class Worker:
 
 @contextlib.contextmanager
 def _without_main_file() -> Iterator[None]:
-    """Have a new process not import the main module where its file holds no Python, or is none.
+    """Prevent a new process from importing the main module if its file holds no Python, or does not exist.
 
-    That is ``<stdin>``, and IPython's scripts. Their definitions travel by value.
+    Those are ``<stdin>``, and IPython's scripts. Their definitions are sent by value.
     """
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)

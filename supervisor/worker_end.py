@@ -1,4 +1,4 @@
-"""How the process of a stream thread ends: by itself, whatever the user's code has left running."""
+"""Ends the process of a stream thread, whatever the user's code has left running."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import NoReturn
 
 logger = logging.getLogger(__name__)
 
-#: How long a process may take to end once its stream thread is done, in seconds. An interpreter that ends waits for
-#: threads that are no daemons and for children of multiprocessing, with no limit of its own.
+#: How long a process may take to end once its stream thread is done, in seconds. An exiting interpreter waits for
+#: non-daemon threads and for children of multiprocessing, without a limit.
 END_SECONDS = 5.0
 
 
 def end_process(code: int) -> NoReturn:
-    """End this process with an exit code: cleanly within END_SECONDS, else by force.
+    """End this process with an exit code: cleanly within END_SECONDS, otherwise by force.
 
     Threads, processes and atexit functions of the user's code get that time. Processes that multiprocessing or
-    concurrent.futures has started are killed after it; others, e.g. of subprocess, go on.
+    concurrent.futures has started are killed after it; others, e.g. of subprocess, continue.
     """
     threading.Thread(target=_end_by_force, args=(code,), name="penstock-end", daemon=True).start()
     sys.exit(code)

@@ -1,9 +1,9 @@
-"""Logging in the process of a stream thread: each record reaches the supervisor once, however it was configured there.
+"""Logging in the process of a stream thread: each record reaches the supervisor once, whatever is configured there.
 
 The supervisor owns the console: it decides the format and writes whole lines. A user's module owns everything else,
 e.g. files. So here the root logger has no handlers until that module adds some, records are sent before handlers see
 them, and handlers that would write to the console do nothing. logging has no hook for that, so two of its methods are
-wrapped. docs/logging.md says what this means for the usual libraries.
+wrapped. docs/logging.md describes the effect on the usual libraries.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any, TextIO
 from .channel import Channel
 from .logs import EXCEPTION, MESSAGE, fields_of
 
-#: Parent of all of our loggers.
+#: Parent of all of Penstock's loggers.
 OURS = "penstock"
-#: What structlog puts into an event for other processors, not for readers; a log record has it already.
+#: Keys that structlog puts into an event for other processors, not for readers; a log record has them already.
 _NOT_FIELDS = ("event", "level", "logger", "timestamp", "exc_info", "stack_info")
 
 
@@ -31,7 +31,7 @@ class PipeLogHandler(logging.handlers.QueueHandler):
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
         """Make a record picklable; message and traceback, which become one text, are kept apart for JSON too.
 
-        What ``extra=`` has added becomes plain values: the supervisor must not need the user's classes.
+        Values of ``extra=`` become plain values: the supervisor must not need the user's classes.
         """
         event = record.msg if isinstance(record.msg, Mapping) and "event" in record.msg else None
         fields = fields_of(record)
@@ -51,12 +51,12 @@ class PipeLogHandler(logging.handlers.QueueHandler):
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON would hold it: what is nothing for JSON becomes its text."""
+    """Return a value as JSON would hold it: other values become text."""
     if value is None or isinstance(value, str | int | float | bool):
         return value
     try:
         return json.loads(json.dumps(value, default=str))
-    except (TypeError, ValueError):  # keys that are no text, or a circle
+    except (TypeError, ValueError):  # keys that are not strings, or a cycle
         return repr(value)
 
 
@@ -128,7 +128,7 @@ def _wrap_stream_handlers() -> Callable[[], None]:
 
 
 def _wrap_stream(stream: TextIO, sender: PipeLogHandler) -> Callable[[], None]:
-    """Have a stream recognize what loguru writes to it: texts that carry their record."""
+    """Make a stream recognize loguru's output: strings that carry their record."""
     write = stream.write
 
     def write_or_send(text: str) -> int:
@@ -145,17 +145,17 @@ def _wrap_stream(stream: TextIO, sender: PipeLogHandler) -> Callable[[], None]:
 
 
 def _leave_to_stderr(undo: list[Callable[[], None]], level: str) -> None:
-    """Take the pipe from a process that was forked from this one: records of two processes would mix in it."""
+    """Remove the pipe in a process that was forked from this one: records of two processes would mix in it."""
     for one in undo:
         one()
     logging.basicConfig(level=level, format="%(levelname)s %(message)s (%(name)s)")
 
 
 def adopt_libraries() -> None:
-    """Do what can be done only once the user's module is imported.
+    """Finish the set-up that is possible only once the user's module is imported.
 
-    A dictConfig with its default, disable_existing_loggers, has silenced our loggers. structlog prints to stdout, as it
-    does if it is not configured: then it is given to logging.
+    A dictConfig with its default, disable_existing_loggers, has disabled our loggers. An unconfigured structlog prints
+    to stdout: then it is redirected to logging.
     """
     for name, logger in logging.root.manager.loggerDict.items():
         if isinstance(logger, logging.Logger) and name.partition(".")[0] == OURS:

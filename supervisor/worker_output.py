@@ -1,4 +1,4 @@
-"""What a stream thread's process prints and logs, written by the supervisor's thread as whole lines and records."""
+"""The output and log of a stream thread's process, written by the supervisor's thread as whole lines and records."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .log_floods import LIBRDKAFKA, FloodGate
 from .output_stream import OutputStream
 from .text_blocks import TextBlocks
 
-#: A line that does not end is written in pieces of this size: it must not fill the memory.
+#: A line without an end is written in pieces of this size, to limit memory.
 LINE_BYTES_MAX = 64 << 10
-#: For all processes: the same line of several is one line.
+#: For all processes: equal lines of several processes are logged once.
 _FLOODS = FloodGate()
 _log = logging.getLogger(__name__)
-#: Where the processes' stdout goes: to this one's, which nothing may be reading.
+#: The target of the processes' stdout: this process's, possibly without a reader.
 STDOUT = OutputStream(
     lambda: sys.stdout,
     on_full=lambda: _log.warning("stdout is not read: lines that stream threads print are dropped now"),
@@ -28,16 +28,16 @@ STDOUT = OutputStream(
     on_error=lambda error: _log.warning("Cannot write to stdout (%s): what stream threads print is dropped now", error),
 )
 
-#: Is called with each log record of a process before it is logged here.
+#: Called with each log record of a process before it is logged here.
 Note = Callable[[logging.LogRecord], None]
 
 
 def ignore(record: logging.LogRecord) -> None:
-    """Note nothing."""
+    """Do nothing."""
 
 
 class LineReader:
-    """Takes the lines out of a pipe of text; never waits."""
+    """Reads lines from a text pipe; never waits."""
 
     def __init__(self, connection: Connection[Any, Any], write: Callable[[str], None]) -> None:
         self._connection = connection
@@ -63,7 +63,7 @@ class LineReader:
         return bool(data)
 
     def flush(self) -> None:
-        """Write what is held back, because nothing may follow; a line without its end stays."""
+        """Write buffered lines, because nothing may follow; a line without its end stays."""
 
     def close(self) -> None:
         """Close the pipe's end."""
@@ -71,7 +71,7 @@ class LineReader:
 
 
 class BlockReader(LineReader):
-    """Takes text out of a pipe as LineReader does, but writes lines that belong together as one text."""
+    """Reads text from a pipe like LineReader, but writes related lines as one text."""
 
     def __init__(self, connection: Connection[Any, Any], write: Callable[[str], None]) -> None:
         super().__init__(connection, self._add)
@@ -88,7 +88,7 @@ class BlockReader(LineReader):
         return more
 
     def flush(self) -> None:
-        """Write the block that has begun, complete or not."""
+        """Write the current block, complete or not."""
         self._put(self._blocks.take())
 
     def _add(self, line: str) -> None:
@@ -100,7 +100,7 @@ class BlockReader(LineReader):
 
 
 class RecordReader:
-    """Takes log records out of a pipe and hands them to this process's logging; never waits."""
+    """Reads log records from a pipe and passes them to this process's logging; never waits."""
 
     def __init__(self, connection: Connection[Any, Any], note: Note = ignore) -> None:
         self._note = note
@@ -126,7 +126,7 @@ class RecordReader:
         return True
 
     def flush(self) -> None:
-        """Do nothing: no record is held back."""
+        """Do nothing: no record is buffered."""
 
     def close(self) -> None:
         """Close the pipe's end."""
@@ -152,7 +152,7 @@ class WorkerOutput:
         note: Note = ignore,
     ) -> None:
         logger = logging.getLogger(f"{__package__}.stderr")
-        #: The stream thread's; a spare process gets its name later.
+        #: The stream thread's name; a spare process gets it later.
         self.name = name
         self.readers: list[Reader] = [
             RecordReader(log, note),
@@ -161,27 +161,27 @@ class WorkerOutput:
         ]
 
     def read(self, reader: Reader) -> None:
-        """Write what has arrived in one of ``readers``; at its end, forget it."""
+        """Write the arrived data of one of ``readers``; at its end, remove it."""
         if not reader.read():
             reader.close()
             self.readers.remove(reader)
 
     def drain(self) -> None:
-        """Write all that a process has left when it ended."""
+        """Write the remaining output of an ended process."""
         for reader in list(self.readers):
             while reader in self.readers and _has_data(reader):
                 self.read(reader)
             reader.flush()
 
     def close(self) -> None:
-        """Close all pipes; what is still in them is lost."""
+        """Close all pipes; their remaining data is lost."""
         for reader in self.readers:
             reader.close()
         self.readers.clear()
 
 
 def _has_data(reader: Reader) -> bool:
-    """Return True if a read would bring something or the end. A grandchild may hold the pipe open without writing."""
+    """Return True if a read would return data or the end. A grandchild may hold the pipe open without writing."""
     poll = select.poll()
     poll.register(reader.fileno(), select.POLLIN)
     return bool(poll.poll(0))

@@ -1,4 +1,4 @@
-"""Inside the process of a stream thread: where it starts, and its end of the pipe to the supervisor."""
+"""Inside the process of a stream thread: its entry point, and its end of the pipe to the supervisor."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from .topology_source import TopologyLoadError, TopologySource
 from .worker_end import end_process
 from .worker_logging import set_up_logging
 
-#: prctl(2): the signal that a process gets when the thread that made it ends.
+#: prctl(2): the signal that a process gets when the thread that created it ends.
 PR_SET_PDEATHSIG = 1
-#: How long the last reports may take to leave a process that ends; the supervisor reads them at once.
+#: Time limit for the last reports of an ending process; the supervisor reads them at once.
 FLUSH_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """What a stream thread's process is told. slot: N in StreamThread-N; it stays when the process is replaced.
+    """The arguments of a stream thread's process. slot: N in StreamThread-N; a replacement keeps it.
 
-    process_id: the application's on this host (a UUID that the state directory keeps). num_threads: how many there are.
-    listeners: of which calls to report, "restore" and "standby". slot 0: it waits for one, see spare_process.
+    process_id: the application's on this host (a UUID that the state directory keeps). num_threads: their number.
+    listeners: the calls to report, "restore" and "standby". slot 0: it waits for a slot, see spare_process.
     """
 
     slot: int
@@ -61,15 +61,15 @@ class WorkerSpec:
         return f"{self.client_id}-StreamThread-{self.slot}" if self.slot else f"{self.client_id}-spare"
 
 
-#: What runs in the process: the stream thread, or in tests something smaller. Returns when it was told to shut down.
+#: The main function of the process: the stream thread, or in tests something smaller. Returns on a shutdown request.
 WorkerTarget = Callable[[WorkerSpec, ThreadControl], None]
-#: What a spare process does before it has a slot; it must not open anything that only a slot's process may hold.
+#: The preparation of a spare process without a slot; it must not open anything that only a slot's process may hold.
 Prepare = Callable[[WorkerSpec], None]
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessStarted:
-    """The first message of a process: the interpreter is up, and what goes wrong from now on is reported."""
+    """The first message of a process: the interpreter is up, and failures from now on are reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +118,12 @@ class PipeControl:
         return self._commands.get()
 
     def report(self, report: Report) -> None:
-        """Send a report; it leaves as soon as the pipe takes it."""
+        """Enqueue a report; it is sent as soon as the pipe accepts it."""
         self.failed = self.failed or isinstance(report, Failed)
         self.send(report)
 
     def send(self, message: Report | SpareReady) -> None:
-        """Send anything; it leaves as soon as the pipe takes it."""
+        """Enqueue a message; it is sent as soon as the pipe accepts it."""
         self._reports.put(message)
 
     def shut_down(self) -> None:
@@ -131,7 +131,7 @@ class PipeControl:
         self._commands.put(Shutdown())
 
     def close(self) -> None:
-        """Send what is still waiting."""
+        """Send all enqueued messages."""
         self._reports.put(None)
         self._writer.join(FLUSH_SECONDS)
 
@@ -168,7 +168,7 @@ def main(target: WorkerTarget, spec_bytes: bytes, ends: ProcessEnds, supervisor_
 
 
 def _write_to(ends: ProcessEnds) -> None:
-    """Send what this process writes to the supervisor: by lines and in UTF-8, whatever the environment says."""
+    """Send this process's output to the supervisor: by lines and in UTF-8, whatever the environment."""
     open_standard_streams()
     for stream in (sys.__stdout__, sys.__stderr__):
         assert isinstance(stream, io.TextIOWrapper)
@@ -193,7 +193,7 @@ def _run(target: WorkerTarget, spec_bytes: bytes, control: PipeControl, log: Cha
 
 
 def show_in_ps(spec: WorkerSpec) -> None:
-    """Have ps, top and the like show which stream thread this process is."""
+    """Make ps, top and similar tools show the stream thread of this process."""
     thread = f"StreamThread-{spec.slot}" if spec.slot else "spare"
     setproctitle(f"penstock: {spec.config['application.id']} {thread}")
 
@@ -202,7 +202,7 @@ def _load_spec(spec_bytes: bytes) -> WorkerSpec:
     try:
         spec: WorkerSpec = pickling.loads(spec_bytes)
     except Exception as error:
-        raise ConfigError(f"An object of the configuration cannot be made in another process: {error}") from error
+        raise ConfigError(f"An object of the configuration cannot be created in another process: {error}") from error
     return spec
 
 
@@ -213,7 +213,7 @@ def _report_failure(control: PipeControl, error: BaseException) -> None:
         case TopologyLoadError():
             text = error.explained()
         case PenstockError() | ShadowedModuleError():
-            text = str(error)  # says what is wrong and what to do: where we have noticed it is no help
+            text = str(error)  # the message names the problem and the fix: our traceback does not help
         case _:
             text = "".join(traceback.format_exception(error))
     control.report(Failed.of(error, text))
@@ -238,14 +238,14 @@ def _let_sigterm_in() -> None:
 
 
 def _end_at_sigterm() -> None:
-    """In a process that the user's code has forked, e.g. one of a pool: multiprocessing ends it with SIGTERM."""
+    """In a process forked by the user's code, e.g. one of a pool: multiprocessing ends it with SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _let_sigterm_in()
 
 
 def _die_with(supervisor_pid: int) -> None:
-    """Ask Linux to kill this process when the supervisor's thread ends; elsewhere the closed pipe has to do."""
+    """Ask Linux to kill this process when the supervisor's thread ends; elsewhere the closed pipe must suffice."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != supervisor_pid:  # it ended before we asked
+    if os.getppid() != supervisor_pid:  # it ended before the request
         os._exit(WorkerExitCode.ORPHANED)

@@ -16,9 +16,9 @@ from .worker_process import Prepare, WorkerSpec, WorkerTarget
 
 
 class WorkerStarter:
-    """Takes the spare process if there is one, else starts a new one.
+    """Uses the spare process if there is one, otherwise starts a new one.
 
-    spec: what all stream threads' specs have in common. note: is called with each log record of a process. now: returns
+    spec: the common part of all stream threads' specs. note: called with each log record of a process. now: returns
     the supervisor's monotonic ms.
     """
 
@@ -55,6 +55,6 @@ class WorkerStarter:
         return Worker.spawn(multiprocessing.get_context("spawn"), spec, target, now, self._note)
 
     def look(self, running: bool, workers: Iterable[Worker], num_threads: int) -> None:
-        """Have the spare process start when it is due; see SpareProcess.look."""
+        """Start the spare process when it is due; see SpareProcess.look."""
         behind = any(worker.is_behind for worker in workers)
         self.spare.look(running, behind, replace(self._spec, num_threads=num_threads))

@@ -199,7 +199,7 @@ def test_a_topology_that_fails_in_its_processes_ends_the_command(folder: Path) -
         folder=folder,
     )
     assert result.returncode == ExitCode.TOPOLOGY
-    assert "cannot start, and would not with another try" in result.stderr
+    assert "cannot start, and another attempt would fail too" in result.stderr
     assert "KeyError: 'no such thing'" in result.stderr
     assert "is replaced" not in result.stderr
 

@@ -110,7 +110,7 @@ def test_each_record_is_put_back_once(stage: Stage) -> None:
     letter = next(row["letter"] for row in stage.json("dlq", "list") if row["key"] == "minus")
     (stage.folder / "mended").touch()
     dry = stage.run("dlq", "replay", letter)
-    assert dry.stdout.startswith("Dry run: nothing is written. Add --execute to put these back.\n")
+    assert dry.stdout.startswith("Dry run: nothing is written. Add --execute to replay these.\n")
     assert values(stage, stage.source) == sorted(["7", "-1", " 5"])
 
     assert [row["letter"] for row in stage.json("dlq", "replay", letter, "--execute")["letters"]] == [letter]
@@ -119,7 +119,7 @@ def test_each_record_is_put_back_once(stage: Stage) -> None:
         lambda: values(stage, stage.sink) == sorted(["7", "-1"]),
         lambda: (values(stage, stage.sink), stage.run("dlq", "list").output),
     )
-    assert stage.run("dlq", "replay", letter, "--execute").stdout == "0 letters put back.\n"
+    assert stage.run("dlq", "replay", letter, "--execute").stdout == "0 letters replayed.\n"
     assert {row["key"]: row["replayed"] for row in stage.json("dlq", "list")} == {"minus": True, "other": False}
 
     another_letter_of_each_record(stage)
@@ -142,7 +142,7 @@ def test_a_letter_without_key_and_value_is_not_put_back(stage: Stage) -> None:
     (letter,) = [row["letter"] for row in stage.json("dlq", "list") if row["key"] is None]
     said = stage.run("dlq", "replay", letter, "--execute").stdout
     assert said.endswith(
-        f"0 letters put back.\nWithout a source, or without key and value, so they cannot be: {letter}.\n"
+        f"0 letters replayed.\nWithout a source, or without key and value, so they cannot be replayed: {letter}.\n"
     )
     assert len(values(stage, stage.source)) == before
 

@@ -100,10 +100,10 @@ def test_timeouts_follow_the_configuration(folder: Path) -> None:
     assert values(unit())["TimeoutStopSec"] == "231"  # 200.5 s, 5 s to abort, and the margin, rounded up
 
 
-def test_no_restart_where_a_person_has_to_look(folder: Path) -> None:
+def test_no_restart_if_an_operator_has_to_look(folder: Path) -> None:
     """As the table of docs/operations.md says."""
     table = (ROOT / "docs" / "operations.md").read_text()
-    wanted = [line.split("|")[1].strip() for line in table.splitlines() if "| no: a person has to look |" in line]
+    wanted = [line.split("|")[1].strip() for line in table.splitlines() if "| no: an operator has to look |" in line]
     assert values(unit())["RestartPreventExitStatus"].split() == wanted
 
 
@@ -123,7 +123,7 @@ def test_words_and_paths_are_escaped() -> None:
     text = make(working_directory=Path("/srv/50% off"), config_file=Path('/srv/a "b" $HOME;/c.toml')).text()
     assert values(text)["WorkingDirectory"] == "/srv/50%% off"
     assert values(text)["ExecStart"].endswith(r'--config "/srv/a \"b\" $$HOME;/c.toml"')
-    with pytest.raises(ConfigError, match="cannot stand in a systemd unit"):
+    with pytest.raises(ConfigError, match="cannot be used in a systemd unit"):
         make(working_directory=Path("/srv/'quoted'")).text()
 
 
@@ -181,7 +181,7 @@ def test_what_is_not_its_own_is_left_alone(folder: Path, change: str | None) -> 
         (["print", "my_app:t", "--config", "penstock.toml", "--name", "../x"], "cannot name a service"),
         (["print", "my_app:t", "--config", "penstock.toml", "--user", "--run-as", "me"], "exclude each other"),
         (["print", "my_app:t", "--config", "no.toml"], "does not exist"),
-        (["uninstall", "nobody", "--directory", "units"], "takes the NAME that install was given"),
+        (["uninstall", "nobody", "--directory", "units"], "takes the NAME given to install"),
     ],
 )
 def test_mistakes_are_told(folder: Path, arguments: list[str], message: str) -> None:

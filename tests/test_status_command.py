@@ -134,7 +134,7 @@ def tasks_of(thread: dict[str, Any]) -> list[str]:
 def test_what_cannot_be_done_is_said(stage: Stage) -> None:
     result = stage.run("threads", "restart", "7")
     assert result.exit_code == 1
-    assert "Cannot restart stream thread 7: there is no such one. There are: " in result.output
+    assert "Cannot restart stream thread 7: it does not exist. Existing ones: " in result.output
     assert stage.run("threads", "restart").exit_code == 2
 
 

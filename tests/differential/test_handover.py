@@ -287,7 +287,7 @@ def test_without_a_record_in_between_the_seed_goes_back_though_both_ways_are_bro
             application.hand_over("local")
     with pytest.raises(CheckpointError, match="is the local engine's: the group"):
         application.run_on_spark()
-    assert "an earlier handover was broken off" in application.hand_over("local").note
+    assert "an earlier handover was interrupted" in application.hand_over("local").note
     again = application.hand_over("spark")
     assert (again.stores, again.offsets) == (there.stores, there.offsets)
     application.data.produce_quarter({})

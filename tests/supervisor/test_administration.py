@@ -59,7 +59,7 @@ def test_a_restart_ends_with_the_application(application: MakeApplication, condu
     app.supervisor.shut_down()
     one.order("return")
     assert app.ends() == ExitCode.OK
-    with pytest.raises(StreamsError, match="it is not there any more, or the application is stopping"):
+    with pytest.raises(StreamsError, match="it no longer exists, or the application is stopping"):
         done.result(PATIENCE)
     assert conductor.nobody_waits()
 

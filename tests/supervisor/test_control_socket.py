@@ -78,7 +78,7 @@ def test_another_user_is_refused_even_where_the_file_lets_it_in(directory: Path,
     assert done.returncode == 0, done.stderr
     expected: dict[str, Any] = {"result": 1}
     if not allowed:
-        message = "Only the user that the application runs as may ask it"
+        message = "Only the user of the application may send it commands"
         expected = {"error": {"kind": "StreamsError", "message": message}}
     assert json.loads(done.stdout) == expected
 
@@ -90,7 +90,7 @@ def test_one_connection_too_many_is_told_and_the_others_go_on(directory: Path) -
             line.sendall(STATUS)
             assert "result" in answer(line)
         with connected(directory) as late:
-            assert f"{CONNECTIONS_MAX} commands are connected already" in answer(late)["error"]["message"]
+            assert f"{CONNECTIONS_MAX} commands are already connected" in answer(late)["error"]["message"]
         lines[0].sendall(STATUS)
         assert answer(lines[0]) == {"result": CONNECTIONS_MAX + 1}
 

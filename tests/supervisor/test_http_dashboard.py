@@ -149,10 +149,10 @@ def restarts_by_keyboard(page: Browser, streams: KafkaStreams) -> None:
 def says_what_was_refused(page: Browser) -> None:
     """What an action was refused for stays, also when the page has looked again since."""
     page.run("act('/threads/9/restart', document.getElementById('unlock'))")
-    eventually(lambda: "no such one" in page.text("#message"), "it says why")
+    eventually(lambda: "does not exist" in page.text("#message"), "it says why")
     seen = page.run("return loadedAt")
     eventually(lambda: float(page.run("return loadedAt")) > float(seen), "it has looked again")
-    assert "no such one" in page.text("#message")
+    assert "does not exist" in page.text("#message")
 
 
 def fits_a_phone(page: Browser) -> None:

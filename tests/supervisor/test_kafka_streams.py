@@ -440,7 +440,7 @@ def test_a_reference_has_a_form(text: str) -> None:
         ("basic.py:topology", " names a file, not a module: leave .py out and write basic:topology."),
         ("apps/basic.py", ": leave .py out and write apps.basic:topology."),
         ("my-app:topology", ": a Python name has no '-'."),
-        ("apps/basic:topology", ": a Python name has no '/'; folders are set apart by '.'."),
+        ("apps/basic:topology", ": a Python name has no '/'; folders are separated by '.'."),
         ("basic:my topology", ": a Python name has no ' '."),
     ],
 )

@@ -61,7 +61,7 @@ def test_the_application_runs_once_all_its_stream_threads_run(
     [
         (signal.SIGKILL, "SIGKILL, possibly out of memory"),
         (signal.SIGSEGV, "SIGSEGV"),
-        (0, "exit code 0, although it was not told to stop: does a function call os._exit?"),
+        (0, "exit code 0, although it was not asked to stop: does a function call os._exit?"),
         (42, "exit code 42"),
     ],
 )
@@ -210,7 +210,7 @@ def test_a_group_that_does_not_answer_is_not_waited_for(
     clock.now_ms += 60_000
     assert two.hear()["command"] == "shutdown"
     assert app.ends() == ExitCode.FAILED
-    log.wait_for("The group did not answer the request")
+    log.wait_for("The group did not respond to the request")
 
 
 def test_systemd_hears_of_the_start_the_state_and_the_end(
@@ -248,7 +248,7 @@ def test_a_topology_that_cannot_be_loaded_ends_the_application_at_once(
     assert app.ends() == ExitCode.TOPOLOGY
     assert app.supervisor.states.state is State.ERROR
     assert log.text.count("is replaced") == 0
-    assert message in log.wait_for("cannot start, and would not with another try")
+    assert message in log.wait_for("cannot start, and another attempt would fail too")
     assert "Traceback" not in log.text  # nothing of it is in the user's code
     assert message in app.supervisor.reason
 

@@ -89,7 +89,7 @@ def test_nothing_is_deleted_under_a_running_task(tmp_path: Path, store: Path) ->
 
 def test_a_damaged_description_is_told(tmp_path: Path, store: Path) -> None:
     (tmp_path / "app" / FACTS_FILE_NAME).write_text("[]")
-    with pytest.raises(ProcessorStateError, match="Delete it; the next start makes it anew"):
+    with pytest.raises(ProcessorStateError, match="Delete it; the next start recreates it"):
         admit(counting_topology(), config(tmp_path))
 
 

@@ -221,12 +221,12 @@ def test_without_systemd_nothing_happens_and_a_dead_socket_is_logged_once(
     with caplog.at_level(logging.WARNING):
         notifier.ready()
         notifier.stopping()
-    assert caplog.text.count("systemd cannot be told") == 1
+    assert caplog.text.count("cannot notify systemd") == 1
 
 
 def test_a_systemd_that_does_not_read_holds_nobody_up(systemd: socket.socket, caplog: pytest.LogCaptureFixture) -> None:
     notifier = SystemdNotifier({"NOTIFY_SOCKET": systemd.getsockname()})
-    while "systemd does not read what it is told" not in caplog.text:
+    while "systemd does not read its notifications" not in caplog.text:
         notifier.ready()
     systemd.recv(100)
     notifier.stopping()
