@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import psutil
 from penstock.topology.errors import InvalidStateStoreError, StreamsError
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.control import LIST_STORES, TaskStatus
+from penstock_distribution import VERSION
 
 from .snapshots import create
 from .supervisor import Supervisor
@@ -58,7 +58,7 @@ class Administration:
             "state": supervisor.states.state.name,
             "reason": supervisor.reason or None,
             "paused": supervisor.paused,
-            "version": version("penstock"),
+            "version": VERSION,
             "processing_guarantee": self._config["processing.guarantee"],
             "state_dir": str(self._config["state.dir"]),
             "uptime_seconds": time.monotonic() - self._started,
