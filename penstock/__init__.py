@@ -7,11 +7,14 @@ penstock.testing.TopologyTestDriver, run it with KafkaStreams or ``penstock run 
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from penstock.topology.shadowing import NamingShadows
+from penstock_distribution import VERSION, check_distributions
 
 with NamingShadows():  # first, so that all that follows from it is explained
+    check_distributions(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     import penstock.topology.streams_builder  # noqa: F401
 
 from penstock.topology.async_calls import Retries
@@ -99,7 +102,7 @@ if TYPE_CHECKING:
     from penstock.workers.state_restore_listener import StateRestoreListener
     from penstock.workers.streams_metadata import HostInfo, KeyQueryMetadata, StreamsMetadata
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     # where to start

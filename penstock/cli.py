@@ -8,7 +8,6 @@ import signal
 import sys
 import traceback
 from collections.abc import Mapping
-from importlib.metadata import version
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from penstock.topology.shadowing import NamingShadows, ShadowedModuleError
 from penstock.topology.streams_config import KEYS, StreamsConfig
 from penstock.topology.topology import Topology
 from penstock.topology.topology_graph import html, mermaid
+from penstock_distribution import VERSION
 
 #: The first matching class decides how the command ends.
 EXIT_CODES: tuple[tuple[type[PenstockError], int], ...] = (
@@ -135,7 +135,7 @@ class PenstockGroup(click.Group):
         "penstock status                                what the application on this host does",
     ),
 )
-@click.version_option(version("penstock"), message="%(prog)s %(version)s")
+@click.version_option(VERSION, message="%(prog)s %(version)s")
 def cli() -> None:
     """Run Kafka Streams topologies in Python, on any number of processes."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # penstock_command.py; from here on click prints Aborted!

@@ -22,7 +22,8 @@ class JavaNotFoundError(PenstockError):
 
     def __init__(self, minimum_version: int, found: str) -> None:
         super().__init__(
-            f"Java {minimum_version} or newer is needed ({found}). Install one, or run: pip install 'penstock[broker]'"
+            f"Java {minimum_version} or newer is needed ({found}). Install one, or run: "
+            "pip install 'penstock-streams[broker]'"
         )
         self.found = found
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from penstock.supervisor.topology_gate import FACTS_FILE_NAME, application_direc
 from penstock.terminal import print_text
 from penstock.topology.errors import ConfigError
 from penstock.topology.streams_config import StreamsConfig
+from penstock_distribution import VERSION
 
 DIRECTORY = click.Path(file_okay=False, resolve_path=True, path_type=Path)
 MIB = 1 << 20
@@ -93,7 +93,7 @@ def _create_closed(config: StreamsConfig, directory: Path, name: str | None) -> 
             tasks = checkpoint_closed(state, path)
             if not tasks:
                 raise nothing
-            taken = Snapshot(config["application.id"], now_ms, version("penstock"), tasks)
+            taken = Snapshot(config["application.id"], now_ms, VERSION, tasks)
             complete(path, taken, state.path / FACTS_FILE_NAME)
     finally:
         state.close()

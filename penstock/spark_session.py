@@ -42,7 +42,7 @@ def require_pyspark() -> None:
     """Raise SparkUnavailableError unless pyspark and pyarrow are installed."""
     missing = [name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(name) is None]
     if missing:
-        raise SparkUnavailableError(f"{' and '.join(missing)} not installed: run pip install 'penstock[spark]'")
+        raise SparkUnavailableError(f"{' and '.join(missing)} not installed: run pip install 'penstock-streams[spark]'")
 
 
 def require_jdk() -> Path:

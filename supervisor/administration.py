@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from penstock.topology.records import TaskId
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.control import LIST_STORES, ReadStore, TaskStatus
 from penstock.workers.store_answers import Row
+from penstock_distribution import VERSION
 
 from .http_queries import Found, QueryError, StoreQueries
 from .snapshots import create
@@ -65,7 +65,7 @@ class Administration:
             "state": supervisor.states.state.name,
             "reason": supervisor.reason or None,
             "paused": supervisor.paused,
-            "version": version("penstock"),
+            "version": VERSION,
             "processing_guarantee": self._config["processing.guarantee"],
             "state_dir": str(self._config["state.dir"]),
             "uptime_seconds": time.monotonic() - self._started,

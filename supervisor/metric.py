@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from importlib.metadata import version
 from typing import Any
 
 import psutil
@@ -13,6 +12,7 @@ import psutil
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.control import Measure
 from penstock.workers.metrics import Metric, MetricGroup
+from penstock_distribution import VERSION
 
 from .application_state import ApplicationState
 from .queries import Answers
@@ -23,6 +23,8 @@ CLIENT_GROUP = "stream-metrics"
 THREAD_GROUP = "stream-thread-metrics"
 #: Penstock's own: memory and CPU of each process.
 PROCESS_GROUP = "penstock-process-metrics"
+#: Penstock's own: the file system of state.dir.
+DISK_GROUP = "penstock-disk-metrics"
 #: Time limit for stream threads; one that is busy longer shows the values of its last report.
 MEASURE_SECONDS = 2.0
 
@@ -34,17 +36,14 @@ def metrics(supervisor: Supervisor, config: StreamsConfig) -> list[Metric]:
         MetricGroup(CLIENT_GROUP, {"client-id": supervisor.client_id}, _of_client(supervisor, threads)),
         *_measured(supervisor),
         *_of_processes(threads),
+        *_of_disk(config["state.dir"]),
     ]
-    texts = {"application-id": config["application.id"], "state": supervisor.states.state.name, "version": _version()}
+    texts = {"application-id": config["application.id"], "state": supervisor.states.state.name, "version": VERSION}
     client = {"client-id": supervisor.client_id}
     return [
         *(Metric(name, CLIENT_GROUP, client, text) for name, text in texts.items()),
         *(Metric(name, group.group, group.tags, value) for group in groups for name, value in group.values.items()),
     ]
-
-
-def _version() -> str:
-    return version("penstock")
 
 
 def _of_client(supervisor: Supervisor, threads: list[ThreadStatus]) -> dict[str, float]:
@@ -89,6 +88,13 @@ def _of_processes(threads: list[ThreadStatus]) -> Iterator[MetricGroup]:
             "lag": float(thread.lag),
         }
         yield MetricGroup(PROCESS_GROUP, tags, values)
+
+
+def _of_disk(state_dir: str) -> Iterator[MetricGroup]:
+    with suppress(FileNotFoundError):  # removed while the application runs, which says so itself
+        usage = psutil.disk_usage(state_dir)
+        values = {"free-bytes": float(usage.free), "size-bytes": float(usage.total)}
+        yield MetricGroup(DISK_GROUP, {"state-dir": state_dir}, values)
 
 
 def by_name(found: list[Metric], name: str, **tags: Any) -> list[float | str]:

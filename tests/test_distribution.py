@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from penstock.kernel import MODULES
+from penstock.supervisor.exit_codes import ExitCode
+from penstock_distribution import check_distributions
 from tests.test_structure import ROOT
 
 #: Builds and installs as CI does; the first one on a machine downloads what pip has not cached.
@@ -72,3 +74,47 @@ def test_the_environment_says_how_the_kernel_is_compiled(variable: str, options:
     command = ["env", variable, sys.executable, "-c", LOOK]
     shown = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
     assert shown.split() == ([] if options is None else [options] * len(MODULES))
+
+
+def other_distribution(folder: Path) -> Path:
+    """Build a distribution of another name that brings a package ``penstock``: nothing of Penstock is in it."""
+    (folder / "penstock").mkdir(parents=True)
+    (folder / "penstock" / "__init__.py").write_text('FLOW = "theirs"\n')
+    (folder / "setup.cfg").write_text(
+        "[metadata]\nname = flow_tracing\nversion = 1.2\n[options]\npackages = penstock\n"
+    )
+    (folder / "setup.py").write_text("from setuptools import setup\nsetup()\n")
+    run(sys.executable, "setup.py", "-q", "bdist_wheel", cwd=folder)
+    (wheel,) = (folder / "dist").glob("*.whl")
+    return wheel
+
+
+def failure(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=cwd, env={"PATH": os.defpath}, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("ours_is", ["first", "last"])
+def test_another_distribution_with_a_package_of_this_name_is_an_error(
+    distributions: dict[str, Path], ours_is: str, tmp_path: Path
+) -> None:
+    wheels = [distributions["wheel"], other_distribution(tmp_path / "other")]
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", cwd=tmp_path)
+    python = tmp_path / "venv" / "bin" / "python"
+    for wheel in wheels if ours_is == "first" else reversed(wheels):
+        run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", wheel, cwd=tmp_path)
+    advice = "Run: pip uninstall --yes flow_tracing penstock-streams; pip install penstock-streams"
+    command = failure(python.with_name("penstock"), "--version", cwd=tmp_path)
+    assert command.returncode == ExitCode.USAGE
+    assert command.stderr.startswith("Error: flow_tracing has installed another package named penstock into ")
+    assert advice in command.stderr
+    if ours_is == "last":  # else the package is theirs, and only the command can say so
+        imported = failure(python, "-c", "import penstock", cwd=tmp_path)
+        assert "penstock_distribution.DistributionConflictError: flow_tracing has installed" in imported.stderr
+        assert advice in imported.stderr
+
+
+def test_a_distribution_without_a_package_of_this_name_is_no_conflict(tmp_path: Path) -> None:
+    for name, file in (("penstock_streams", "penstock/__init__.py"), ("penstock_plugins", "penstock_plugins.py")):
+        (tmp_path / f"{name}-1.0.dist-info").mkdir()
+        (tmp_path / f"{name}-1.0.dist-info" / "RECORD").write_text(f"{file},sha256=x,12\n")
+    check_distributions(str(tmp_path))

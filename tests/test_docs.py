@@ -167,6 +167,12 @@ def test_links_of_a_page_lead_somewhere(path: Path) -> None:
             assert not anchor or anchor in anchors(found), f"{path.name} links {target}: there is no such heading"
 
 
+@pytest.mark.parametrize("path", PAGES, ids=page_id)
+def test_a_page_installs_the_distribution_by_its_name(path: Path) -> None:
+    """PyPI's penstock is somebody else's; ./penstock is a clone of this repository."""
+    assert not re.search(r"pip install[^\n]*[ '\"]penstock(?!-streams)|(?<![./])\bpenstock\[", path.read_text())
+
+
 def anchors(path: Path) -> set[str]:
     """Return what GitHub calls the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", prose(path.read_text()), re.MULTILINE)

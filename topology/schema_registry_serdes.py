@@ -1,7 +1,8 @@
 """Serdes with a schema registry: Avro, Protobuf and JSON Schema, through confluent-kafka's serializers.
 
-They need the extra ``penstock[schema-registry]``, which is imported only when one of them is made. registry is the
-URL, a configuration dict, or a SchemaRegistryClient. Their bytes depend on the topic's name (subject name strategy).
+They need the extra ``penstock-streams[schema-registry]``, imported only when one of them is made.
+registry is the URL, a configuration dict, or a SchemaRegistryClient. Their bytes
+depend on the topic's name (subject name strategy).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def registry_client(registry: Any) -> Any:
         from confluent_kafka.schema_registry import SchemaRegistryClient
     except ImportError as error:
         raise ConfigError(
-            f"Schema registry serdes need the extra: pip install 'penstock[schema-registry]' ({error})"
+            f"Schema registry serdes need the extra: pip install 'penstock-streams[schema-registry]' ({error})"
         ) from error
     if isinstance(registry, str):
         registry = {"url": registry}

@@ -463,21 +463,21 @@ class Serdes:
 
     @staticmethod
     def avro(schema: str | None, registry: Any, *, is_key: bool = False, **options: Any) -> Serde[Any]:
-        """Avro with a schema registry; see schema_registry_serdes. Needs penstock[schema-registry]."""
+        """Avro with a schema registry; see schema_registry_serdes. Needs penstock-streams[schema-registry]."""
         from .schema_registry_serdes import avro_serde
 
         return avro_serde(schema, registry, is_key=is_key, **options)
 
     @staticmethod
     def protobuf(message_type: Any, registry: Any, *, is_key: bool = False, **options: Any) -> Serde[Any]:
-        """Protobuf with a schema registry; see schema_registry_serdes. Needs penstock[schema-registry]."""
+        """Protobuf with a schema registry; see schema_registry_serdes. Needs penstock-streams[schema-registry]."""
         from .schema_registry_serdes import protobuf_serde
 
         return protobuf_serde(message_type, registry, is_key=is_key, **options)
 
     @staticmethod
     def json_schema(schema: str | None, registry: Any, *, is_key: bool = False, **options: Any) -> Serde[Any]:
-        """JSON with a schema registry; see schema_registry_serdes. Needs penstock[schema-registry]."""
+        """JSON with a schema registry; see schema_registry_serdes. Needs penstock-streams[schema-registry]."""
         from .schema_registry_serdes import json_schema_serde
 
         return json_schema_serde(schema, registry, is_key=is_key, **options)

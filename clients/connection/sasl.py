@@ -74,7 +74,7 @@ def gssapi(service: str) -> Mechanism:
             from gssapi import Name, NameType, SecurityContext  # type: ignore[import-not-found, unused-ignore]
         except ImportError as error:
             raise _refused(
-                "sasl.mechanism=GSSAPI needs the package gssapi: pip install 'penstock[kerberos]'"
+                "sasl.mechanism=GSSAPI needs the package gssapi: pip install 'penstock-streams[kerberos]'"
             ) from error
         name = Name(f"{service}@{host}", name_type=NameType.hostbased_service)
         context = SecurityContext(name=name, usage="initiate")

@@ -19,5 +19,5 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Say what was left out."""
     if collect_ignore:
         terminalreporter.write_line(
-            f"SKIPPED for want of pyspark and pyarrow (pip install 'penstock[spark]'): {collect_ignore}"
+            f"SKIPPED for want of pyspark and pyarrow (pip install 'penstock-streams[spark]'): {collect_ignore}"
         )

@@ -1,4 +1,4 @@
-"""Serdes of a schema registry, against confluent-kafka's registry in memory. They need penstock[schema-registry]."""
+"""Serdes of a schema registry, against confluent-kafka's registry in memory; penstock-streams[schema-registry]."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock import ConfigError, Serde, Serdes, StreamsBuilder, StreamsError
 from penstock.testing import TopologyTestDriver
 
 HAS_EXTRA = all(importlib.util.find_spec(name) for name in ("fastavro", "jsonschema", "google", "httpx"))
-needs_extra = pytest.mark.skipif(not HAS_EXTRA, reason="needs pip install 'penstock[schema-registry]'")
+needs_extra = pytest.mark.skipif(not HAS_EXTRA, reason="needs pip install 'penstock-streams[schema-registry]'")
 # What the extra's own dependencies deprecate is not ours to mend.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*deprecat.*")
 
@@ -104,5 +104,5 @@ def test_a_value_that_the_schema_does_not_admit_fails_with_the_operator() -> Non
 @pytest.mark.skipif(HAS_EXTRA, reason="the extra is installed")
 @pytest.mark.parametrize("kind", ["avro", "protobuf", "json_schema"])
 def test_without_the_extra_the_error_says_how_to_get_it(kind: str) -> None:
-    with pytest.raises(ConfigError, match=r"pip install 'penstock\[schema-registry\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'penstock-streams\[schema-registry\]'"):
         getattr(Serdes, kind)("{}", "http://localhost:8081")

@@ -4,7 +4,7 @@ with WireProxy("127.0.0.1:9092", [Rule(Drop(acted=True), api="EndTxn", nth=1)]) 
     config = {"bootstrap.servers": proxy.bootstrap_servers, ...}
 
 It reads Kafka's protocol, so it knows each request's API, version and client, and works with any client. It needs kio:
-``pip install penstock[testing]``.
+``pip install penstock-streams[testing]``.
 """
 
 from __future__ import annotations
