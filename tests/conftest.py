@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,8 @@ BOOTSTRAP_VARIABLE = "KAFKA_BOOTSTRAP_SERVERS"
 ADMIN_TIMEOUT_SECONDS = 30.0
 #: How long a process that a test has told to end may take, before it counts as left behind.
 END_GRACE_SECONDS = 5.0
+#: Set in many containers. Then each of some thousand processes compiles all of Penstock, and pytest all tests.
+NO_BYTECODE_VARIABLE = "PYTHONDONTWRITEBYTECODE"
 #: Helpers of multiprocessing that live as long as the process that first used it.
 LONG_LIVED = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
@@ -44,6 +47,8 @@ def pytest_configure() -> None:
             signal.signal(number, signal.SIG_DFL)
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+    sys.dont_write_bytecode = False
+    os.environ.pop(NO_BYTECODE_VARIABLE, None)
 
 
 @pytest.fixture
