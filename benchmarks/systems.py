@@ -35,6 +35,8 @@ COMMON_CONFIG = {
 }
 #: Measured, the fastest of what was tried on two cores: G1 and larger heaps take more CPU and up to 3 GB.
 JVM_OPTIONS = ("-XX:+UseParallelGC", "-Xmx1g")
+#: javac itself ends before better code of it is of use.
+QUICK_COMPILER = "-J-XX:TieredStopAtLevel=1"
 
 
 #: Kafka's default; the dev broker's is 0. Members that start together are then one first generation of their group, as
@@ -281,7 +283,7 @@ def compile_java(java: Path, source: Path, classes: Path, class_path: str) -> No
     javac = str(beside) if beside.exists() else shutil.which("javac")
     if javac is None:
         raise BenchmarkError(f"no javac beside {java} or on the PATH: a JDK is needed, not just a JRE")
-    command = [javac, "-d", str(classes), "-cp", class_path, str(source)]
+    command = [javac, QUICK_COMPILER, "-d", str(classes), "-cp", class_path, str(source)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         raise BenchmarkError(f"{source.name} does not compile:\n{result.stderr}")

@@ -49,6 +49,8 @@ PORT_ATTEMPTS = 3  # a free port may be taken between our look and the broker's 
 LOG_TAIL_LINES = 15
 
 JVM_OPTIONS = ("-XX:+UseSerialGC", "-Djava.awt.headless=true")
+#: More options for the JVM, as Kafka's own scripts take them: separated by spaces, the last one wins.
+OPTIONS_VARIABLE = "KAFKA_OPTS"
 
 #: One node keeps everything that replicates, and nobody waits for members or replicas that never come.
 BROKER_CONFIG = {
@@ -148,7 +150,8 @@ class DevBroker:
     ``$XDG_STATE_HOME/penstock/brokers/<name>`` (``~/.local/state`` if that is unset). port: a fixed port on 127.0.0.1;
     by default the first free one of: that of the last time, 9092 for the broker ``dev``, any. config: more broker
     settings, by Kafka's names. kafka: a version of kafka_distribution.distributions(), by default that of the last
-    time, or the newest. Data of an older version may be opened by a newer one, not the reverse.
+    time, or the newest. Data of an older version may be opened by a newer one, not the reverse. $KAFKA_OPTS: options of
+    its JVM.
     """
 
     #: How the JVM's memory is bounded, and the address that it listens on.
@@ -313,8 +316,9 @@ class DevBroker:
         with self._folder_errors():
             (self.directory / "server.properties").write_text(self._properties(port, controller_port), "utf-8")
             kafka.write_logging_config(self.directory)
-        command = [*java, *JVM_OPTIONS, *self.memory_options, f"-XX:ErrorFile={self.directory}/jvm_crash.log"]
-        command.append(kafka.logging_option(self.directory))
+        options = [*self.memory_options, f"-XX:ErrorFile={self.directory}/jvm_crash.log"]
+        options += [kafka.logging_option(self.directory), *os.environ.get(OPTIONS_VARIABLE, "").split()]
+        command = [*java, *JVM_OPTIONS, *options]
         properties = str(self.directory / "server.properties")
         self._format_storage([*command, "kafka.tools.StorageTool"], properties)
         if self.log_file.exists():

@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from penstock.dev_broker import DevBroker
+from tests import short_lived_jvms
 from tests.without_kernel import leave_out_kernel
 
 BOOTSTRAP_VARIABLE = "KAFKA_BOOTSTRAP_SERVERS"
@@ -49,6 +50,7 @@ def pytest_configure() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
     sys.dont_write_bytecode = False
     os.environ.pop(NO_BYTECODE_VARIABLE, None)
+    short_lived_jvms.use_options()
 
 
 @pytest.fixture

@@ -135,6 +135,12 @@ def test_a_broker_that_dies_at_its_start_shows_why(tmp_path: Path) -> None:
     assert not java_processes(tmp_path)
 
 
+def test_kafka_opts_are_options_of_its_jvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAFKA_OPTS", "-Xmx512m  -XX:NoSuchOption=1")
+    with pytest.raises(DevBrokerError, match="Unrecognized VM option 'NoSuchOption=1'"):
+        DevBroker("tried", tmp_path / "b").start()
+
+
 def test_a_broker_that_does_not_answer_is_ended(tmp_path: Path) -> None:
     with pytest.raises(DevBrokerError, match="it did not answer in time"):
         DevBroker("tried", tmp_path / "b").start(timeout=0.0)

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from benchmarks.systems import JVM_OPTIONS, compile_java
+from benchmarks.systems import compile_java
 from penstock.jar_lock import fetch_jars, read_lock
 from penstock.java_runtime import JavaNotFoundError, find_java
+from tests import short_lived_jvms
 
 from .handover import PARTITIONS, Handover, Java
 from .program import Topics
@@ -83,7 +84,8 @@ def java_command(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     java, class_path = kafka_streams_jars()
     compile_java(java, SOURCE, classes, class_path)
     log = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-    return [str(java), *JVM_OPTIONS, log, "-cp", f"{classes}{os.pathsep}{class_path}", "TakeoverProgram"]
+    options = ("-Xmx1g", *short_lived_jvms.OPTIONS)
+    return [str(java), *options, log, "-cp", f"{classes}{os.pathsep}{class_path}", "TakeoverProgram"]
 
 
 @pytest.fixture
