@@ -1,5 +1,6 @@
 """What setup.cfg cannot say: the compiled kernel, built where Cython and a C compiler are, and else left out."""
 
+import os
 from glob import glob
 
 from setuptools import Extension, setup
@@ -7,10 +8,15 @@ from setuptools import Extension, setup
 try:
     from Cython.Build import cythonize
 except ImportError:
+    cythonize = None
+
+if cythonize is None or os.environ.get("PENSTOCK_KERNEL") == "off":
     extensions = []
 else:
     # The same are kernel.MODULES.
     MODULES = ("codecs", "buffers", "cells", "rows", "messages", "record_batches", "sinks", "record_accumulator")
+    # What $CFLAGS says of it counts: a compiler heeds the last option.
+    OPTIMIZATION = [] if "-O" in os.environ.get("CFLAGS", "") else ["-O3"]
     extensions = cythonize(
         [
             Extension(
@@ -18,7 +24,7 @@ else:
                 [f"kernel/{name}.pyx"],
                 # All of them are in the sdist too; the declarations where cimport looks for penstock.kernel.
                 depends=[f"kernel/{name}.pyx", *sorted(glob("penstock/kernel/*.pxd")), *sorted(glob("kernel/*.h"))],
-                extra_compile_args=["-O3"],
+                extra_compile_args=OPTIMIZATION,
                 optional=True,
             )
             for name in MODULES

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from . import short_lived_jvms
 from .markdown import Block, blocks
 from .waiting import eventually
 
@@ -23,6 +24,9 @@ REPOSITORY, ADDRESS = "…", "127.0.0.1:9092"
 LASTING = re.compile(r"^(penstock run |python main\.py|penstock topic consume .* --follow)", re.MULTILINE)
 #: Patience for a busy machine; five minutes for all of it are what test_first_steps.py asks for.
 INSTALL_SECONDS, COMMAND_SECONDS = 500.0, 60.0
+#: Takes less CPU time than a new user's shell: the kernel is compiled without optimization, packages when they are
+#: imported.
+QUICKLY = {"CFLAGS": "-O0", "PIP_NO_COMPILE": "1", "KAFKA_OPTS": " ".join(short_lived_jvms.OPTIONS)}
 #: Settings of the developer's shell that a new user does not have.
 FOREIGN = ("PENSTOCK_", "KAFKA_", "PYTHON", "VIRTUAL_ENV", "COVERAGE")
 
@@ -173,6 +177,7 @@ def reader(folder: Path, python: Path) -> Iterator[Reader]:
         "PATH": f"{programs}:{os.environ['PATH']}",
         "TMPDIR": str(folder / "tmp"),
         "XDG_STATE_HOME": str(folder / "brokers"),
+        **QUICKLY,
     }
     found = Reader(empty, repository, environment)
     try:
