@@ -15,6 +15,11 @@ from tests.test_structure import ROOT
 #: Builds and installs as CI does; the first one on a machine downloads what pip has not cached.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
+#: Prints the options of each module's compilation.
+LOOK = (
+    "import setuptools; from distutils.core import run_setup\n"
+    "print(*('/'.join(m.extra_compile_args) or '-' for m in run_setup('setup.py', stop_after='init').ext_modules))"
+)
 KERNEL = "import penstock.kernel as k; print(*(name for name in k.MODULES if getattr(k, name) is not None))"
 
 
@@ -58,3 +63,12 @@ def test_it_works_in_an_empty_environment(sdist: Path, tmp_path: Path) -> None:
     assert run(python, "-W", "error", "-c", "import penstock", cwd=tmp_path) == ""
     assert run(python, "-c", KERNEL, cwd=tmp_path).split() == list(MODULES)
     assert run(python.with_name("penstock"), "config", cwd=tmp_path).startswith("# Nothing is configured")
+
+
+@pytest.mark.parametrize(
+    ("variable", "options"), [("CFLAGS=", "-O3"), ("CFLAGS=-g -O2", "-"), ("PENSTOCK_KERNEL=off", None)]
+)
+def test_the_environment_says_how_the_kernel_is_compiled(variable: str, options: str | None) -> None:
+    command = ["env", variable, sys.executable, "-c", LOOK]
+    shown = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert shown.split() == ([] if options is None else [options] * len(MODULES))
