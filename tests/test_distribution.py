@@ -27,7 +27,8 @@ def run(*command: str | Path, cwd: Path) -> str:
     """Return a command's stdout. With the pinned versions, and without what this environment sets for Python."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PENSTOCK_"))}
     environment |= {"PIP_CONSTRAINT": str(ROOT / "constraints.txt"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    environment |= {"PIP_NO_COMPILE": "1"}  # what is imported is compiled then
+    # What is imported is compiled then; the set-up has built the kernel with the options that users get.
+    environment |= {"PIP_NO_COMPILE": "1", "CFLAGS": "-O0"}
     ended = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
