@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from itertools import permutations
+from itertools import islice, permutations
 from math import ceil
 from pathlib import Path
 from uuid import UUID
@@ -24,11 +24,14 @@ from penstock.clients.log_context import PrefixedLogger
 from penstock.dev_broker import DevBroker
 from penstock.topology.records import TaskId, TopicPartition
 from penstock.topology.streams_config import StreamsConfig
+from penstock.workers.assignment import cycle_canceling
 from penstock.workers.assignment.assignment_info import AssignmentInfo
 from penstock.workers.assignment.client_state import Clients, ClientState, sorted_clients
+from penstock.workers.assignment.cycle_canceling import cancel_negative_cycles
 from penstock.workers.assignment.rack_aware import Costs, PartitionRacks, RackAwareOptimizer
 from penstock.workers.assignment.standby_task_assignors import ClientTagAwareStandbyTaskAssignor
 from penstock.workers.assignment.streams_partition_assignor import StreamsPartitionAssignor
+from penstock.workers.assignment.task_groups import TaskGroup, fill_shares
 from penstock.workers.client_supplier import KafkaClientSupplier
 from penstock.workers.internal_topic_manager import InternalTopicManager
 
@@ -149,6 +152,36 @@ def test_standby_tasks_are_exchanged_but_never_to_their_active_task(
     kept = [set(c.standby_tasks) for c in clients.values()]
     racks.optimize_standby(clients, costs, lambda source, destination, task: False)
     assert [c.standby_tasks for c in clients.values()] == kept
+
+
+def groups_with_shares(chance: random.Random) -> list[TaskGroup]:
+    """Return tasks of some sub-topologies, of which many leave no client room: their distances fall apart."""
+    clients = chance.randint(2, 6)
+    racks = [number % 3 for number in range(clients)]
+    counts = [clients * chance.randint(1, 3) if chance.random() < 0.6 else chance.randint(1, 9) for _ in range(3)]
+    homes = iter([number % clients for number in range(sum(counts))])
+    sizes = [len(range(client, sum(counts), clients)) for client in range(clients)]
+    groups = []
+    for count in counts:
+        traffic = [[chance.choice((0, 1, 2, 10)) for _ in range(count)] for _ in RACKS]
+        shares = [ceil(size / sum(counts) * count) for size in sizes]
+        groups.append(TaskGroup(list(islice(homes, count)), racks, traffic, chance.choice((0, 1, 5)), shares))
+    fill_shares(groups, sizes)
+    return groups
+
+
+def test_passes_that_are_skipped_would_have_changed_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def owners_of_groups() -> list[list[list[int]]]:
+        found = []
+        for seed in range(100):
+            groups = groups_with_shares(random.Random(seed))
+            cancel_negative_cycles(groups)
+            found.append([group.owners for group in groups])
+        return found
+
+    skipping = owners_of_groups()
+    monkeypatch.setattr(cycle_canceling._CycleSearch, "_skip", lambda search, done, last: done)
+    assert owners_of_groups() == skipping
 
 
 @pytest.mark.parametrize(
