@@ -80,7 +80,13 @@ _OPTIMIZATION_LIST = matches(
 _RESET = matches(
     rf"earliest|latest|none|by_duration:{ISO_8601_DURATION}", "earliest, latest, none, or by_duration:P1DT12H"
 )
-_UPGRADES = one_of(*(f"{major}.{minor}" for major, last in ((2, 8), (3, 9), (4, 2)) for minor in range(last + 1)))
+_UPGRADES = one_of(
+    *(
+        f"{major}.{minor}"
+        for major, first, last in ((2, 4, 8), (3, 0, 9), (4, 0, 2))
+        for minor in range(first, last + 1)
+    )
+)
 _STALL_TIMEOUT = DerivedDefault("max.poll.interval.ms", lambda config: config["max.poll.interval.ms"] + 60_000)
 
 # fmt: off

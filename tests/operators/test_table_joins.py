@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Materialized, Stores
+from penstock import Materialized, Serdes, Stores
 
 Options = dict[str, Any]
 METHODS = {"inner": "join", "left": "left_join", "outer": "outer_join"}
@@ -243,6 +243,26 @@ def test_a_foreign_key_join_has_the_later_timestamp_if_the_left_row_comes_else_t
     flow = start(declare).pipe("right", "r", "R", 9).pipe("left", "a", "r1", 3).pipe("left", "a", "r2", 12)
     flow.pipe("right", "r", "S", 4)
     assert flow.read() == [("a", "r1+R", 9), ("a", "r2+R", 12), ("a", "r2+S", 4)]
+
+
+def test_an_older_kafka_streams_gets_subscriptions_without_a_partition(start: Any, text: Options) -> None:
+    """upgrade.from: versions before 3.4 refuse subscriptions of version 1 (KIP-775)."""
+
+    def declare(builder: Any) -> None:
+        left, right = builder.table("left", store="l", **text), builder.table("right", store="r", **text)
+        left.join(right, pair, foreign_key=lambda value: value[:1]).to_stream().to("out", **text)
+
+    topic = "topology-test-driver-KTABLE-FK-JOIN-SUBSCRIPTION-REGISTRATION-0000000004-topic"
+    for config, version in (
+        ({}, 1),
+        ({"upgrade.from": "2.4"}, 0),
+        ({"upgrade.from": "3.3"}, 0),
+        ({"upgrade.from": "3.4"}, 1),
+    ):
+        flow = start(declare, config).pipe("right", "a", "x").pipe("left", "k", "a1")
+        sent = flow.driver.create_output_topic(topic, Serdes.bytes(), Serdes.bytes()).read_record().value
+        assert sent[0] == version
+        assert flow.read()[0][1] == "a1+x"
 
 
 def test_a_table_with_grace_must_be_versioned(start: Any, text: Options) -> None:

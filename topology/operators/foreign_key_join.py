@@ -15,6 +15,7 @@ from ..murmur3 import hash128
 from ..records import Change, Headers, ValueAndTimestamp
 from ..serdes import SerdeLike, resolve_serde, serializer_for
 from ..task_context import Process
+from ..upgrade_from import has_members_before
 from .foreign_key_serdes import (
     CombinedKey,
     CombinedKeySchema,
@@ -32,6 +33,8 @@ _ALWAYS = Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE
 _IF_FOUND = Instruction.PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE
 
 _CURRENT_VERSION = 1
+#: Kafka Streams before it refuses subscriptions that tell where the answer must go (KIP-775).
+_PRIMARY_PARTITION_SINCE = (3, 4)
 
 #: Which instruction to send under which foreign key, in order.
 Plan = list[tuple[Any, Instruction]]
@@ -73,6 +76,7 @@ class SubscriptionSendProcessor(Operator):
         changed = self._changed_function(node)
         hash_of = value_hash_function(node, self.value_serde, self.value_hash_topic)
         plan = _left_plan if self.left_join else _inner_plan
+        version = 0 if has_members_before(task.config, _PRIMARY_PARTITION_SINCE) else _CURRENT_VERSION
 
         def send(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
             new, old, is_latest = change
@@ -92,7 +96,7 @@ class SubscriptionSendProcessor(Operator):
                 raise StreamsError(f"{name}: a foreign-key join needs records from a topic, not from a punctuation")
             value_hash = None if new is None else hash_of(new)
             for foreign_key, instruction in steps:
-                subscription = SubscriptionWrapper(value_hash, instruction, key, metadata.partition)
+                subscription = SubscriptionWrapper(value_hash, instruction, key, metadata.partition, version)
                 forward(foreign_key, subscription, timestamp, headers)
 
         return send

@@ -8,14 +8,15 @@ from typing import Any
 from ..errors import StreamsError
 from ..records import Change, Headers, ValueAndTimestamp
 from ..task_context import Process
+from ..upgrade_from import has_members_before
 from .aggregate import Aggregator, Initializer, Reducer
 from .operator import NodeContext, Operator
 from .stateless import check_pair
 from .table_store import KTableMaterializedValueGetterSupplier, TableStore
 from .value_getters import KTableValueGetter, KTableValueGetterSupplier, Table
 
-#: Versions of Kafka Streams that cannot read an update with both values (KIP-904): they need two records.
-_WITHOUT_COMBINED_UPDATES = frozenset((*(f"2.{minor}" for minor in range(4, 9)), *(f"3.{minor}" for minor in range(5))))
+#: Kafka Streams before it cannot read an update with both values: it needs two records (KIP-904).
+_COMBINED_UPDATES_SINCE = (3, 5)
 
 
 class KTableRepartitionMap(Operator):
@@ -42,7 +43,7 @@ class KTableRepartitionMap(Operator):
     def compile(self, node: NodeContext) -> Process:
         """See Operator.compile."""
         forward, name, use_versioned_semantics = node.forward, node.name, self.use_versioned_semantics
-        combined = node.task.config.get("upgrade.from") not in _WITHOUT_COMBINED_UPDATES
+        combined = not has_members_before(node.task.config, _COMBINED_UPDATES_SINCE)
         pair_of = _pair_function(name, self.mapper)
 
         def repartition_map(key: Any, change: Any, timestamp: int, headers: Headers) -> None:

@@ -1,24 +1,24 @@
 """Less traffic between racks: tasks change places so that they read from brokers of their own rack (KIP-925).
 
 Kafka Streams: RackAwareTaskAssignor, MinTrafficGraphConstructor, BalanceSubtopologyGraphConstructor. A client keeps as
-many tasks as it had; among all ways to deal them out so, the cheapest is taken. The costs are Kafka Streams'; of
-several cheapest ways, we take one that moves the fewest tasks, it takes any.
+many tasks as it had; among all ways to deal them out so, the cheapest is taken; of several cheapest ones that which
+Kafka Streams takes, so that no task moves when the leader of a group changes between Java and Penstock.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations, groupby
 from math import ceil
-from typing import Any
 from uuid import UUID
 
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.records import TaskId, TopicPartition
 
 from .client_state import Clients, ClientState
-from .min_cost_flow import MinCostFlow
+from .cycle_canceling import cancel_negative_cycles
+from .task_groups import TaskGroup, fill_shares
 
 #: How often pairs of clients exchange standby tasks at most; usually nothing is left to gain after three times.
 STANDBY_ROUNDS_MAX = 4
@@ -54,197 +54,98 @@ class RackAwareOptimizer:
     source_racks: Mapping[TaskId, PartitionRacks]
     changelog_racks: Mapping[TaskId, PartitionRacks] = field(default_factory=dict)
 
-    def optimize_active(self, tasks: Collection[TaskId], clients: Clients, costs: Costs) -> int:
-        """Reassign active tasks, all of which are assigned, and return what the assignment costs then."""
-        owners = {task: client for client in clients.values() for task in client.active_tasks & set(tasks)}
-        owner_ids = {task: client.process_id for task, client in owners.items()}
-        reassign = self._balanced if self.strategy == "balance_subtopology" else self._cheapest
-        for task, process_id in reassign(owner_ids, clients, costs).items():
-            owners[task].active_tasks.remove(task)
-            clients[process_id].active_tasks.add(task)
-        return self.active_cost(tasks, clients, owner_ids, costs)
+    def optimize_active(self, tasks: Collection[TaskId], clients: Clients, costs: Costs) -> None:
+        """Reassign active tasks, all of which are assigned."""
+        if not tasks:
+            return
+        order = list(clients.values())
+        homes = {task: number for number, client in enumerate(order) for task in client.active_tasks}
+        places = _Places(self, order, self.source_racks, costs)
+        if self.strategy == "balance_subtopology":
+            moved = places.balanced({task: homes[task] for task in sorted(tasks)})
+        else:
+            moved = places.cheapest({task: homes[task] for task in sorted(tasks)})
+        for task, number in moved.items():
+            order[homes[task]].active_tasks.remove(task)
+            order[number].active_tasks.add(task)
 
-    def active_cost(
-        self, tasks: Collection[TaskId], clients: Clients, before: Mapping[TaskId, UUID], costs: Costs
-    ) -> int:
-        """Return what active tasks cost where they are, compared with where they were."""
-        return sum(
-            self._misses(self.source_racks[task], self.client_racks[client.process_id]) * costs.traffic
-            + (client.process_id != before[task]) * costs.non_overlap
-            for client in clients.values()
-            for task in client.active_tasks & set(tasks)
-        )
-
-    def standby_cost(self, clients: Clients, costs: Costs) -> int:
-        """Return what the traffic of all standby tasks costs."""
-        return sum(
-            self._misses(self.changelog_racks[task], self.client_racks[client.process_id]) * costs.traffic
-            for client in clients.values()
-            for task in client.standby_tasks
-        )
-
-    @staticmethod
-    def _misses(partitions: PartitionRacks, rack: str) -> int:
-        return sum(rack not in racks for racks in partitions)
-
-    # Active tasks
-
-    def _traffic(self, task: TaskId, racks: Iterable[str]) -> tuple[int, ...]:
-        return tuple(self._misses(self.source_racks[task], rack) for rack in racks)
-
-    def _cheapest(self, owners: Mapping[TaskId, UUID], clients: Clients, costs: Costs) -> dict[TaskId, UUID]:
-        """Return who gets which task in another rack.
-
-        Clients of one rack cost the same, so that it is enough to decide on racks: tasks with the same traffic that
-        leave the same rack are one node.
-        """
-        racks = sorted({self.client_racks[process_id] for process_id in clients})
-        graph = _Graph(costs, len(owners))
-        alike: dict[tuple[str, tuple[int, ...]], list[TaskId]] = defaultdict(list)
-        for task in sorted(owners):
-            alike[self.client_racks[owners[task]], self._traffic(task, racks)].append(task)
-        for (home, traffic), tasks in alike.items():
-            for rack, misses in zip(racks, traffic, strict=True):
-                graph.offer(tuple(tasks), rack, misses, moves=rack != home)
-        counts = Counter(self.client_racks[process_id] for process_id in owners.values())
-        for rack, count in counts.items():
-            graph.limit(rack, count)
-        places: dict[str, list[UUID]] = defaultdict(list)
-        moved = {task: rack for task, rack in graph.solve() if rack != self.client_racks[owners[task]]}
-        for task in sorted(moved):
-            places[self.client_racks[owners[task]]].append(owners[task])
-        return {task: places[rack].pop(0) for task, rack in sorted(moved.items())}
-
-    def _balanced(self, owners: Mapping[TaskId, UUID], clients: Clients, costs: Costs) -> dict[TaskId, UUID]:
-        """As _cheapest, but each client gets its share of each sub-topology, rounded up."""
-        racks = sorted({self.client_racks[process_id] for process_id in clients})
-        counts = Counter(owners.values())
-        sizes = Counter(task.subtopology for task in owners)
-        graph = _Graph(costs, len(owners))
-        alike: dict[tuple[int, UUID, tuple[int, ...]], list[TaskId]] = defaultdict(list)
-        for task in sorted(owners):
-            alike[task.subtopology, owners[task], self._traffic(task, racks)].append(task)
-        for (subtopology, home, traffic), tasks in alike.items():
-            graph.offer(tuple(tasks), (subtopology, home), traffic[racks.index(self.client_racks[home])], moves=False)
-            for rack, misses in zip(racks, traffic, strict=True):
-                graph.offer(tuple(tasks), (subtopology, rack), misses, moves=True)
-        for subtopology, size in sorted(sizes.items()):
-            for process_id, count in sorted(counts.items()):
-                share = ceil(count * 1.0 / len(owners) * size)  # in Kafka Streams' order, for the same rounding
-                graph.join((subtopology, self.client_racks[process_id]), (subtopology, process_id), share)
-                graph.join((subtopology, process_id), process_id, share)
-        for process_id, count in counts.items():
-            graph.limit(process_id, count)
-        return self._dealt_out(graph, owners)
-
-    @staticmethod
-    def _dealt_out(graph: _Graph, owners: Mapping[TaskId, UUID]) -> dict[TaskId, UUID]:
-        """Deal the tasks that went to a sub-topology's share of a rack out to the clients that had room for them."""
-        moved: dict[TaskId, UUID] = {}
-        for task, place in sorted(graph.solve()):
-            subtopology, where = place
-            process_id = where if isinstance(where, UUID) else graph.take((subtopology, where))[1]
-            if process_id != owners[task]:
-                moved[task] = process_id
-        return moved
-
-    # Standby tasks
-
-    def optimize_standby(self, clients: Clients, costs: Costs, may_move: MayMove) -> int:
-        """Let pairs of clients in different racks exchange standby tasks; returns what the traffic costs then."""
-        ordered = list(clients.values())
+    def optimize_standby(self, clients: Clients, costs: Costs, may_move: MayMove) -> None:
+        """Let pairs of clients in different racks exchange standby tasks."""
         pairs = [
             (first, second)
-            for number, first in enumerate(ordered)
-            for second in ordered[number + 1 :]
+            for first, second in combinations(clients.values(), 2)
             if self.client_racks[first.process_id] != self.client_racks[second.process_id]
         ]
         for _ in range(STANDBY_ROUNDS_MAX):
             exchanges = [self._exchange(first, second, costs, may_move) for first, second in pairs]
             if not any(exchanges):
                 break
-        return self.standby_cost(clients, costs)
 
     def _exchange(self, first: ClientState, second: ClientState, costs: Costs, may_move: MayMove) -> bool:
-        """Exchange the tasks that gain most, as long as both moves together pay; return whether any did."""
-        gains = []
-        for source, destination in ((first, second), (second, first)):
-            gain = {
-                task: self._gain(task, source, destination, costs)
+        """Return whether any of their standby tasks changed places."""
+        pair = (first, second)
+        homes: dict[TaskId, int] = {}
+        for home, (source, destination) in enumerate((pair, pair[::-1])):
+            movable = {
+                task: home
                 for task in source.standby_tasks
                 if not destination.has_assigned_task(task) and may_move(source, destination, task)
             }
-            gains.append(sorted(gain.items(), key=lambda item: (-item[1], item[0])))
-        exchanged = False
-        for (mine, my_gain), (theirs, their_gain) in zip(*gains, strict=False):
-            if my_gain + their_gain <= 0:
-                break
-            first.standby_tasks.remove(mine)
-            second.standby_tasks.remove(theirs)
-            first.assign_standby(theirs)
-            second.assign_standby(mine)
-            exchanged = True
-        return exchanged
-
-    def _gain(self, task: TaskId, source: ClientState, destination: ClientState, costs: Costs) -> int:
-        racks, partitions = self.client_racks, self.changelog_racks[task]
-        saved = self._misses(partitions, racks[source.process_id]) - self._misses(
-            partitions, racks[destination.process_id]
-        )
-        return saved * costs.traffic - costs.non_overlap
+            if not movable:
+                return False
+            homes |= movable
+        moved = _Places(self, pair, self.changelog_racks, costs).cheapest(dict(sorted(homes.items())))
+        for task, number in moved.items():
+            pair[1 - number].standby_tasks.remove(task)
+            pair[number].assign_standby(task)
+        return bool(moved)
 
 
-class _Graph:
-    """The tasks on the left, the places with their limits on the right.
+class _Places:
+    """Where tasks may be, and what they cost there. read: the racks of what they read."""
 
-    Each unit of cost counts more than all moves together, and each move counts: of equals the fewest tasks move.
-    """
-
-    def __init__(self, costs: Costs, tasks: int) -> None:
+    def __init__(
+        self,
+        optimizer: RackAwareOptimizer,
+        clients: Sequence[ClientState],
+        read: Mapping[TaskId, PartitionRacks],
+        costs: Costs,
+    ) -> None:
+        client_racks = [optimizer.client_racks[client.process_id] for client in clients]
+        self._racks = sorted(set(client_racks))
+        self._rack_of = [self._racks.index(rack) for rack in client_racks]
+        self._read = read
         self._costs = costs
-        self._scale = tasks + 1
-        self._flow = MinCostFlow()
-        self._offers: dict[tuple[TaskId, ...], list[tuple[int, object]]] = {}
-        self._joins: dict[object, list[tuple[int, object]]] = defaultdict(list)
-        self._taken: Counter[int] = Counter()
 
-    def offer(self, tasks: tuple[TaskId, ...], place: object, misses: int, moves: bool) -> None:
-        """Let any of the tasks, which are alike, go to a place; misses: partitions that are in no rack of it."""
-        cost = misses * self._costs.traffic + moves * self._costs.non_overlap
-        if tasks not in self._offers:
-            self._offers[tasks] = []
-            self._flow.add_edge("source", tasks, len(tasks))
-        edge = self._flow.add_edge(tasks, ("place", place), len(tasks), cost * self._scale + moves)
-        self._offers[tasks].append((edge, place))
+    def cheapest(self, homes: Mapping[TaskId, int]) -> dict[TaskId, int]:
+        """Return which tasks, of sorted ones, move where."""
+        return self._moved(homes, [self._group(list(homes), homes)])
 
-    def join(self, place: object, wider: object, capacity: int) -> None:
-        """Let what went to one place go on to another."""
-        edge = self._flow.add_edge(("place", place), ("place", wider), capacity)
-        self._joins[place].append((edge, wider))
+    def balanced(self, homes: Mapping[TaskId, int]) -> dict[TaskId, int]:
+        """As cheapest, but each client gets its share of each sub-topology, rounded up."""
+        sizes = [0] * len(self._rack_of)
+        for home in homes.values():
+            sizes[home] += 1
+        groups = []
+        for _, together in groupby(homes, lambda task: task.subtopology):
+            tasks = list(together)
+            shares = [ceil(size * 1.0 / len(homes) * len(tasks)) for size in sizes]  # rounded as Kafka Streams does
+            groups.append(self._group(tasks, homes, shares))
+        fill_shares(groups, sizes)
+        return self._moved(homes, groups)
 
-    def limit(self, place: object, capacity: int) -> None:
-        """End at a place, as often as that."""
-        self._flow.add_edge(("place", place), "sink", capacity)
+    def _group(self, tasks: Sequence[TaskId], homes: Mapping[TaskId, int], shares: Sequence[int] = ()) -> TaskGroup:
+        traffic = [
+            [sum(rack not in racks for racks in self._read[task]) * self._costs.traffic for task in tasks]
+            for rack in self._racks
+        ]
+        return TaskGroup([homes[task] for task in tasks], self._rack_of, traffic, self._costs.non_overlap, shares)
 
-    def solve(self) -> list[tuple[TaskId, Any]]:
-        """Return each task with the first place on its cheapest way. Raises AssertionError if one has none: a bug."""
-        sent, _ = self._flow.solve("source", "sink")
-        tasks = sum(map(len, self._offers))
-        assert sent == tasks, f"{sent} of {tasks} tasks found a place; this is a bug"
-        found: list[tuple[TaskId, Any]] = []
-        for alike, offers in self._offers.items():
-            remaining = iter(alike)
-            for edge, place in offers:
-                found += [(next(remaining), place) for _ in range(self._flow.flow(edge))]
-        return found
-
-    def take(self, place: object) -> Any:
-        """Return where one unit that went to the place has gone on to; each unit once."""
-        for edge, wider in self._joins[place]:
-            if self._taken[edge] < self._flow.flow(edge):
-                self._taken[edge] += 1
-                return wider
-        raise AssertionError(f"more left {place} than came; this is a bug")
+    @staticmethod
+    def _moved(homes: Mapping[TaskId, int], groups: Sequence[TaskGroup]) -> dict[TaskId, int]:
+        cancel_negative_cycles(groups)
+        owners = [owner for group in groups for owner in group.owners]
+        return {task: owner for (task, home), owner in zip(homes.items(), owners, strict=True) if owner != home}
 
 
 def rack_aware_optimizer(

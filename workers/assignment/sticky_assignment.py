@@ -92,6 +92,10 @@ class StickyAssignment:
         """Return clients in the order in which the first of equals is taken."""
         return clients
 
+    def _with_copy(self, task: TaskId) -> list[ClientState]:
+        """Return the clients that had a standby task of it, in the order in which the first of equals is taken."""
+        return self._previous_standby[task]
+
     def _give(self, task: TaskId, client: ClientState, active: bool) -> None:
         self._pairs.add(task, client)
         if active:
@@ -100,7 +104,7 @@ class StickyAssignment:
             client.assign_standby(task)
 
     def _find_client(self, task: TaskId, candidates: list[ClientState]) -> ClientState:
-        standby = self._least_loaded(task, [c for c in self._previous_standby[task] if c in candidates])
+        standby = self._least_loaded(task, [c for c in self._with_copy(task) if c in candidates])
         previous = self._previous_active.get(task)
         if previous is None or previous not in candidates:
             previous = standby
@@ -195,6 +199,9 @@ class StickyAssignmentOfKafkaStreams(StickyAssignment):
     def _ordered(self, clients: list[ClientState]) -> list[ClientState]:
         return _in_hash_order(clients)
 
+    def _with_copy(self, task: TaskId) -> list[ClientState]:
+        return copied_hash_order(_in_hash_order(self._previous_standby[task]), _hash)
+
     def _least_loaded(self, task: TaskId, candidates: list[ClientState]) -> ClientState | None:
         idle = next((client for client in candidates if not client.assigned_task_count), None)
         return idle or super()._least_loaded(task, candidates)
@@ -205,4 +212,8 @@ def _grown(tasks: Collection[TaskId]) -> list[TaskId]:
 
 
 def _in_hash_order(clients: Collection[ClientState]) -> list[ClientState]:
-    return grown_hash_order(clients, lambda client: process_hash(client.process_id))
+    return grown_hash_order(clients, _hash)
+
+
+def _hash(client: ClientState) -> int:
+    return process_hash(client.process_id)

@@ -13,6 +13,7 @@ import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.Random;
 import java.util.Set;
@@ -22,7 +23,10 @@ import java.util.TreeMap;
 import java.util.TreeSet;
 import java.util.UUID;
 import org.apache.kafka.common.Cluster;
+import org.apache.kafka.common.Node;
+import org.apache.kafka.common.PartitionInfo;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.TopicPartitionInfo;
 import org.apache.kafka.common.utils.Time;
 import org.apache.kafka.streams.StreamsConfig;
 import org.apache.kafka.streams.processor.TaskId;
@@ -30,6 +34,7 @@ import org.apache.kafka.streams.processor.assignment.AssignmentConfigs;
 import org.apache.kafka.streams.processor.assignment.ProcessId;
 import org.apache.kafka.streams.processor.internals.InternalTopicManager;
 import org.apache.kafka.streams.processor.internals.StreamsPartitionAssignor;
+import org.apache.kafka.streams.processor.internals.TopologyMetadata.Subtopology;
 
 public final class GroupRecorder {
     private static final long END_OFFSET_SUM = 1_000L;
@@ -43,25 +48,35 @@ public final class GroupRecorder {
     private final TreeMap<String, TreeSet<TaskId>> owned = new TreeMap<>();
     private final TreeMap<String, TreeMap<TaskId, Long>> sums = new TreeMap<>();
     private final TreeMap<ProcessId, Map<String, String>> tags = new TreeMap<>();
+    private final TreeMap<ProcessId, Map<String, Optional<String>>> clientRacks = new TreeMap<>();
+    private final TreeMap<TaskId, Set<TopicPartition>> sources = new TreeMap<>();
+    private final TreeMap<TaskId, Set<TopicPartition>> changelogs = new TreeMap<>();
+    private final Map<TopicPartition, List<Node>> replicas = new HashMap<>();
 
     private GroupRecorder(final long seed) {
         random = new Random(seed);
     }
 
-    /** Arguments: the assignor (high_availability or sticky), how many groups. */
+    /** Arguments: the assignor (high_availability or sticky), how many groups, and "racks" for groups with racks. */
     public static void main(final String[] args) throws Exception {
         for (int seed = 0; seed < Integer.parseInt(args[1]); seed++) {
-            System.out.println(new GroupRecorder(7_000 + seed).record(args[0], seed));
+            System.out.println(new GroupRecorder(7_000 + seed).record(args[0], seed, args.length > 2));
         }
     }
 
-    private String record(final String assignor, final int seed) throws Exception {
+    private String record(final String assignor, final int seed, final boolean withRacks) throws Exception {
         makeTasks();
-        makeMembers(seed % 3 > 0);
+        makeMembers(seed % 3 > 0, withRacks ? 16 : 7);
         final boolean tagged = seed % 5 == 4;
+        final int warmups = 1 + random.nextInt(3);
+        final int standbys = random.nextInt(3);
+        if (withRacks) {
+            makeRacks();
+        }
+        final String strategy = !withRacks ? "none" : seed % 2 == 0 ? "min_traffic" : "balance_subtopology";
         final AssignmentConfigs configs = new AssignmentConfigs(
-            100L, 1 + random.nextInt(3), random.nextInt(3), 600_000L, tagged ? List.of("zone") : List.of(),
-            OptionalInt.empty(), OptionalInt.empty(), "none");
+            100L, warmups, standbys, 600_000L, tagged ? List.of("zone") : List.of(),
+            withRacks ? cost() : OptionalInt.empty(), withRacks ? cost() : OptionalInt.empty(), strategy);
         final Map<ProcessId, ClientState> clients = new HashMap<>();
         final Map<TaskId, Long> ends = new HashMap<>();
         stateful.forEach(task -> ends.put(task, END_OFFSET_SUM));
@@ -80,18 +95,19 @@ public final class GroupRecorder {
         }
         final LegacyTaskAssignor made =
             assignor.equals("sticky") ? new LegacyStickyTaskAssignor() : new HighAvailabilityTaskAssignor();
-        final RackAwareTaskAssignor racks = new RackAwareTaskAssignor(
-            new Cluster("cluster", Set.of(), List.of(), Set.of(), Set.of()), Map.of(), Map.of(), Map.of(), null,
-            new InternalTopicManager(Time.SYSTEM, null,
-                new StreamsConfig(Map.of("application.id", "a", "bootstrap.servers", "localhost:1"))),
-            configs, Time.SYSTEM);
-        final boolean probing = made.assign(clients, grown(all), grown(stateful), racks, configs);
+        final boolean probing = made.assign(clients, grown(all), grown(stateful), rackAware(configs), configs);
         final StringJoiner json = object();
         add(json, "warmups", configs.maxWarmupReplicas());
         add(json, "standbys", configs.numStandbyReplicas());
         add(json, "tags", tagged ? "[\"zone\"]" : "[]");
         add(json, "tasks", ids(all));
         add(json, "stateful", ids(stateful));
+        if (withRacks) {
+            add(json, "strategy", quoted(strategy));
+            add(json, "costs", "[" + text(configs.rackAwareTrafficCost()) + "," + text(configs.rackAwareNonOverlapCost()) + "]");
+            add(json, "sources", racksOf(sources));
+            add(json, "changelogs", racksOf(changelogs));
+        }
         add(json, "probing", probing);
         final StringJoiner members = object();
         for (final ProcessId id : consumers.keySet()) {
@@ -142,8 +158,8 @@ public final class GroupRecorder {
     }
 
     /** Clients without a past, or with one: tasks that run there or are still restored, copies of any age. */
-    private void makeMembers(final boolean past) {
-        final int count = 1 + random.nextInt(7);
+    private void makeMembers(final boolean past, final int most) {
+        final int count = 1 + random.nextInt(most);
         final List<String> names = new ArrayList<>();
         for (int client = 0; client < count; client++) {
             final ProcessId id = new ProcessId(new UUID(random.nextLong(), random.nextLong()));
@@ -188,7 +204,104 @@ public final class GroupRecorder {
         throw new IllegalStateException(holder);
     }
 
+    /** Clients in one to four racks, replicas in up to three of them; in a few groups some are in none. */
+    private void makeRacks() {
+        final int count = 1 + random.nextInt(4);
+        final boolean everywhere = random.nextInt(10) > 0;
+        final boolean everyone = random.nextInt(10) > 0;
+        for (final Map.Entry<ProcessId, TreeSet<String>> entry : consumers.entrySet()) {
+            final Optional<String> rack = Optional.of("rack" + random.nextInt(count));
+            final Map<String, Optional<String>> ofThreads = new TreeMap<>();
+            entry.getValue().forEach(
+                consumer -> ofThreads.put(consumer, everyone || random.nextInt(6) > 0 ? rack : Optional.empty()));
+            clientRacks.put(entry.getKey(), ofThreads);
+        }
+        final int factor = 1 + random.nextInt(3);
+        final int topics = 1 + random.nextInt(2);
+        for (final TaskId task : all) {
+            sources.put(task, new HashSet<>());
+            for (final String topic : List.of("in-", "more-").subList(0, topics)) {
+                final TopicPartition partition = new TopicPartition(topic + task.subtopology(), task.partition());
+                sources.get(task).add(partition);
+                replicas.put(partition, nodes(count, factor, everywhere));
+            }
+            if (stateful.contains(task)) {
+                final TopicPartition partition = new TopicPartition("changelog-" + task.subtopology(), task.partition());
+                changelogs.put(task, Set.of(partition));
+                replicas.put(partition, nodes(count, factor, everywhere));
+            }
+        }
+    }
+
+    private List<Node> nodes(final int racks, final int factor, final boolean everywhere) {
+        final List<Node> nodes = new ArrayList<>();
+        for (int replica = 0; replica < factor; replica++) {
+            final String rack = everywhere || random.nextInt(40) > 0 ? "rack" + random.nextInt(racks) : null;
+            nodes.add(new Node(100 * nodes.size() + random.nextInt(100), "host", 9092, rack));
+        }
+        return nodes;
+    }
+
+    private OptionalInt cost() {
+        return random.nextInt(3) > 0 ? OptionalInt.empty() : OptionalInt.of(random.nextInt(12));
+    }
+
+    private RackAwareTaskAssignor rackAware(final AssignmentConfigs configs) {
+        final Map<Subtopology, Set<TaskId>> groups = new HashMap<>();
+        all.forEach(task ->
+            groups.computeIfAbsent(new Subtopology(task.subtopology(), null), k -> new HashSet<>()).add(task));
+        final List<PartitionInfo> known = new ArrayList<>();
+        for (final Set<TopicPartition> partitions : sources.values()) {
+            for (final TopicPartition partition : partitions) {
+                // As a repartition topic, about which a leader asks the brokers.
+                final boolean internal = partition.topic().startsWith("more-");
+                final Node[] nodes = internal ? new Node[0] : replicas.get(partition).toArray(new Node[0]);
+                known.add(new PartitionInfo(partition.topic(), partition.partition(), null, nodes, nodes));
+            }
+        }
+        return new RackAwareTaskAssignor(new Cluster("cluster", Set.of(), known, Set.of(), Set.of()), sources, changelogs,
+            groups, clientRacks, new Topics(), configs, Time.SYSTEM);
+    }
+
+    /** Answers for internal topics. */
+    private final class Topics extends InternalTopicManager {
+        Topics() {
+            super(Time.SYSTEM, null, new StreamsConfig(Map.of("application.id", "a", "bootstrap.servers", "localhost:1")));
+        }
+
+        @Override
+        public Map<String, List<TopicPartitionInfo>> getTopicPartitionInfo(final Set<String> topics) {
+            final Map<String, List<TopicPartitionInfo>> found = new HashMap<>();
+            replicas.forEach((partition, nodes) -> {
+                if (topics.contains(partition.topic())) {
+                    found.computeIfAbsent(partition.topic(), k -> new ArrayList<>())
+                        .add(new TopicPartitionInfo(partition.partition(), nodes.get(0), nodes, nodes));
+                }
+            });
+            return found;
+        }
+    }
+
     // Outputs
+
+    /** Of each task, the racks of each partition's replicas; null for a replica in none. */
+    private String racksOf(final TreeMap<TaskId, Set<TopicPartition>> read) {
+        final StringJoiner json = object();
+        read.forEach((task, partitions) -> {
+            final StringJoiner one = object();
+            for (final TopicPartition partition : partitions) {
+                final TreeSet<String> racks = new TreeSet<>();
+                replicas.get(partition).forEach(node -> racks.add(node.rack() == null ? "null" : quoted(node.rack())));
+                add(one, partition.topic(), racks);
+            }
+            add(json, task.toString(), one);
+        });
+        return json.toString();
+    }
+
+    private static String text(final OptionalInt cost) {
+        return cost.isPresent() ? Integer.toString(cost.getAsInt()) : "null";
+    }
 
     @SuppressWarnings("unchecked")
     private String client(final ProcessId id, final ClientState client) throws Exception {
@@ -213,6 +326,9 @@ public final class GroupRecorder {
             add(one, "sums", offsets.toString());
             add(one, "active", ids(active.get(thread)));
             add(one, "standby", ids(standby.get(thread)));
+            if (!clientRacks.isEmpty()) {
+                add(one, "rack", clientRacks.get(id).get(thread).map(GroupRecorder::quoted).orElse("null"));
+            }
             json.add(quoted(thread) + ":" + one);
         }
         return "{\"zone\":" + quoted(tags.get(id).get("zone")) + ",\"threads\":" + json + "}";

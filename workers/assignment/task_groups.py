@@ -1,0 +1,145 @@
+"""The flow of tasks to clients that Kafka Streams makes a graph of (RackAwareGraphConstructor): who has what now.
+
+Over each task runs one unit of flow, to a client node. With min_traffic there is one for each client. With
+balance_subtopology there is one for each sub-topology and client, which takes no more than the client's share of the
+sub-topology, and behind these nodes one for each client, which takes as many tasks as the client had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+#: In place of a group's index: a client's own node, behind its client nodes. In place of a task: the way from there.
+CLIENT = -1
+#: In place of a client: the task has none yet.
+_UNASSIGNED = -1
+
+#: A client node by the indexes of its group and its client; or CLIENT and a client's.
+Node = tuple[int, int]
+
+
+class TaskGroup:
+    """Tasks that share client nodes, one of each client: all tasks, or those of one sub-topology.
+
+    homes: of each task, the client that had it. owners: the one that has it now. racks: of each client. traffic: of
+    each rack, what each task costs there. non_overlap: what a task costs in addition where it is not at home.
+    shares: how many of the tasks each client may have; without, tasks start at home. taken: how many of its share each
+    client has. natives: of each client, the tasks at home there, if that makes them cheaper. No cost is negative.
+    """
+
+    def __init__(
+        self,
+        homes: Sequence[int],
+        racks: Sequence[int],
+        traffic: Sequence[Sequence[int]],
+        non_overlap: int,
+        shares: Sequence[int] = (),
+    ) -> None:
+        self.homes = homes
+        self.owners = [_UNASSIGNED] * len(homes) if shares else list(homes)
+        self.racks = racks
+        self.traffic = traffic
+        self.non_overlap = non_overlap
+        self.shares = shares
+        self.taken = [0] * len(shares)
+        self.natives: list[list[int]] = [[] for _ in racks]
+        for task, home in enumerate(homes if non_overlap else ()):
+            self.natives[home].append(task)
+
+    def cost(self, task: int, client: int) -> int:
+        """Return what a task costs at a client."""
+        return self.traffic[self.racks[client]][task] + (self.homes[task] != client) * self.non_overlap
+
+
+class Ways:
+    """From where the shortest way to each node comes.
+
+    nodes: of each group, to each client node: from a task, or CLIENT. clients: to each client: from which group's
+    client node. None: not known yet.
+    """
+
+    def __init__(self, groups: Sequence[TaskGroup]) -> None:
+        self._groups = groups
+        self.nodes: list[list[int | None]] = [[None] * len(group.racks) for group in groups]
+        self.clients: list[int | None] = [None] * len(groups[0].racks)
+
+    def previous(self, node: Node) -> Node:
+        """Return from which client node or client the way comes; a task between two client nodes is left out."""
+        group, client = node
+        if group == CLIENT:
+            return _known(self.clients[client]), client
+        origin = _known(self.nodes[group][client])
+        return (CLIENT, client) if origin == CLIENT else (group, self._groups[group].owners[origin])
+
+    def send(self, nodes: Iterable[Node]) -> None:
+        """Send one unit of flow over the last edge to each of the nodes."""
+        for group, client in nodes:
+            if group == CLIENT:
+                self._groups[_known(self.clients[client])].taken[client] += 1
+            elif (origin := _known(self.nodes[group][client])) == CLIENT:
+                self._groups[group].taken[client] -= 1
+            else:
+                self._groups[group].owners[origin] = client
+
+
+class _Task(NamedTuple):
+    group: int
+    task: int
+
+
+def _known(origin: int | None) -> int:
+    assert origin is not None, "a shortest way comes from nowhere; this is a bug"
+    return origin
+
+
+def fill_shares(groups: Sequence[TaskGroup], sizes: Sequence[int]) -> None:
+    """Give every task a client, each as many as its size: over shortest ways, as Kafka Streams does (Ford-Fulkerson).
+
+    Raises AssertionError if the shares leave no room for a task: a bug.
+    """
+    free = list(sizes)
+    for _ in range(sum(free)):
+        ways = Ways(groups)
+        node = _nearest_with_room(groups, free, ways)
+        free[node[1]] -= 1
+        path = [node]
+        while (node := ways.previous(node))[1] != _UNASSIGNED:
+            path.append(node)
+        ways.send(path)
+
+
+def _nearest_with_room(groups: Sequence[TaskGroup], free: Sequence[int], ways: Ways) -> Node:
+    """Return the first client with room that a breadth-first search meets from the tasks without a client.
+
+    Nodes are visited in Kafka Streams' order. The first task of a group to be visited reaches all its client nodes.
+    """
+    queue: list[Node | _Task] = [
+        _Task(number, group.owners.index(_UNASSIGNED))
+        for number, group in enumerate(groups)
+        if _UNASSIGNED in group.owners
+    ]
+    for visited in queue:  # grows on the way
+        if isinstance(visited, _Task):
+            nodes = ways.nodes[visited.group]
+            for client, origin in enumerate(nodes):
+                if origin is None and client != groups[visited.group].owners[visited.task]:
+                    nodes[client] = visited.task
+                    queue.append((visited.group, client))
+            continue
+        number, client = visited
+        if number == CLIENT:
+            if free[client]:
+                return visited
+            for number, group in enumerate(groups):
+                if group.taken[client] and ways.nodes[number][client] is None:
+                    ways.nodes[number][client] = CLIENT
+                    queue.append((number, client))
+            continue
+        group = groups[number]
+        if None in ways.nodes[number]:
+            queue.extend(_Task(number, task) for task, owner in enumerate(group.owners) if owner == client)
+        if group.taken[client] < group.shares[client] and ways.clients[client] is None:
+            ways.clients[client] = number
+            queue.append((CLIENT, client))
+    raise AssertionError("the clients' shares leave no room for a task; this is a bug")
