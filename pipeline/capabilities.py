@@ -71,7 +71,7 @@ _GLOBAL = (
 
 _WAITS = (
     Capability.REFUSED,
-    "tasks on Spark have no event loop and no batches of their own: use map_values() with a plain function there",
+    "tasks on Spark have no event loop and form no batches: use map_values() with a plain function there",
 )
 
 #: By the operators' class names, which are Kafka Streams'.

@@ -283,7 +283,7 @@ class SparkStreams:
         from_files = self._owner.from_files(topics)
         records = self._records(topology, topics, from_files)
         plan = TaskPlan(topology, config, dict(self._topics.counts))
-        # Of files, only whoever has all records of a partition can bring them into their order.
+        # Records of files can only be ordered with all records of a partition.
         stateless, has_alarm = is_stateless(topology, config) and not from_files, may_punctuate(topology)
         # Where a look at the timers alone makes a micro-batch, what is available would never be all processed.
         self._spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(not available_now).lower())

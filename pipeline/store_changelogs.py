@@ -58,7 +58,7 @@ def check_portable(built: Iterable[ProcessorTopology], config: Mapping[str, Any]
 def _refused(topology: ProcessorTopology, config: Mapping[str, Any]) -> Iterator[str]:
     if buckets_of(topology, config) > 1:
         yield (
-            f"sub-topology {topology.subtopology} has its state in buckets, each with a stream time of its own: only "
+            f"sub-topology {topology.subtopology} has its state in buckets, each with its own stream time: only "
             "with penstock.spark.buckets=1 are Spark's tasks those of the local engine"
         )
     for name, store in topology.stores.items():
@@ -70,7 +70,7 @@ def _refused(topology: ProcessorTopology, config: Mapping[str, Any]) -> Iterator
         elif store.kind is StoreKind.VERSIONED_KEY_VALUE:
             yield (
                 f"the store {name} is versioned: deletions that came before every version leave no row, so that its "
-                "changelog cannot be made anew. `penstock reset` and a run from the beginning move it"
+                "changelog cannot be recreated. `penstock reset` and a run from the beginning move it"
             )
 
 
