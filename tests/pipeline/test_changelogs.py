@@ -127,7 +127,7 @@ def test_a_topic_has_to_go_on_where_its_files_end(last: dict[str, dict[int, int]
 
 @pytest.mark.parametrize(
     ("engine", "wanted", "message"),
-    [(LOCAL, SPARK, "handed over to the local"), (BACKFILL, SPARK, "has not ended"), (SPARK, BACKFILL, "empty")],
+    [(LOCAL, SPARK, "handed over to the local"), (BACKFILL, SPARK, "unfinished backfill"), (SPARK, BACKFILL, "empty")],
 )
 def test_a_checkpoint_of_another_engine_is_refused(engine: str, wanted: str, message: str) -> None:
     require_engine(Ownership(engine), engine, "there")
