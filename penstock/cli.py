@@ -40,8 +40,8 @@ EXIT_CODES: tuple[tuple[type[PenstockError], int], ...] = (
     (PenstockError, ExitCode.FAILED),
 )
 
-#: Commands in modules of their own: some bring a Kafka client or RocksDB, which the supervisor must not hold. With what
-#: `penstock --help` says of each, so that it need not load them all.
+#: Commands in separate modules: some import a Kafka client or RocksDB, which the supervisor must not hold. Each has its
+#: summary in `penstock --help`, which need not load them all.
 LAZY_COMMANDS: Mapping[str, tuple[str, str]] = {
     "backfill": (
         "penstock.backfill_command:backfill",

@@ -408,7 +408,7 @@ def _state_home() -> Path:
 
 
 def _spawn(command: list[str], log_file: Path, detached: bool) -> psutil.Process:
-    """Start a process in a session of its own, so that Ctrl-C at our terminal does not reach it."""
+    """Start a process in its own session, so that Ctrl-C in our terminal does not reach it."""
     if not detached:
         command = [sys.executable, "-c", DIE_WITH_PARENT, str(os.getpid()), *command]
     write_log = os.O_WRONLY | os.O_CREAT | os.O_APPEND

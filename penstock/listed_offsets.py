@@ -1,4 +1,4 @@
-"""What an AdminClient's list_offsets answers."""
+"""The results of an AdminClient's list_offsets."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-#: The answer to "the first record since …" when there is none.
+#: The result of "the first record since …" if there is none.
 NO_RECORD = -1
 
 
 def listed_offset(answer: Any, by_time: bool = False) -> int:
     """Return the offset of a ListOffsetsResultInfo; NO_RECORD only if it was asked for by time.
 
-    Raises KafkaException (_TRANSPORT, so that whoever asks tries again) if there is none: when a broker goes away in
+    Raises KafkaException (_TRANSPORT, so that callers retry) if there is none: when a broker goes away in
     the middle of the request, librdkafka 2.16 answers with offset -1001 and no error. Taken for the end of a changelog
     it would make an empty store a restored one.
     """

@@ -66,7 +66,7 @@ def start_java(settings: Mapping[str, object]) -> None:
     thread.start()
     try:
         with _ended_by_signals():
-            # In a session of its own: a signal to this process's group is for Python, which then stops Spark.
+            # In its own session: a signal to this process's group is for Python, which then stops Spark.
             gateway = launch_gateway(conf, {"stderr": writing, "start_new_session": True})  # type: ignore[no-untyped-call]
             atexit.register(_end, gateway.proc, thread)
     except PySparkRuntimeError as error:
@@ -136,7 +136,7 @@ def pass_on(source: IO[bytes], target: int = STDERR, last: deque[bytes] | None =
         for line in without_chatter(source):
             if last is not None:
                 last.append(line)
-            with contextlib.suppress(OSError):  # nobody reads it: Java must not wait for that
+            with contextlib.suppress(OSError):  # without a reader, Java must not wait
                 os.write(target, line)
 
 

@@ -92,7 +92,7 @@ def restart(
 
 def _restarted(done: dict[str, Any]) -> str:
     old, new = done["old_pid"], done["pid"]
-    then = f"process {new} has its place" if new is not None else "another one takes its place"
+    then = f"process {new} has replaced it" if new is not None else "another one replaces it"
     closed = f"process {old} has closed, " if old is not None else ""
     return f"Restarted {_short(done['thread'])}: {closed}{then}."
 

@@ -1,6 +1,6 @@
-"""What a topology's operators do on Spark: the same as locally, the same in coarser steps, or nothing.
+"""The behavior of a topology's operators on Spark: the same as locally, the same in coarser steps, or refused.
 
-The table holds every operator of the DSL; a test holds it against the operators that there are. Needs no pyspark.
+The table holds every operator of the DSL; a test compares it with the existing operators. Needs no pyspark.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Capability(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is said of one node. text: how it is coarser, or why it is refused and what to do instead."""
+    """The finding for one node. text: how it is coarser, or why it is refused and the alternative."""
 
     node: str
     capability: Capability
@@ -71,7 +71,7 @@ _GLOBAL = (
 
 _WAITS = (
     Capability.REFUSED,
-    "tasks on Spark have no event loop and no batches of their own: use map_values() with a plain function there",
+    "tasks on Spark have no event loop and form no batches: use map_values() with a plain function there",
 )
 
 #: By the operators' class names, which are Kafka Streams'.
@@ -139,7 +139,7 @@ OPERATORS: Mapping[str, tuple[Capability, str]] = {
     ),
 }
 
-#: Operators with stores whose results for a key depend on nothing but the records of that key, in their order.
+#: Operators with stores whose results for a key depend only on the records of that key, in their order.
 _BY_KEY = frozenset(
     {
         "ForeignTableJoinProcessor",
@@ -182,7 +182,7 @@ _THROTTLED = (
 
 @dataclass(frozen=True, slots=True)
 class SubtopologyReport:
-    """One sub-topology: whether it is stateless, how many tasks share a partition, and what is said of its nodes."""
+    """One sub-topology: whether it is stateless, the number of tasks per partition, and the findings for its nodes."""
 
     number: int
     stateless: bool
@@ -197,7 +197,7 @@ class SubtopologyReport:
 
 @dataclass(frozen=True, slots=True)
 class CapabilityReport:
-    """What Spark makes of a topology; ``str()`` is what ``penstock describe --engine spark`` prints."""
+    """The behavior of a topology on Spark; ``str()`` is the output of ``penstock describe --engine spark``."""
 
     subtopologies: tuple[SubtopologyReport, ...]
     general: tuple[Finding, ...]
@@ -215,13 +215,13 @@ class CapabilityReport:
         return next((capability for capability in order if capability in found), Capability.IDENTICAL)
 
     def check(self) -> None:
-        """Raise TopologyError with everything that is refused, if something is."""
+        """Raise TopologyError that lists all refused operators, if any."""
         refused = [str(finding) for finding in self.findings if finding.capability is Capability.REFUSED]
         if refused:
             raise TopologyError("The topology cannot run on Spark. " + "; ".join(refused))
 
     def as_json(self) -> dict[str, Any]:
-        """Return it for programs: what it is in all, of each sub-topology, and what holds for the whole application."""
+        """Return it for programs: the overall result, each sub-topology, and findings for the whole application."""
         return {
             "capability": self.capability.value,
             "subtopologies": [
@@ -271,14 +271,14 @@ def _extracts_timestamps(topology: ProcessorTopology, config: Mapping[str, Any])
 
 
 def buckets_of(topology: ProcessorTopology, config: Mapping[str, Any]) -> int:
-    """Return how many tasks share the keys of a partition: one where the user's objects may look at all of them."""
+    """Return how many tasks share the keys of a partition: one if the user's objects may see all of them."""
     by_task = is_stateless(topology, config) or may_punctuate(topology) or _extracts_timestamps(topology, config)
     buckets: int = 1 if by_task else config["penstock.spark.buckets"]
     return buckets
 
 
 def may_punctuate(topology: ProcessorTopology) -> bool:
-    """Return whether objects of the user's, which may schedule punctuations, are in a sub-topology."""
+    """Return whether a sub-topology has the user's objects, which may schedule punctuations."""
     operators = (node.operator for node in topology.nodes.values() if isinstance(node, ProcessorNode))
     return any(type(operator).__name__ in ("ProcessorOperator", "KTableTransformValues") for operator in operators)
 
@@ -359,6 +359,6 @@ def _source(node: SourceNode) -> tuple[Capability, str]:
 
 
 def operator_capability(operator: Operator) -> tuple[Capability, str]:
-    """Return what the table says of an operator. One that is not in it is refused."""
+    """Return the table's finding for an operator. Others are refused."""
     name = type(operator).__name__
     return OPERATORS.get(name, (Capability.REFUSED, f"the operator {name} is not known to the Spark engine"))

@@ -1,4 +1,4 @@
-"""Reads changelogs on Spark's executors: into pages for Spark's state, or their keys, to know what is to be deleted."""
+"""Reads changelogs on Spark's executors: into pages for Spark's state, or their keys, to find those to delete."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .spark_stores import SparkStores
 from .spark_task import OWN_BLOB, OWN_STORE
 from .store_changelogs import StoreChangelog
 
-#: Rows of what a query's state begins with; rows: how many of the store's are in data.
+#: Rows of a query's initial state; rows: the number of the store's rows in data.
 SEED_DDL = "task int, store string, number bigint, data binary, rows bigint"
 #: Records taken from the consumer at once.
 BATCH_RECORDS = 10_000
-#: How long the brokers may give nothing before the reader gives up, in seconds.
+#: Seconds without a response from the brokers before the reader fails.
 PATIENCE_SECONDS = 120.0
 POLL_SECONDS = 1.0
 #: Pages that go to Spark in one Arrow batch: at most 64 KB each.
@@ -35,10 +35,10 @@ PAGES_AT_ONCE = 100
 
 @dataclass(frozen=True)
 class SeedPlan:
-    """What one sub-topology's seeds are made of; it travels to the executors.
+    """The input for one sub-topology's seeds; sent to the executors.
 
     ends: for a source topic that serves as changelog, the offset up to which it was processed, by partition. own: by
-    task what it remembers beside its stores, as spark_task.SparkTask leaves it.
+    task its state beside its stores, as saved by spark_task.SparkTask.
     """
 
     subtopology: int
@@ -68,7 +68,7 @@ class MemoryState:
 
 
 class RestoringTask:
-    """As much of a TaskContext as stores ask for while they are restored."""
+    """The part of a TaskContext that stores need while they are restored."""
 
     def __init__(self, config: StreamsConfig, task_id: TaskId) -> None:
         self.config: Mapping[str, Any] = config
@@ -85,10 +85,10 @@ class RestoringTask:
         return f"{self.application_id}-{name}"
 
     def log_change(self, *_: Any) -> None:
-        """See TaskContext; what is restored is in the changelog already."""
+        """See TaskContext; restored rows are already in the changelog."""
 
     def record_dropped(self, node: str, reason: str) -> None:
-        """See TaskContext; an expired row is none that a restore counts."""
+        """See TaskContext; a restore does not count expired rows."""
 
     def request_commit(self) -> None:
         """See TaskContext."""
@@ -130,7 +130,7 @@ def _seed_rows(task: int, store: str, blobs: list[tuple[int, bytes]]) -> pa.Reco
 
 
 def _restored(plan: SeedPlan, task: int, changelog: StoreChangelog) -> MemoryState:
-    """Return the state of one store of one task: what the local engine's own restore makes of its changelog."""
+    """Return the state of one store of one task, as restored from its changelog by the local engine's code."""
     builder, state = changelog.builder, MemoryState()
     context: Any = RestoringTask(plan.config, TaskId(plan.subtopology, task))
     stores = SparkStores({builder.name: builder}, context, state, None)
@@ -159,9 +159,9 @@ def live_keys(config: StreamsConfig, topic: str, partition: int) -> set[bytes]:
 
 
 def read_changelog(config: StreamsConfig, topic: str, partition: int, end: int | None) -> Iterator[list[Message]]:
-    """Yield the records of a partition in batches, from the first up to end (None: all that there is now).
+    """Yield the records of a partition in batches, from the first up to end (None: the current end).
 
-    Raises BrokerUnavailableError if the brokers give nothing for PATIENCE_SECONDS, StreamsError for what they refuse.
+    Raises BrokerUnavailableError if the brokers return nothing for PATIENCE_SECONDS, StreamsError if they refuse.
     """
     consumer = Consumer(consumer_settings(config))
     try:
@@ -186,7 +186,7 @@ def read_changelog(config: StreamsConfig, topic: str, partition: int, end: int |
 
 
 def _take(consumer: Consumer, topic: str, partition: int, at: int) -> tuple[list[Any], int]:
-    """Return the next records, and the offset behind them."""
+    """Return the next records, and the offset after them."""
     messages = []
     for message in consumer.consume(BATCH_RECORDS, POLL_SECONDS):
         error = message.error()
@@ -194,7 +194,7 @@ def _take(consumer: Consumer, topic: str, partition: int, at: int) -> tuple[list
         if error is None:
             messages.append(message)
             at = (offset or 0) + 1
-        elif error.code() == KafkaError._PARTITION_EOF:  # behind the markers of transactions too
+        elif error.code() == KafkaError._PARTITION_EOF:  # after transaction markers too
             at = max(at, offset or 0)
         elif not error.retriable() and error.code() not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
             raise StreamsError(f"{topic}-{partition} cannot be read: {error.str()}")

@@ -1,4 +1,4 @@
-"""Writes the rows of Spark's state into the changelogs, on Spark's executors: what the local engine restores from."""
+"""Writes the rows of Spark's state into the changelogs, on Spark's executors; the local engine restores from them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .paged_rows import DIRECTORY, unpack_rows
 from .record_batches import PACK_RECORDS_MAX, SentRecord, sent_batch
 from .store_changelogs import StoreChangelog, changelog_records, tombstones
 
-#: What was written of one store of one task.
+#: The written records of one store of one task.
 MOVED_DDL = "store string, rows bigint, deleted bigint"
 
 
 @dataclass(frozen=True)
 class WritePlan:
-    """What one sub-topology's changelogs are written with. stream_times: of its tasks, in ms."""
+    """The input for writing one sub-topology's changelogs. stream_times: of its tasks, in ms."""
 
     config: StreamsConfig
     changelogs: Mapping[str, StoreChangelog]
@@ -35,7 +35,7 @@ class WritePlan:
 def write_changelogs(plan: WritePlan) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return a function for mapInArrow: from blobs, sorted by task and store, to rows of MOVED_DDL.
 
-    A changelog then stands for exactly these rows: keys that it had beside them are deleted.
+    A changelog then represents exactly these rows: other keys are deleted.
     """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

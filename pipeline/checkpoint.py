@@ -1,4 +1,4 @@
-"""What a checkpoint directory belongs to: a file in it says so, and another topology is refused.
+"""The identity of a checkpoint directory: a file in it names the topology, and another topology is refused.
 
 Spark itself would run another query over old state and offsets until something does not fit, or never notice.
 """
@@ -21,7 +21,7 @@ from penstock.topology.topology import Topology
 #: In the checkpoint directory, beside one folder for each sub-topology.
 IDENTITY_FILE = "penstock-topology.json"
 FORMAT = 1
-#: Checkpoints of earlier versions lack them, and get them at their next start.
+#: Checkpoints of earlier versions lack them until their next start.
 TOPIC_IDS = "topic ids"
 PARTITIONS = "partitions"
 
@@ -44,8 +44,10 @@ class Topics:
 def identity(
     topology: Topology, built: Iterable[ProcessorTopology], config: StreamsConfig, topics: Topics
 ) -> dict[str, Any]:
-    """Return what a checkpoint depends on: operators, stores with their serdes, topics with their ids and partitions,
-    and how many tasks share the keys of a partition.
+    """Return the identity that a checkpoint depends on.
+
+    These are operators, stores with their serdes, topics with their ids and partitions, and the number of tasks that
+    share the keys of a partition.
     """
     built, application_id = list(built), config["application.id"]
     names = sorted({name for each in built for name in full_source_topics(each, application_id)})
@@ -81,7 +83,7 @@ def _serde(serde: SerdeLike | None, config: StreamsConfig, is_key: bool) -> str:
 
 
 def serde_name(serde: Serde[Any]) -> str:
-    """Return what a serde is called in every process: a class of the user's by its name, with the serdes it wraps."""
+    """Return a serde's name, the same in every process: for the user's class its name, with the serdes it wraps."""
     if isinstance(serde, UserSerde):
         return type(serde.serde).__qualname__
     if isinstance(serde, PlainSerde):
@@ -91,7 +93,7 @@ def serde_name(serde: Serde[Any]) -> str:
 
 
 def check(found: bytes, wanted: Mapping[str, Any], directory: str, accept: bool = False) -> None:
-    """Raise CheckpointError, saying what differs, unless a directory's file is this identity.
+    """Raise CheckpointError, naming the difference, unless a directory's file is this identity.
 
     accept: partitions that were added are fine (``penstock.topology.changes=accept``).
     """
@@ -120,12 +122,12 @@ def check(found: bytes, wanted: Mapping[str, Any], directory: str, accept: bool 
 
 
 def with_known_ids(wanted: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an identity with the ids that an earlier one has of topics that the brokers have not described now."""
+    """Return an identity, with an earlier one's ids for topics that the brokers have not described."""
     return {**wanted, TOPIC_IDS: {**earlier.get(TOPIC_IDS, {}), **wanted[TOPIC_IDS]}}
 
 
 def added_partitions(old: Mapping[str, int], new: Mapping[str, int]) -> list[str]:
-    """Return which topics have more partitions than before, in words; none if others have fewer, or are others."""
+    """Return a description of topics with added partitions; none if others have fewer, or differ."""
     if old.keys() != new.keys() or any(new[name] < count for name, count in old.items()):
         return []
     return [f"{name} had {count}, and has {new[name]}" for name, count in sorted(old.items()) if new[name] > count]

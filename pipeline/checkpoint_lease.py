@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 LEASE_FILE = "penstock-lease.json"
 RENEW_SECONDS = 3.0
-#: A lease that is not renewed for so long has expired: its driver was killed. Several renewals may fail before.
+#: A lease that is not renewed for this time has expired: its driver was killed. Several renewals may fail before.
 LEASE_SECONDS = 15.0
 LOOK_SECONDS = 0.5
 
@@ -144,6 +144,6 @@ def _content(data: bytes) -> dict[str, Any]:
 
 
 def _holder(data: bytes) -> str:
-    """Return who has a lease, in words."""
+    """Return a description of the owner of a lease."""
     content = _content(data)
     return f"the driver with process id {content.get('pid')} on host {content.get('host')}"

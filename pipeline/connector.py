@@ -1,6 +1,6 @@
 """Whether a session has Spark's Kafka connector: all its jars, and of this Spark's version.
 
-Without a look beforehand a missing jar is a NoClassDefFoundError somewhere in a query, and one of another version a
+Without this check a missing jar is a NoClassDefFoundError somewhere in a query, and one of another version a
 NoSuchMethodError in the middle of it.
 """
 
@@ -32,7 +32,7 @@ class ConnectorError(StreamsError):
 
 
 def require_connector(spark: SparkSession) -> None:
-    """Raise ConnectorError, saying which jar and what to do, unless a session has a connector that fits it."""
+    """Raise ConnectorError, naming the jar and the fix, unless a session has a connector that fits it."""
     jvm: Any = spark.sparkContext._jvm
     loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
     scala = jvm.scala.util.Properties.versionNumberString()
@@ -50,7 +50,7 @@ def require_connector(spark: SparkSession) -> None:
 
 
 def check_version(connector: str, spark: str, scala: str) -> None:
-    """Raise ConnectorError if a connector's file is for another Spark or Scala; one with a name of its own is taken."""
+    """Raise ConnectorError if a connector's file is for another Spark or Scala; one with another name is accepted."""
     match = _FILE.search(connector)
     wanted = {"scala": ".".join(scala.split(".")[:2]), "spark": ".".join(spark.split(".")[:2])}
     if match is not None and match.groupdict() != wanted:
@@ -62,6 +62,6 @@ def check_version(connector: str, spark: str, scala: str) -> None:
 def _advice(spark: str, scala: str) -> str:
     artifact = f"org.apache.spark:{CONNECTOR}_{'.'.join(scala.split('.')[:2])}:{spark}"
     return (
-        f"Make the session with spark.jars.packages={artifact}, or without a session of yours, so that Penstock takes "
+        f"Make the session with spark.jars.packages={artifact}, or without your own session, so that Penstock uses "
         "the jars of its lock file."
     )

@@ -1,4 +1,4 @@
-"""What to raise when a query fails: what happened and what to do, out of Spark's mixture of Java and Python texts."""
+"""The error for a failed query: the cause and the fix, extracted from Spark's Java and Python messages."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from penstock.topology.errors import StreamsError
 
 log = logging.getLogger(__name__)
 
-#: What calls into Java raise when it has ended, or is ending.
+#: Exceptions of calls into Java when it has ended, or is ending.
 JAVA_ERRORS: tuple[type[Exception], ...] = (Py4JError, ConnectionError)
 JAVA_ENDED = "Spark's Java has ended, or does not answer; the next start continues from the checkpoint"
-#: The line in which Penstock says what happened.
+#: The line with Penstock's own error.
 _OUR_ERROR = re.compile(r"^penstock\.(?:\w+\.)*\w+Error: (.*)$", re.MULTILINE)
 #: The last line of a Python traceback.
 _PYTHON_ERROR = re.compile(r"^.*Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)$", re.MULTILINE)
-#: What Spark says when a Python that it has started for a query's first look at its state does not answer in time.
+#: Spark's message when a Python process for a query's first access to its state does not respond in time.
 _LATE = re.compile(r"Python worker failed to connect back")
 PYTHON_WAS_LATE = "this machine is too busy to start a Python in the 10 s that Spark waits for it"
-#: What stands in a failure's text -> what the reader can do.
+#: Text of a failure -> its fix.
 _ADVICE: Sequence[tuple[re.Pattern[str], str]] = (
     (
         re.compile(r"ModuleNotFoundError|ImportError"),
@@ -33,19 +33,19 @@ _ADVICE: Sequence[tuple[re.Pattern[str], str]] = (
     ),
     (
         re.compile(r"DATA_LOSS|data may have been lost|UnknownTopicOrPartition|partitions? .* (?:gone|deleted)", re.I),
-        "A topic was deleted, or has lost records that were not read yet. If what is lost may be left out, start with "
-        "another --checkpoint: its state begins anew.",
+        "A topic was deleted, or has lost records that were not read yet. If these may be skipped, start with "
+        "another --checkpoint: its state begins empty.",
     ),
     (
         re.compile(r"TimeoutException|Timed out waiting for a node|DisconnectException"),
-        "Check bootstrap.servers and whether the brokers run; the next start goes on from the checkpoint.",
+        "Check bootstrap.servers and whether the brokers run; the next start continues from the checkpoint.",
     ),
     (_LATE, PYTHON_WAS_LATE),
 )
 
 
 def python_was_late(error: StreamingQueryException) -> bool:
-    """Return whether a query has failed before it has done anything, because Python did not start in time."""
+    """Return whether a query has failed at its start, because Python did not start in time."""
     return _LATE.search(str(error)) is not None
 
 
@@ -59,7 +59,7 @@ def unless_java_has_ended(what: str) -> Iterator[None]:
 
 
 def query_failure(name: str, error: StreamingQueryException) -> StreamsError:
-    """Return what to raise for a failed query: Penstock's own words if it was an operator, else the cause's."""
+    """Return the error for a failed query: Penstock's message if an operator failed, otherwise the cause's."""
     text = str(error)
     ours = _OUR_ERROR.findall(text)
     if ours:

@@ -42,7 +42,7 @@ class HadoopFiles:
             return [status.getPath().getName() for status in system.listStatus(hadoop)]
 
     def delete(self, path: str) -> None:
-        """Delete a file, or a folder with what is in it; a missing one is fine."""
+        """Delete a file, or a folder with its contents; no effect if it does not exist."""
         with self._at(path) as (system, hadoop):
             system.delete(hadoop, True)
 

@@ -1,4 +1,4 @@
-"""Spark's side of a handover: takes over stores and offsets into a checkpoint, and gives them back."""
+"""Spark's side of a handover: moves stores and offsets into a checkpoint, and back."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from .state_reader import blobs
 from .store_changelogs import changelogs_of
 
 _BLOB_DDL = "task int, store string, number bigint, data binary"
-#: In the offset of a source that reads files.
+#: A key in the offset of a source that reads files.
 FILES_OFFSET = "logOffset"
-#: Called as each sub-topology is done, with its number.
+#: Called with the number of each finished sub-topology.
 Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Of one store, what a handover has moved: rows, and keys that it deleted from the changelog."""
+    """The moved rows of one store, and the keys deleted from its changelog."""
 
     rows: int
     deleted: int = 0
@@ -63,7 +63,7 @@ class SparkSide:
         spark.conf.set("spark.sql.shuffle.partitions", str(max(counts.values())))
         self._file = f"{self._checkpoint}/{OWNERSHIP_FILE}"
         found = self._files.read(self._file)
-        #: Whose the state is; None if the checkpoint is empty.
+        #: The owner of the state; None if the checkpoint is empty.
         self.owner: Ownership | None = None
         if found is not None or self._files.read(f"{self._checkpoint}/{IDENTITY_FILE}") is not None:
             self.owner = unpack_ownership(found, self._checkpoint)
@@ -83,7 +83,7 @@ class SparkSide:
 
     @property
     def stateful(self) -> list[ProcessorTopology]:
-        """The sub-topologies whose tasks have something to remember."""
+        """The sub-topologies whose tasks have state."""
         return [topology for topology in self._built if not is_stateless(topology, self._config)]
 
     # -- from the local engine
@@ -91,20 +91,20 @@ class SparkSide:
     def take_over(
         self, offsets: Offsets, own: Mapping[int, Mapping[int, bytes]], mark: int, progress: Progress
     ) -> dict[str, Moved]:
-        """Make a new generation of the changelogs' rows and these offsets; return the rows by store.
+        """Create a new generation from the changelogs' rows and these offsets; return the rows by store.
 
-        own: what tasks remember beside their stores, by sub-topology and task. mark: see Ownership; until the group has
+        own: the tasks' state beside their stores, by sub-topology and task. mark: see Ownership; until the group has
         it, Spark does not run with this generation.
         """
         number = 1 if self.owner is None else self.owner.generation + 1
         seeded = tuple(topology.subtopology for topology in self.stateful)
         following = Ownership(SPARK, number, offsets, seeded, mark=mark)
-        self._files.delete(following.directory(self._checkpoint))  # what an earlier try has left
+        self._files.delete(following.directory(self._checkpoint))  # leftovers of an earlier attempt
         moved: dict[str, Moved] = {}
         for topology in self.stateful:
             moved |= self._seed(topology, following, own[topology.subtopology])
             progress(topology.subtopology)
-        self._files.delete(f"{self._checkpoint}/{IDENTITY_FILE}")  # the topology may have changed; Spark writes it anew
+        self._files.delete(f"{self._checkpoint}/{IDENTITY_FILE}")  # the topology may have changed; Spark rewrites it
         self._files.replace(self._file, following.packed())
         previous, self.owner = self.owner, following
         if previous is not None:
@@ -125,7 +125,7 @@ class SparkSide:
         return {store: rows.get(store, Moved(0)) for store in changelogs}
 
     def _forget(self, generation: Ownership) -> None:
-        """Delete the queries and state of a generation that is over."""
+        """Delete the queries and state of an outdated generation."""
         if generation.generation:
             self._files.delete(generation.directory(self._checkpoint))
         else:
@@ -133,14 +133,14 @@ class SparkSide:
                 self._files.delete(generation.query_directory(self._checkpoint, topology.subtopology))
 
     def keep(self, owner: Ownership) -> None:
-        """Write down whose the checkpoint's state is."""
+        """Save the owner of the checkpoint's state."""
         self._files.replace(self._file, owner.packed())
         self.owner = owner
 
     # -- to the local engine
 
     def check_identity(self, topology: Topology) -> None:
-        """Raise CheckpointError if the checkpoint is another topology's."""
+        """Raise CheckpointError if the checkpoint belongs to another topology."""
         found = self._files.read(f"{self._checkpoint}/{IDENTITY_FILE}")
         if found is not None:
             check(found, identity(topology, self._built, self._config, self._topics), self._checkpoint)
@@ -158,7 +158,7 @@ class SparkSide:
         return self.owner.query_directory(self._checkpoint, number)
 
     def offsets(self) -> dict[str, dict[int, int]]:
-        """Return where the queries stand after their last finished micro-batches: the next offsets to be read."""
+        """Return the positions of the queries after their last finished micro-batches: the next offsets to read."""
         assert self.owner is not None
         found = {topic: dict(partitions) for topic, partitions in self.owner.offsets.items()}
         for topic in self.owner.in_files:
@@ -175,7 +175,7 @@ class SparkSide:
         path = f"{self._query(number)}/offsets/{batch}"
         lines = (self._files.read(path) or b"").decode().splitlines()
         if len(lines) < 3 or lines[0] != "v1":  # version, the query's metadata, the offsets of each of its sources
-            raise CheckpointError(f"{path} is not what Spark 4.2 writes: its offsets cannot be handed over.")
+            raise CheckpointError(f"{path} is not in the format of Spark 4.2: its offsets cannot be handed over.")
         sources: list[dict[str, dict[str, int]]] = [orjson.loads(line) for line in lines[2:]]
         return {topic: at for source in sources if FILES_OFFSET not in source for topic, at in source.items()}
 
@@ -190,7 +190,7 @@ class SparkSide:
         return None
 
     def own(self) -> dict[int, dict[int, dict[str, Any]]]:
-        """Return what tasks remember beside their stores, by sub-topology and task."""
+        """Return the tasks' state beside their stores, by sub-topology and task."""
         found: dict[int, dict[int, dict[str, Any]]] = {}
         for topology in self.stateful:
             state = self._state(topology.subtopology)
@@ -201,7 +201,7 @@ class SparkSide:
     def write_changelogs(
         self, own: Mapping[int, Mapping[int, Mapping[str, Any]]], progress: Progress
     ) -> dict[str, Moved]:
-        """Make the changelogs stand for Spark's state; return what was written by store."""
+        """Write Spark's state into the changelogs; return the written records by store."""
         moved: dict[str, Moved] = {}
         for topology in self.stateful:
             moved |= self._write(
@@ -213,7 +213,7 @@ class SparkSide:
     def _write(self, topology: ProcessorTopology, stream_times: Mapping[int, int]) -> dict[str, Moved]:
         changelogs = changelogs_of(topology, self._application_id)
         tasks = self.tasks(topology)
-        # Each store of each task, also those that Spark has nothing of: their changelogs may have something.
+        # Each store of each task, even those without rows in Spark: their changelogs may have some.
         all_of_them = [(task, store, DIRECTORY, b"") for task in range(tasks) for store in changelogs]
         if not all_of_them:
             return {}
@@ -229,6 +229,6 @@ class SparkSide:
         return {row[0]: Moved(row[1], row[2]) for row in written}
 
     def give_up(self) -> None:
-        """Make the checkpoint's state the local engine's; Spark refuses to go on with it."""
+        """Assign the checkpoint's state to the local engine; Spark refuses to continue from it."""
         assert self.owner is not None
         self.keep(replace(self.owner, engine=LOCAL))

@@ -13,7 +13,7 @@ from penstock.topology.errors import StreamsError
 
 from .ownership import Offsets
 
-#: What a file must have; headers may be missing. timestamp: ms since 1970, or Spark's TIMESTAMP.
+#: The required columns of a file; headers are optional. timestamp: ms since 1970, or Spark's TIMESTAMP.
 COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value")
 _TYPES = {"topic": "string", "partition": "int", "offset": "bigint", "key": "binary", "value": "binary"}
 _HEADERS = "array<struct<key: string, value: binary>>"
@@ -57,10 +57,10 @@ def _as_records(frame: DataFrame, schema: StructType) -> DataFrame:
 def stretch(
     spark: SparkSession, path: str, topics: Collection[str], since_ms: int | None, until_ms: int | None
 ) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, int]]]:
-    """Return where the wanted records of topics begin, and behind which offsets they end, by topic and partition.
+    """Return the start offsets of the selected records of topics, and the offsets after them, by topic and partition.
 
-    since_ms, until_ms: by the records' timestamps, as a topic is asked: from the first that is not before the one,
-    until the first that is not before the other. Topics without a record in the files are in neither.
+    since_ms, until_ms: by the records' timestamps, as for a topic: from the first record at or after since_ms, until
+    the first one at or after until_ms. Topics without a record in the files are in neither.
     """
     schema = schema_of(spark, path)
     records = _as_records(spark.read.parquet(path), schema).where(f.col("topic").isin(sorted(topics)))
@@ -81,13 +81,13 @@ def stretch(
 
 
 def check_follows(ends: Offsets, first: Offsets, last: Offsets, path: str) -> None:
-    """Raise StreamsError unless each topic goes on where its files end; first, last: the offsets that it has."""
+    """Raise StreamsError unless each topic continues where its files end; first, last: its offsets."""
     for topic, partitions in ends.items():
         for number, end in partitions.items():
             low, high = first.get(topic, {}).get(number), last.get(topic, {}).get(number)
             if low is None or high is None or not low <= end <= high:
-                there = "it is not there" if low is None or high is None else f"it has the offsets {low} to {high}"
+                there = "it does not exist" if low is None or high is None else f"it has the offsets {low} to {high}"
                 raise StreamsError(
-                    f"{topic}-{number} does not go on where the history in {path} ends, at offset {end}: {there}. The "
-                    "local engine would lose records or process some twice."
+                    f"{topic}-{number} does not continue where the history in {path} ends, at offset {end}: {there}. "
+                    "The local engine would lose records or process some twice."
                 )

@@ -1,4 +1,4 @@
-"""The local engine's configuration in the words of Spark's Kafka source, a Java client, and of the sink."""
+"""The local engine's configuration translated for Spark's Kafka source, a Java client, and for the sink."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ RENAMED_FOR_LIBRDKAFKA = {
 def source_options(
     topology: ProcessorTopology, config: StreamsConfig, counts: Mapping[str, int], topics: Iterable[str]
 ) -> dict[str, str]:
-    """Return the options of Spark's Kafka source for one sub-topology; raises ConfigError for a setting it cannot have.
+    """Return the options of Spark's Kafka source for one sub-topology; raises ConfigError for an unsupported setting.
 
     topics: what it reads, by full names; counts: their partitions. startingOffsets counts only without a checkpoint.
     """
@@ -75,7 +75,7 @@ def source_options(
 
 
 def _resets(topology: ProcessorTopology, config: StreamsConfig) -> dict[str, str]:
-    """Return where the user's topics begin; internal ones begin at their first record."""
+    """Return the start offsets of the user's topics; internal ones begin at their first record."""
     return {
         topic: node.auto_offset_reset.value
         if isinstance(node.auto_offset_reset, AutoOffsetReset)
@@ -88,7 +88,7 @@ def _resets(topology: ProcessorTopology, config: StreamsConfig) -> dict[str, str
 
 
 def java_settings(config: StreamsConfig) -> dict[str, str]:
-    """Return what Java's consumer needs to reach the brokers; raises ConfigError for a key without a translation."""
+    """Return the connection settings of Java's consumer; raises ConfigError for a key without a translation."""
     given = {**config.common_client_settings(), **_security_of(config.with_prefix("consumer."))}
     settings = {"isolation.level": str(config["isolation.level"])}
     for name, value in given.items():

@@ -1,8 +1,8 @@
 """Writes records to Kafka from Spark's executors, as the local engine does: same partitioner, timestamps and headers.
 
-Not by Spark's own Kafka sink, which has no column for timestamps: every record would be of the time when it was
-written, and event time would end at the first repartition topic. At-least-once, as that one is: a micro-batch that
-fails half-way is written again.
+Spark's own Kafka sink has no column for timestamps: every record would have the time of its write, and event time would
+be lost at the first repartition topic. This sink is at-least-once, like Spark's: a micro-batch that fails half-way is
+written again.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ EARLIEST_TIMESTAMP = 1
 NOW = 0
 #: librdkafka's "the partitioner decides".
 UNASSIGNED = -1
-#: How long one wait for room in the local queue lasts, in seconds; the record is then tried again. It ends: what cannot
-#: be written leaves the queue after delivery.timeout.ms.
+#: How long one wait for room in the local queue lasts, in seconds; the record is then retried. The wait ends: a record
+#: that cannot be written leaves the queue after delivery.timeout.ms.
 QUEUE_FULL_POLL_SECONDS = 0.05
-#: Of the rows of a query that writes: there are none.
+#: The schema of a writing query's rows: there are none.
 WRITTEN_DDL = "written bigint"
 
 
@@ -38,7 +38,7 @@ class KafkaSink:
     """
 
     def __init__(self, settings: Mapping[str, Any], make: Callable[[dict[str, Any]], Any] = Producer) -> None:
-        # Reports of success would cost more than the record itself; flush() tells the same of all at once.
+        # Reports of success would cost more than the record itself; flush() reports the same for all at once.
         reports = {"on_delivery": self._delivered, "delivery.report.only.error": True}
         self._producer = make({**settings, **reports})
         self._failed = 0

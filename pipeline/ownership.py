@@ -1,8 +1,7 @@
-"""Which engine a checkpoint's state is with, and where its queries began: a file in it says so.
+"""The engine that owns a checkpoint's state, and the start of its queries, from a file in it.
 
 Without the file the checkpoint is Spark's own from the first record. A handover to Spark begins a new *generation*:
-queries and state in a folder of their own, so that nothing of the last one has to be changed before the file is
-replaced, which is one step.
+queries and state in a separate folder. So the previous one is unchanged until the file is replaced, which is atomic.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ import orjson
 from .checkpoint import CheckpointError
 
 OWNERSHIP_FILE = "penstock-handover.json"
-#: BACKFILL: `penstock backfill` has begun and not ended; only it may go on.
+#: BACKFILL: a `penstock backfill` is unfinished; only it may continue.
 LOCAL, SPARK, BACKFILL = "local", "spark", "backfill"
-#: Offsets by topic and partition: the next record to be read.
+#: Offsets by topic and partition: the next record to read.
 Offsets = Mapping[str, Mapping[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """engine: who goes on with the application, LOCAL, SPARK or BACKFILL.
+    """engine: the owner of the application, LOCAL, SPARK or BACKFILL.
 
     offsets: where the queries of this generation begin. seeded: the numbers of the sub-topologies that begin with a
     state. ends: where a backfill ends; topics without one are read as far as they go. mark: the number of the handover,
@@ -91,7 +90,7 @@ class Ownership:
 
 
 def unpack_ownership(data: bytes | None, checkpoint: str) -> Ownership:
-    """Return what a checkpoint's file says; None: there is no file. Raises CheckpointError if it is damaged."""
+    """Return the ownership from a checkpoint's file; None: there is no file. Raises CheckpointError if damaged."""
     if data is None:
         return Ownership()
     try:
@@ -102,8 +101,8 @@ def unpack_ownership(data: bytes | None, checkpoint: str) -> Ownership:
         return Ownership(content["engine"], generation, offsets, seeded, ends, mark, files, in_files)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
-            f"{checkpoint}/{OWNERSHIP_FILE} cannot be read: {error!r}. It says which engine goes on with the "
-            "application; bring it back from a copy of the checkpoint."
+            f"{checkpoint}/{OWNERSHIP_FILE} cannot be read: {error!r}. It names the engine of the "
+            "application; restore it from a copy of the checkpoint."
         ) from None
 
 
@@ -116,17 +115,17 @@ def _numbered(content: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, i
 
 
 def require_engine(owner: Ownership, engine: str, checkpoint: str) -> None:
-    """Raise CheckpointError if a checkpoint's state is not this engine's."""
+    """Raise CheckpointError unless this engine owns a checkpoint's state."""
     if owner.engine == engine:
         return
     if owner.engine == LOCAL:
         raise CheckpointError(
-            f"The state in the checkpoint {checkpoint} was handed over to the local engine, which has gone on from it. "
+            f"The state in the checkpoint {checkpoint} was handed over to the local engine, which continued from it. "
             "`penstock handover --to spark` brings it back; another --checkpoint starts from the beginning."
         )
     if owner.engine == BACKFILL:
         raise CheckpointError(
-            f"The checkpoint {checkpoint} is that of a backfill that has not ended: run `penstock backfill` again."
+            f"The checkpoint {checkpoint} is that of an unfinished backfill: run `penstock backfill` again."
         )
     raise CheckpointError(
         f"The checkpoint {checkpoint} has a state already that is Spark's: a backfill needs an empty --checkpoint."

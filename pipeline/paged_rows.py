@@ -33,7 +33,7 @@ _number = struct.Struct(">q")
 
 
 class Blobs(Protocol):
-    """Where pages are kept, by number: one store's part of the state of a task."""
+    """The storage of pages, by number: one store's part of the state of a task."""
 
     def read(self, number: int) -> bytes | None:
         """Return a blob, None if there is none."""
@@ -46,7 +46,7 @@ class Blobs(Protocol):
 
 
 class _Page:
-    """A page in memory. rows: by key; order: its keys, made when somebody scans."""
+    """A page in memory. rows: by key; order: its keys, made for a scan."""
 
     __slots__ = ("changed", "first", "number", "order", "rows")
 
@@ -65,7 +65,7 @@ class _Page:
         return self.order.between(start, end)
 
     def set(self, key: bytes, value: bytes | None) -> bytes | None:
-        """Set or delete a row of a page that was read; return what was there."""
+        """Set or delete a row of a page that was read; return the previous value."""
         assert self.rows is not None
         old = self.rows.get(key)
         if value is not None:
@@ -220,7 +220,7 @@ class PagedRows(BytesStore):
         self.commit(next_offset, marks)
 
     def persist(self, beside_writes: bool = False) -> None:
-        """Do nothing: Spark persists what was committed when the micro-batch ends."""
+        """Do nothing: Spark persists committed rows when the micro-batch ends."""
 
     def close(self) -> None:
         """See BytesStore.close."""

@@ -1,4 +1,4 @@
-"""In which order the sub-topologies of a bounded run are processed, one after the other."""
+"""The order of the sub-topologies in a bounded run, which processes one after the other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.topology.processor_topology import ProcessorTopology
 def processing_order(built: Sequence[ProcessorTopology]) -> tuple[list[ProcessorTopology], bool]:
     """Return the sub-topologies, writers of topics before their readers; and whether one round may not be enough.
 
-    It may not where sub-topologies write to each other in a circle, or one to itself, as those of a foreign-key join.
+    It may not be if sub-topologies write to each other in a cycle, or one to itself, as those of a foreign-key join.
     """
     left = {each.subtopology: each for each in built}
     written_by = {each.subtopology: {sink.topic for sink in each.sinks} for each in built}

@@ -1,4 +1,4 @@
-"""How far the queries are: what Spark reports of their last micro-batches, in the local engine's words."""
+"""The progress of queries: Spark's reports of their last micro-batches, in the local engine's terms."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class PartitionProgress:
 
 
 def partitions_of(query: StreamingQuery) -> list[PartitionProgress]:
-    """Return how far a query is in each partition; none before its first micro-batch."""
+    """Return a query's position in each partition; none before its first micro-batch."""
     last: Any = query.lastProgress
     return [] if last is None else [found for source in last["sources"] for found in _partitions(source)]
 
@@ -75,5 +75,5 @@ def _partitions(source: Any) -> Iterator[PartitionProgress]:
 
 
 def _offsets(value: Any) -> Mapping[tuple[str, str], int]:
-    found = (orjson.loads(value) if isinstance(value, str) else value) or {}  # also "null", before the first look
+    found = (orjson.loads(value) if isinstance(value, str) else value) or {}  # also "null", before the first poll
     return {(topic, partition): at for topic, partitions in found.items() for partition, at in partitions.items()}

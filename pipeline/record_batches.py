@@ -1,4 +1,4 @@
-"""How records travel through Spark: many of one task packed into one Arrow stream, which is one value of one row.
+"""The format of records in Spark: many of one task packed into one Arrow stream, which is one value of one row.
 
 A shuffle of single records costs Python a row each, there and back; a packed one costs a row for thousands.
 """
@@ -72,7 +72,7 @@ def unpack(data: bytes) -> Iterator[pa.RecordBatch]:
 
 
 def pack_by_task(batches: Iterable[pa.RecordBatch], buckets: int = 1) -> Iterator[pa.RecordBatch]:
-    """Turn records of Kafka's partitions into rows of PACKED_DDL: what runs before the shuffle, in mapInArrow.
+    """Turn records of Kafka's partitions into rows of PACKED_DDL, in mapInArrow before the shuffle.
 
     buckets: how many tasks share the keys of a partition; task: partition * buckets + the key's bucket.
     """
@@ -178,7 +178,7 @@ def sent_batches(sent: Sequence[SentRecord]) -> Iterator[pa.RecordBatch]:
 
 
 def unpack_all(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Turn rows with packed ``records`` into the records themselves: what runs before the sink, in mapInArrow."""
+    """Turn rows with packed ``records`` into the records themselves, in mapInArrow before the sink."""
     for batch in batches:
         for data in batch.column("records").to_pylist():
             yield from unpack(data)

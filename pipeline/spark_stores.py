@@ -71,8 +71,8 @@ class PersistentLRUCache(MemoryLRUCache):
 class SparkStores:
     """The open stores of one task.
 
-    A suppress buffer has no rows: what its changelog would hold is kept in pages, and fills the buffer of the next
-    micro-batch. The changelogs of other stores have no readers here.
+    A suppress buffer has no rows: its changelog records are kept in pages, and fill the buffer of the next micro-batch.
+    The changelogs of other stores have no readers here.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class SparkStores:
         return store
 
     def log_change(self, store: str, key: bytes, value: bytes | None) -> None:
-        """Note what a store writes to its changelog."""
+        """Keep a store's changelog record."""
         image = self._images.get(store)
         if image is not None:
             image.put(key, value)

@@ -49,16 +49,16 @@ from .task_processor import OUTPUT_DDL, TaskProcessor, run_stateless, run_statel
 log = logging.getLogger(__name__)
 
 ROCKSDB_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-#: How often await_termination looks whether another query has failed, in seconds.
+#: Interval in which await_termination checks other queries for failure, in seconds.
 POLL_SECONDS = 1
 ADMIT_SECONDS = 600.0
-#: So often in a row a query is started again whose Python was late.
+#: Maximum consecutive restarts of a query whose Python was late.
 LATE_STARTS_MAX = 10
 #: How often Spark looks at its timers where the user's processors may punctuate by the wall clock: each look is a
 #: micro-batch, with or without records.
 ALARM_INTERVAL = "1 second"
 
-#: Makes the internal topics of sub-topologies; returns all their topics.
+#: Creates the internal topics of sub-topologies; returns all their topics.
 MakeReady = Callable[[Sequence[ProcessorTopology]], Topics]
 #: Raises CheckpointError if the group's mark is not this state's. Called at each start and every ADMIT_SECONDS.
 Admit = Callable[[Ownership], None]
@@ -121,10 +121,10 @@ class SparkStreams:
             raise
 
     def process_available(self) -> int:
-        """Process what is in the topics now, and end: returns how many records were read, internal topics included.
+        """Process the topics up to their current ends; return the number of records read, internal topics included.
 
-        Sub-topologies run one after the other; if they write to each other in a circle, or one to itself, as those of a
-        foreign-key join do, again and again until no topic has anything new.
+        Sub-topologies run one after the other. If they write to each other in a cycle, or one to itself, as those of a
+        foreign-key join do, they repeat until no topic has new records.
         """
         self._prepare()
         order, circular = processing_order(self._built)
@@ -138,8 +138,8 @@ class SparkStreams:
     def await_termination(self) -> None:
         """Wait until stop() is called.
 
-        Raises StreamsError when a query fails, CheckpointError if the group is another engine's meanwhile: all are
-        stopped then.
+        Raises StreamsError when a query fails, CheckpointError if another engine has taken over the group: then all are
+        stopped.
         """
         due = time.monotonic() + ADMIT_SECONDS
         while not self._stopping.is_set():
@@ -150,7 +150,7 @@ class SparkStreams:
                 query = self._queries[place] = self._wait(self._queries[place], topology, available_now=False)
                 if not self._stopping.is_set() and not query.isActive:
                     self.stop()
-                    raise StreamsError(f"The Spark query {query.name} was stopped by somebody else")
+                    raise StreamsError(f"The Spark query {query.name} was stopped from outside")
 
     def _admit_again(self) -> None:
         try:
@@ -159,7 +159,7 @@ class SparkStreams:
         except CheckpointError:
             self.stop()
             raise
-        except PenstockError as error:  # the brokers' trouble is the queries' own, too
+        except PenstockError as error:  # broker failures affect the queries, too
             log.warning("The application's group and topics were not checked, Spark continues: %s", error)
 
     def _check_topics(self) -> None:
@@ -177,11 +177,11 @@ class SparkStreams:
         self._identity = with_known_ids(found, self._identity)
 
     def request_stop(self) -> None:
-        """Have await_termination and process_available return soon; may be called by a signal handler."""
+        """Make await_termination and process_available return soon; may be called by a signal handler."""
         self._stopping.set()
 
     def stop(self) -> None:
-        """Stop all queries. What they have not committed is processed again by the next start."""
+        """Stop all queries. The next start processes uncommitted records again."""
         self._stopping.set()
         for query in self._queries:
             with unless_java_has_ended("A Spark query"):
@@ -216,7 +216,7 @@ class SparkStreams:
             if not python_was_late(error) or self._late_starts > LATE_STARTS_MAX:
                 self.stop()
                 raise query_failure(query.name, error) from error
-            log.warning("The Spark query %s is started again: %s", query.name, PYTHON_WAS_LATE)
+            log.warning("The Spark query %s is restarted: %s", query.name, PYTHON_WAS_LATE)
             return self._start(topology, available_now)
         if not self._stopping.is_set() and query.lastProgress is not None:
             self._late_starts = 0
@@ -269,8 +269,8 @@ class SparkStreams:
             return self._query(topology, available_now)
         except PicklingError as error:
             raise StreamsError(
-                f"Sub-topology {topology.subtopology} cannot be sent to Spark's executors: {error}. What functions and "
-                "objects of yours refer to must be picklable: make locks, clients and files in a processor's init()."
+                f"Sub-topology {topology.subtopology} cannot be sent to Spark's executors: {error}. Objects that "
+                "your functions refer to must be picklable: create locks, clients and files in a processor's init()."
             ) from error
 
     def _query(self, topology: ProcessorTopology, available_now: bool) -> StreamingQuery:
@@ -283,7 +283,7 @@ class SparkStreams:
         from_files = self._owner.from_files(topics)
         records = self._records(topology, topics, from_files)
         plan = TaskPlan(topology, config, dict(self._topics.counts))
-        # Of files, only whoever has all records of a partition can bring them into their order.
+        # Records of files can only be ordered with all records of a partition.
         stateless, has_alarm = is_stateless(topology, config) and not from_files, may_punctuate(topology)
         # Where a look at the timers alone makes a micro-batch, what is available would never be all processed.
         self._spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(not available_now).lower())
@@ -333,7 +333,7 @@ class SparkStreams:
         return reduce(DataFrame.unionByName, frames).where(self._owner.wanted()).selectExpr(*TO_PYTHON)
 
     def _seed(self, number: int, query_directory: str) -> GroupedData | None:
-        """Return what a query's state begins with after a handover; None once its first micro-batch is finished."""
+        """Return a query's initial state after a handover; None once its first micro-batch is finished."""
         if number not in self._owner.seeded or HadoopFiles(self._spark).names(f"{query_directory}/commits"):
             return None
         seeds = self._owner.seed_directory(self._checkpoint, number)

@@ -1,7 +1,7 @@
 """One task in one micro-batch: the local engine's operators and stores over Spark's state.
 
-Between two micro-batches a task is nothing but state: Spark may call the next one in another process. So it wakes up
-with what the last one has left - rows of stores, times, schedules of punctuations - and leaves it all at the end.
+Between two micro-batches a task is only state: Spark may call the next one in another process. So it loads the rows of
+stores, times and schedules of punctuations at the start, and saves them at the end.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OWN_STORE, OWN_BLOB = "", 0
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """What all tasks of a sub-topology have in common; it travels to Spark's executors.
+    """The common part of all tasks of a sub-topology; sent to Spark's executors.
 
     partition_counts: of sink and internal topics, by full name.
     """
@@ -81,7 +81,7 @@ class SparkTask:
         self._wake_up()
 
     def _wake_up(self) -> None:
-        """Open the stores, compile the operators, and give all of them what the last micro-batch has left."""
+        """Open the stores, compile the operators, and load the state of the last micro-batch."""
         plan = self._plan
         left = self._state.read(OWN_STORE, OWN_BLOB) if self._state is not None else None
         own = orjson.loads(left) if left is not None else {}
@@ -101,7 +101,7 @@ class SparkTask:
             self._schedule_again(own["due"])
 
     def _schedule_again(self, due: Mapping[str, Sequence[int | None]]) -> None:
-        """Set the schedules that init() has made to where they were; None: cancelled since."""
+        """Reset the schedules of init() to their saved times; None: canceled since."""
         for kind in Punctuation:
             made, queue, left = self._schedules[kind], self._queues[kind], due[kind.value]
             queue.close()
@@ -171,7 +171,7 @@ class SparkTask:
         return min((schedule.due_ms for schedule in made if not schedule.cancelled), default=None)
 
     def commit(self) -> None:
-        """Flush the caches downstream and leave everything in Spark's state."""
+        """Flush the caches downstream and save everything in Spark's state."""
         if self._stores is None or self._state is None:
             return
         for _ in range(2):  # the second time sends what flushing a later store has put into an earlier one
@@ -207,19 +207,19 @@ class SparkTask:
 
     @property
     def state_dir(self) -> Path:
-        """Refuse: what a task leaves on an executor's disk is not there in its next micro-batch."""
+        """Refuse: files on an executor's disk do not exist in the next micro-batch."""
         raise StreamsError(
             "A processor has no state_dir on Spark: the next micro-batch may run on another machine. Keep it in a store"
         )
 
     @property
     def async_calls(self) -> AsyncCalls:
-        """See TaskContext: the capability report refuses what asks for it."""
+        """See TaskContext: the capability report refuses operators that need it."""
         raise StreamsError("Tasks on Spark have no event loop")
 
     @property
     def streams_metrics(self) -> StreamsMetrics:
-        """Refuse: nobody would see them."""
+        """Refuse: they would not be visible."""
         raise StreamsError(
             "A processor cannot add metrics on Spark, where tasks live for one micro-batch. Use Spark's own metrics, "
             "or run it with --engine local"

@@ -1,4 +1,4 @@
-"""The stores of a topology and their changelogs: what a handover carries, and what it refuses."""
+"""The stores of a topology and their changelogs: those that a handover moves, and those that it refuses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SEGMENTED = {
 
 @dataclass(frozen=True, slots=True)
 class StoreChangelog:
-    """One store. topic: its changelog's full name. is_source: that is a topic of the user's, which a table reads."""
+    """One store. topic: its changelog's full name. is_source: whether it is a user topic that a table reads."""
 
     builder: StoreBuilder
     topic: str
@@ -49,7 +49,7 @@ def changelogs_of(topology: ProcessorTopology, application_id: str) -> dict[str,
 
 
 def check_portable(built: Iterable[ProcessorTopology], config: Mapping[str, Any]) -> None:
-    """Raise TopologyError, naming all that cannot be carried to another engine, and why. config: a StreamsConfig."""
+    """Raise TopologyError with all stores that cannot be moved to another engine, and why. config: a StreamsConfig."""
     refused = [text for topology in built for text in _refused(topology, config)]
     if refused:
         raise TopologyError(f"The application cannot be handed over: {'; '.join(refused)}")
@@ -58,7 +58,7 @@ def check_portable(built: Iterable[ProcessorTopology], config: Mapping[str, Any]
 def _refused(topology: ProcessorTopology, config: Mapping[str, Any]) -> Iterator[str]:
     if buckets_of(topology, config) > 1:
         yield (
-            f"sub-topology {topology.subtopology} has its state in buckets, each with a stream time of its own: only "
+            f"sub-topology {topology.subtopology} has its state in buckets, each with its own stream time: only "
             "with penstock.spark.buckets=1 are Spark's tasks those of the local engine"
         )
     for name, store in topology.stores.items():
@@ -70,7 +70,7 @@ def _refused(topology: ProcessorTopology, config: Mapping[str, Any]) -> Iterator
         elif store.kind is StoreKind.VERSIONED_KEY_VALUE:
             yield (
                 f"the store {name} is versioned: deletions that came before every version leave no row, so that its "
-                "changelog cannot be made anew. `penstock reset` and a run from the beginning move it"
+                "changelog cannot be recreated. `penstock reset` and a run from the beginning move it"
             )
 
 

@@ -1,4 +1,4 @@
-"""Where Spark calls a task: with the packed records of a micro-batch and its state, or without state in mapInArrow."""
+"""Spark's entry points to a task: with packed records of a micro-batch and its state, or stateless in mapInArrow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .kafka_sink import open_sink
 from .record_batches import by_partition, messages, pack, sent_batches, unpack
 from .spark_task import SparkTask, TaskPlan
 
-#: The one state variable: all that a task remembers, in blobs by store and number.
+#: The only state variable: a task's whole state, in blobs by store and number.
 STATE_VARIABLE = "pages"
 KEY_SCHEMA = StructType([StructField("store", StringType()), StructField("number", LongType())])
 VALUE_SCHEMA = StructType([StructField("data", BinaryType())])
@@ -37,7 +37,7 @@ def wall_clock_ms() -> int:
 
 @contextmanager
 def few_collections() -> Iterator[None]:
-    """Have Python look for garbage in cycles but rarely: records are many, and are freed without that."""
+    """Make Python collect cycles only rarely: records are many, and are freed without it."""
     before = gc.get_threshold()
     gc.set_threshold(*COLLECTION_THRESHOLDS)
     try:
@@ -87,7 +87,7 @@ class TaskProcessor(StatefulProcessor):
         self._pages = handle.getMapState(STATE_VARIABLE, KEY_SCHEMA, VALUE_SCHEMA)
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:  # noqa: N802, N803 - Spark's
-        """Take over one blob of what was handed over; initialState: a row of changelog_reader.SEED_DDL."""
+        """Load one blob of a handover; initialState: a row of changelog_reader.SEED_DDL."""
         self._pages.updateValue((initialState.store, initialState.number), (bytes(initialState.data),))
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803 - Spark's

@@ -116,7 +116,7 @@ class SpareProcess:
     def _read_reports(self, worker: Worker) -> bool:
         reports = worker.receive(self._now())
         if any(isinstance(report, SpareReady) for report in reports):
-            self._log.info("Process %d is ready to take the place of a stream thread that dies", worker.pid)
+            self._log.info("Process %d is ready to replace a stream thread that dies", worker.pid)
         return bool(reports)
 
     def _on_end(self, worker: Worker) -> None:

@@ -59,8 +59,7 @@ from .worker_starter import WorkerStarter
 
 #: Longest wait of the loop, and so the maximum delay of a status line.
 TURN_MS = 1_000
-#: Interval in which join wakes up, in seconds: only then the main thread handles a signal that interrupted another
-#: thread.
+#: Seconds between two wake-ups of join: only then the main thread handles a signal that hit another thread.
 SIGNALS_SECONDS = 0.5
 
 

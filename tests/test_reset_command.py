@@ -141,7 +141,7 @@ def test_targets_are_what_they_say(stage: Stage) -> None:
         ((), "Name the topology"),
         (("--input-topic", "x", "--to-latest", "--shift-by", "1"), "Give one of"),
         (("--input-topic", "x", "--to-datetime", "soon"), "is not a date and time"),
-        (("--input-topic", "x", "--by-duration", "P"), "is no duration"),
+        (("--input-topic", "x", "--by-duration", "P"), "is not a duration"),
     ],
 )
 def test_a_wrong_command_line_is_refused(arguments: tuple[str, ...], part: str) -> None:

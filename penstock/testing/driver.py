@@ -38,7 +38,7 @@ _DEFAULTS: Mapping[str, Any] = {
 class TopologyTestDriver:
     """Runs a topology on records that a test pipes in, in the calling thread, record by record.
 
-    config: as for KafkaStreams, application.id and bootstrap.servers may be missing. initial_wall_clock_ms:
+    config: as for KafkaStreams, but application.id and bootstrap.servers are optional. initial_wall_clock_ms:
     milliseconds since the epoch; the wall clock moves only by advance_wall_clock_time. Stores are real, in a
     temporary directory that close() removes; the driver commits after each record. All sub-topologies run as one task
     with one partition per topic, records for internal topics are looped back.
@@ -84,7 +84,7 @@ class TopologyTestDriver:
         return DriverTask(built, self._config, self._clock, directory, self._new_cache(), global_stores)
 
     def _new_cache(self) -> ThreadCache:
-        # Global stores have one of their own, as in Kafka Streams.
+        # Global stores have a separate one, as in Kafka Streams.
         return ThreadCache(self._config["statestore.cache.max.bytes"])
 
     def __enter__(self) -> TopologyTestDriver:
@@ -104,7 +104,7 @@ class TopologyTestDriver:
         start_timestamp: int | None = None,
         auto_advance: Duration = 0,
     ) -> TestInputTopic:
-        """Return what pipes records into a source topic; without serdes those of the source are taken.
+        """Return an input topic, which pipes records into a source topic; by default with the source's serdes.
 
         start_timestamp: of the first record (ms), by default the wall clock's; auto_advance: from one to the next.
         Raises TopologyError if no source reads the topic.
@@ -120,10 +120,10 @@ class TopologyTestDriver:
     def create_output_topic(
         self, name: str, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
     ) -> TestOutputTopic:
-        """Return what reads the records written to a topic.
+        """Return an output topic, which reads the records written to a topic.
 
-        Without serdes those of its sink are taken; a topic that no sink names (a changelog, dead letters, one that a
-        function chose) is read as bytes.
+        By default with the serdes of its sink; a topic that no sink names (a changelog, dead letters, one chosen by a
+        function) is read as bytes.
         """
         sink = self._sink_node(name)
         key = key_serde or (Serdes.bytes() if sink is None else sink.key_serde)
@@ -164,13 +164,13 @@ class TopologyTestDriver:
         return {**(self._global_task.stores if self._global_task else {}), **self._task.stores}
 
     def get_key_value_store(self, name: str) -> Any:
-        """Return a key-value store that gives plain values, None if there is none of this name and kind."""
+        """Return a key-value store with plain values, None if there is none of this name and kind."""
         store = self._store(name, StoreKind.KEY_VALUE, StoreKind.TIMESTAMPED_KEY_VALUE)
         timestamped = store is not None and store.builder.kind is StoreKind.TIMESTAMPED_KEY_VALUE
         return KeyValueStoreFacade(store) if timestamped else store
 
     def get_timestamped_key_value_store(self, name: str) -> Any:
-        """Return a key-value store that gives ValueAndTimestamp, None if there is none of this name and kind."""
+        """Return a key-value store with ValueAndTimestamp, None if there is none of this name and kind."""
         return self._store(name, StoreKind.TIMESTAMPED_KEY_VALUE)
 
     def get_versioned_key_value_store(self, name: str) -> Any:
@@ -178,13 +178,13 @@ class TopologyTestDriver:
         return self._store(name, StoreKind.VERSIONED_KEY_VALUE)
 
     def get_window_store(self, name: str) -> Any:
-        """Return a window store that gives plain values, None if there is none of this name and kind."""
+        """Return a window store with plain values, None if there is none of this name and kind."""
         store = self._store(name, StoreKind.WINDOW, StoreKind.TIMESTAMPED_WINDOW)
         timestamped = store is not None and store.builder.kind is StoreKind.TIMESTAMPED_WINDOW
         return WindowStoreFacade(store) if timestamped else store
 
     def get_timestamped_window_store(self, name: str) -> Any:
-        """Return a window store that gives ValueAndTimestamp, None if there is none of this name and kind."""
+        """Return a window store with ValueAndTimestamp, None if there is none of this name and kind."""
         return self._store(name, StoreKind.TIMESTAMPED_WINDOW)
 
     def get_session_store(self, name: str) -> Any:
@@ -237,7 +237,7 @@ class TopologyTestDriver:
             raise
 
     def _capture_outputs(self) -> None:
-        """Keep what was produced for reading, and pipe back what is for a source or internal topic."""
+        """Keep produced records for reading, and pipe back those for a source or internal topic."""
         for record in self._task.take_produced():
             self._outputs.setdefault(record.topic, deque()).append(record)
             source = self._task.compiled.source_matching(record.topic)

@@ -28,7 +28,7 @@ class NoSuchElementError(PenstockError, LookupError):
 class TestInputTopic:
     """Pipes records into one source topic (Kafka Streams: TestInputTopic).
 
-    Records without a timestamp of their own get the topic's, which auto_advance moves after each of them.
+    Records without their own timestamp get the topic's, which auto_advance advances after each of them.
     """
 
     __test__ = False  # not a test class for pytest
@@ -50,7 +50,7 @@ class TestInputTopic:
         self._auto_advance_ms = auto_advance_ms
 
     def advance_time(self, advance: Duration) -> None:
-        """Move the timestamp of following records forward (timedelta or ms)."""
+        """Advance the timestamp of following records (timedelta or ms)."""
         millis = to_millis(advance, "advance")
         if millis < 0:
             raise ValueError(f"Time cannot go back, got {millis} ms")
@@ -149,7 +149,7 @@ def _millis(timestamp: int | datetime) -> int:
 
 
 class TestOutputTopic:
-    """Reads what was written to one topic, oldest first, each record once (Kafka Streams: TestOutputTopic)."""
+    """Reads the records written to one topic, oldest first, each once (Kafka Streams: TestOutputTopic)."""
 
     __test__ = False  # not a test class for pytest
 
@@ -209,7 +209,7 @@ class TestOutputTopic:
         return self.queue_size() == 0
 
     def queue_size(self) -> int:
-        """Return how many records there are to read."""
+        """Return the number of unread records."""
         return len(self._outputs.get(self.topic, ()))
 
     def __repr__(self) -> str:

@@ -18,7 +18,7 @@ from penstock.workers.metrics import Sensor
 
 @dataclass(frozen=True, slots=True)
 class CapturedForward:
-    """A record that the processor has forwarded; child is the name that it gave, or None for all children."""
+    """A record that the processor has forwarded; child is the given name, or None for all children."""
 
     record: Record[Any, Any]
     child: str | None = None
@@ -34,14 +34,14 @@ class CapturedPunctuator:
     cancelled: bool = field(default=False)
 
     def cancel(self) -> None:
-        """Mark it as cancelled, as the processor would."""
+        """Mark it as canceled, as the processor would."""
         self.cancelled = True
 
 
 class MockProcessorContext:
-    """The context of a Processor or FixedKeyProcessor under test; it keeps what the processor does to it.
+    """The context of a Processor or FixedKeyProcessor under test; it captures the processor's calls.
 
-    config: what ``app_configs`` gives. state_dir: what ``state_dir`` gives. Stores are the test's own:
+    config: returned by ``app_configs``. state_dir: returned by ``state_dir``. Stores are the test's own:
     add_state_store(name, store). ``metrics.metrics()`` returns the metrics that the processor has added.
     """
 
@@ -76,17 +76,17 @@ class MockProcessorContext:
 
     @property
     def state_dir(self) -> Path:
-        """The directory that the test gave; raises StreamsError if it gave none."""
+        """The test's directory; raises StreamsError without one."""
         if self._state_dir is None:
             raise StreamsError("This MockProcessorContext has no state_dir: MockProcessorContext(state_dir=tmp_path)")
         return Path(self._state_dir)
 
     def record_metadata(self) -> RecordMetadata | None:
-        """Return what set_record_metadata has set."""
+        """Return the metadata of set_record_metadata."""
         return self._metadata
 
     def set_record_metadata(self, topic: str, partition: int, offset: int) -> None:
-        """Set where the input record came from."""
+        """Set the origin of the input record."""
         self._metadata = RecordMetadata(topic, partition, offset)
 
     def set_current_system_time_ms(self, now_ms: int) -> None:
@@ -116,7 +116,7 @@ class MockProcessorContext:
     def schedule(
         self, interval: Duration, punctuation: Punctuation, callback: Callable[[int], None]
     ) -> CapturedPunctuator:
-        """Keep a punctuation; callback(timestamp) runs only if the test calls it.
+        """Capture a punctuation; callback(timestamp) runs only if the test calls it.
 
         interval: ``timedelta`` or ms; TypeError for other types.
         """
@@ -125,29 +125,29 @@ class MockProcessorContext:
         return captured
 
     def scheduled_punctuators(self) -> list[CapturedPunctuator]:
-        """Return the punctuations that were scheduled, in order."""
+        """Return the scheduled punctuations, in order."""
         return list(self._punctuators)
 
     def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
-        """Keep a forwarded record."""
+        """Capture a forwarded record."""
         self._forwarded.append(CapturedForward(record, child))
 
     def forwarded(self, child: str | None = None) -> list[CapturedForward]:
-        """Return what was forwarded, in order; with child only what that child gets."""
+        """Return the forwarded records, in order; with child only those for that child."""
         return [captured for captured in self._forwarded if child is None or captured.child in (None, child)]
 
     def reset_forwards(self) -> None:
-        """Forget what was forwarded."""
+        """Clear the forwarded records."""
         self._forwarded.clear()
 
     def commit(self) -> None:
-        """Keep that a commit was asked for."""
+        """Record a commit request."""
         self._committed = True
 
     def committed(self) -> bool:
-        """Return whether a commit was asked for."""
+        """Return whether a commit was requested."""
         return self._committed
 
     def reset_commit(self) -> None:
-        """Forget that a commit was asked for."""
+        """Clear the commit request."""
         self._committed = False

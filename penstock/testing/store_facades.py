@@ -21,7 +21,7 @@ def _timestamped(value: Any) -> ValueAndTimestamp | None:
 
 
 class _Facade:
-    """Everything that has no values in it is the store's own."""
+    """Methods without values are the store's own."""
 
     def __init__(self, store: Any) -> None:
         self._store = store

@@ -75,7 +75,7 @@ function fill(table, items, keyOf, build) {
   for (const row of old.values()) row.remove();
 }
 
-// Says how many rows a table has; a long one is closed until somebody opens it.
+// Shows the number of rows of a table; a long one is closed until a click opens it.
 function fold(name, rows) {
   const box = by(`${name}-box`);
   text(by(`${name}-count`), String(rows));

@@ -117,17 +117,17 @@ def test_the_file_that_says_whose_the_state_is() -> None:
 
 @pytest.mark.parametrize(
     ("last", "told"),
-    [({"in": {0: 9}}, None), ({"in": {0: 8}}, "it has the offsets 3 to 8"), ({}, "it is not there")],
+    [({"in": {0: 9}}, None), ({"in": {0: 8}}, "it has the offsets 3 to 8"), ({}, "it does not exist")],
 )
 def test_a_topic_has_to_go_on_where_its_files_end(last: dict[str, dict[int, int]], told: str | None) -> None:
-    text = f"in-0 does not go on where the history in /history ends, at offset 9: {told}"
+    text = f"in-0 does not continue where the history in /history ends, at offset 9: {told}"
     with nullcontext() if told is None else pytest.raises(StreamsError, match=text):
         check_follows({"in": {0: 9}}, {"in": {0: 3}}, last, "/history")
 
 
 @pytest.mark.parametrize(
     ("engine", "wanted", "message"),
-    [(LOCAL, SPARK, "handed over to the local"), (BACKFILL, SPARK, "has not ended"), (SPARK, BACKFILL, "empty")],
+    [(LOCAL, SPARK, "handed over to the local"), (BACKFILL, SPARK, "unfinished backfill"), (SPARK, BACKFILL, "empty")],
 )
 def test_a_checkpoint_of_another_engine_is_refused(engine: str, wanted: str, message: str) -> None:
     require_engine(Ownership(engine), engine, "there")

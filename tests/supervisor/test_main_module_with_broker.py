@@ -91,7 +91,7 @@ def test_a_class_that_would_be_another_one_is_refused_at_the_start(program: Main
     ended = subprocess.run(command, cwd=program.folder, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert (
-        "TopologyLoadError: The topology cannot be loaded: TypeError: the class Model of __main__ cannot travel to "
+        "TopologyLoadError: The topology cannot be loaded: TypeError: the class Model of __main__ cannot be sent to "
         "another process: its fields would be () there, not ('number',). Put it into a module, and import it from there"
         in ended.stderr
     )

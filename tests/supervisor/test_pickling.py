@@ -265,6 +265,6 @@ def test_a_class_that_would_lose_its_fields_is_refused(tmp_path: Path) -> None:
     """
     ended = run(tmp_path, HEAD + textwrap.dedent(program) + TAIL)
     assert (
-        "TypeError: the class Order of __main__ cannot travel to another process: its fields would be () there, not "
+        "TypeError: the class Order of __main__ cannot be sent to another process: its fields would be () there, not "
         "('n',). Put it into a module, and import it from there" in ended.stderr
     )

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.broker
 
 STOP_SECONDS = 30.0
 RUNNING = "State transition from REBALANCING to RUNNING"
-SPARE_READY = "is ready to take the place"
+SPARE_READY = "is ready to replace"
 
 
 @pytest.fixture

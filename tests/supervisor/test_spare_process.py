@@ -20,7 +20,7 @@ from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.spare_process import BEHIND_MS, KILLED_MS, QUIET_MS
 from penstock.supervisor.topology_source import TopologyLoadError, TopologySource
 
-READY = "is ready to take the place of a stream thread"
+READY = "is ready to replace a stream thread"
 
 
 def spare_pids(log: LogLines) -> list[int]:

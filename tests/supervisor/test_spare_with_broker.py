@@ -116,10 +116,10 @@ def test_a_script_with_its_own_functions_has_a_spare_process_that_ends_with_it(
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     process = subprocess.Popen([sys.executable, script], env=environment, stderr=subprocess.PIPE, text=True)
     try:
-        log = wait_for_line(process, "is ready to take the place")
+        log = wait_for_line(process, "is ready to replace")
         (first,) = re.findall(r"as process (\d+)\n", log)
         os.kill(int(first), signal.SIGKILL)
-        log = wait_for_line(process, "is ready to take the place")
+        log = wait_for_line(process, "is ready to replace")
         assert f"as process {ready_pid(log, 'as process')}, which was ready" in log
         produce(bootstrap_servers, source, "hello")
         assert read_until(bootstrap_servers, sink, "HELLO!")[-1] == "HELLO!"

@@ -1,6 +1,6 @@
 """``python -m penstock.testing.wire --bootstrap HOST:PORT[,…] --seed N``: a random plan before a cluster, until Ctrl-C.
 
-Prints where clients connect, then a line for each thing that it does.
+Prints the address for clients, then a line per action.
 """
 
 from __future__ import annotations

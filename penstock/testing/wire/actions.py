@@ -1,4 +1,4 @@
-"""What may befall a request and its answer.
+"""Actions on a request and its response.
 
 An action takes over one exchange: it decides when, in how many pieces and whether at all each direction passes. All
 durations are in seconds.
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from . import refusals
 from .exchange import Action, Direction, Exchange
 
-#: How long the answer to a request is awaited whose client is gone.
+#: How long to wait for the response to a request whose client is gone.
 _LATE_ANSWER_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class _Passage(Action):
-    """One direction's frame does not pass as it is."""
+    """Changes how one direction's frame passes."""
 
     direction: Direction
 
@@ -39,7 +39,7 @@ class _Passage(Action):
 
 @dataclass(frozen=True)
 class Delay(_Passage):
-    """Passes after so many seconds, and with it all that follows on the connection."""
+    """Passes after this number of seconds, and so does everything behind it on the connection."""
 
     seconds: float
 
@@ -50,7 +50,7 @@ class Delay(_Passage):
 
 @dataclass(frozen=True)
 class Dribble(_Passage):
-    """Passes in so many pieces, spread over so many seconds."""
+    """Passes in this number of pieces, spread over this number of seconds."""
 
     pieces: int
     seconds: float
@@ -83,7 +83,7 @@ class Blackhole(_Passage):
 
 @dataclass(frozen=True)
 class Drop(Action):
-    """Closes the connection: before the broker has seen the request, or when it has acted and answered."""
+    """Closes the connection: before the broker has seen the request, or after it has acted and responded."""
 
     acted: bool
 
@@ -98,10 +98,10 @@ class Drop(Action):
 
 @dataclass(frozen=True)
 class Fail(Action):
-    """Answers with one of Kafka's errors, e.g. "NOT_COORDINATOR".
+    """Responds with one of Kafka's errors, e.g. "NOT_COORDINATOR".
 
-    What changes something does not reach the broker. What only reads does, and the codes of its answer are replaced.
-    Raises WireError if there is no such error.
+    Requests that change something do not reach the broker. Read-only requests do, and the error codes of the response
+    are replaced. Raises WireError if there is no such error.
     """
 
     error: str
@@ -123,10 +123,10 @@ class Fail(Action):
 
 @dataclass(frozen=True)
 class Hold(Action):
-    """Keeps a request back until the nth one of another API was answered on any connection, or seconds are over.
+    """Holds a request until the nth one of another API was answered on any connection, or seconds have passed.
 
-    drop: the client's connection is closed meanwhile, so that it sends the request again, which overtakes this one.
-    That is how a network delivers an old EndTxn into the next transaction (KIP-890).
+    drop: closes the client's connection meanwhile, so that the client sends the request again, which overtakes this
+    one. In this way a network delivers an old EndTxn into the next transaction (KIP-890).
     """
 
     until: str

@@ -1,4 +1,4 @@
-"""What all connections of a proxy share: the record, and who waits for whom."""
+"""Shared by all connections of a proxy: the record, and the waits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .record import Record
 
 @dataclass
 class Broker:
-    """A real broker. node: its id, once an answer has named it."""
+    """A real broker. node: its id, once a response has named it."""
 
     host: str
     port: int
@@ -21,7 +21,7 @@ class Broker:
 
 @dataclass
 class _Passage:
-    """Someone waits until so many more answers of an API have been given."""
+    """A wait for a number of further responses of an API."""
 
     api: str
     left: int

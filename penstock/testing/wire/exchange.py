@@ -1,4 +1,4 @@
-"""One request and its answer, on their way through the proxy; and what is done to them if nothing is."""
+"""One request and its response in the proxy, and the default action, which passes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LINGER_NOT = struct.pack("ii", 1, 0)  # SO_LINGER: close() sends RST
 
 
 class Direction(Enum):
-    """Which way bytes go."""
+    """The direction of bytes."""
 
     REQUEST = "request"  # from the client to the broker
     ANSWER = "answer"
@@ -84,7 +84,7 @@ class Line:
 
 
 class Exchange:
-    """What an action works with. answer: the broker's, or the one made up; empty until it is known."""
+    """The state for an action. answer: the broker's, or a made-up one; empty until it is known."""
 
     def __init__(self, line: Line, request: Request, action: Action) -> None:
         self.request = request
@@ -103,7 +103,7 @@ class Exchange:
         self._line.board.passed(self.request)
 
     async def refuse(self, answer: bytes) -> None:
-        """Have an answer given in its turn, without the broker; a client that wants none gets none."""
+        """Send a response in its turn, without the broker; not to a client that expects none."""
         if not wants_answer(self.request):
             return
         self.answer = answer
@@ -162,12 +162,12 @@ class Exchange:
 
 
 class Action:
-    """Lets everything pass; what does something else derives from it."""
+    """Lets everything pass; other actions derive from it."""
 
     async def on_request(self, exchange: Exchange) -> None:
-        """Do what befalls the request."""
+        """Handle the request."""
         await exchange.forward()
 
     async def on_answer(self, exchange: Exchange, answer: bytes) -> None:
-        """Do what befalls the answer."""
+        """Handle the response."""
         await exchange.give(answer)

@@ -10,7 +10,7 @@ from .actions import Blackhole, Delay, Dribble, Drop, Fail, Hold, Reset
 from .exchange import Action, Direction
 from .rules import Rule
 
-#: Errors that brokers really give, and after which clients have to go on.
+#: Errors that real brokers return, and after which clients must continue.
 ERRORS = {
     "AddOffsetsToTxn": ("COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR", "CONCURRENT_TRANSACTIONS"),
     "AddPartitionsToTxn": ("COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR", "CONCURRENT_TRANSACTIONS"),
@@ -32,7 +32,7 @@ ERRORS = {
 _APIS = tuple(ERRORS)
 _RULES = (2, 6)
 _PROBABILITY = (0.1, 0.8)
-#: How often a rule applies at most: what is silent, held or delayed costs a client's patience each time.
+#: Maximum number of applications of a rule: each silence, hold or delay uses up a client's timeouts.
 _TIMES = (1, 8)
 _DELAY_SECONDS = (0.05, 2.5)
 

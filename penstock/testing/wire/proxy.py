@@ -1,4 +1,4 @@
-"""The proxy as a test sees it: it runs in a thread beside the test."""
+"""The proxy's interface for tests: it runs in a thread beside the test."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _CALL_SECONDS = 10.0
 class WireProxy:
     """Stands in front of all brokers of a cluster; a context manager. Clients connect to ``bootstrap_servers``.
 
-    bootstrap_servers: of the real cluster, without TLS; other brokers are found in the answers that pass. rules: what
-    befalls which exchanges, the first that applies. seed: of the rules' probabilities. out: where a line is written for
-    each thing done, e.g. sys.stderr. Raises OSError if it cannot listen.
+    bootstrap_servers: of the real cluster, without TLS; other brokers are found in passing responses. rules: the first
+    that applies decides the action of an exchange. seed: of the rules' probabilities. out: a file for one line per
+    action, e.g. sys.stderr. Raises OSError if it cannot listen.
     """
 
     def __init__(
@@ -55,17 +55,17 @@ class WireProxy:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Return where clients reach the cluster through the proxy."""
+        """Return the addresses at which clients reach the cluster through the proxy."""
         return ",".join(f"{HOST}:{self._fronts.port(address)}" for address in self._addresses)
 
     @property
     def events(self) -> list[Event]:
-        """Return what was done so far."""
+        """Return the actions so far."""
         return self._record.events()
 
     @property
     def requests(self) -> Counter[tuple[str, int]]:
-        """Return how many requests came, by API and version, e.g. {("EndTxn", 5): 12}."""
+        """Return the number of requests, by API and version, e.g. {("EndTxn", 5): 12}."""
         return self._record.requests()
 
     def wait_for(self, fits: Callable[[Event], bool], seconds: float = 60.0) -> Event:
@@ -73,7 +73,7 @@ class WireProxy:
         return self._record.wait_for(fits, seconds)
 
     def set_rules(self, rules: Iterable[Rule], *, seed: int = 0) -> None:
-        """Replace the rules, for requests that come from now on."""
+        """Replace the rules for later requests."""
         self._fronts.rules = Rules(rules, seed)
 
     def heal(self) -> None:

@@ -1,4 +1,4 @@
-"""What the proxy has seen and done; written by its thread, read by the test's."""
+"""The requests and actions of the proxy; written by its thread, read by the test's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Event:
 
 
 class Record:
-    """Events in their order, and how many requests there were. out: where a line is written for each event."""
+    """Events in their order, and how many requests there were. out: a file for one line per event."""
 
     def __init__(self, out: TextIO | None) -> None:
         self._out = out
@@ -39,12 +39,12 @@ class Record:
         self._requests: Counter[tuple[str, int]] = Counter()
 
     def count(self, request: Request) -> None:
-        """Take in a request."""
+        """Record a request."""
         with self._changed:
             self._requests[request.api, request.version] += 1
 
     def add(self, request: Request, broker: int | None, what: str) -> None:
-        """Take in what was done."""
+        """Record an action."""
         seconds = time.monotonic() - self._start
         event = Event(seconds, broker, request.client_id, request.api, request.version, what)
         with self._changed:
@@ -54,12 +54,12 @@ class Record:
             print(event, file=self._out, flush=True)
 
     def events(self) -> list[Event]:
-        """Return what was done so far."""
+        """Return the actions so far."""
         with self._changed:
             return list(self._events)
 
     def requests(self) -> Counter[tuple[str, int]]:
-        """Return how many requests came, by API and version."""
+        """Return the number of requests, by API and version."""
         with self._changed:
             return Counter(self._requests)
 

@@ -1,4 +1,4 @@
-"""Which exchanges an action befalls."""
+"""Rules: the actions of exchanges."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _PASS = Action()
 
 @dataclass(frozen=True)
 class Rule:
-    """An action, and for what. Without any condition it is for every exchange.
+    """An action and its conditions. Without conditions it applies to every exchange.
 
-    api: Kafka's name, e.g. "EndTxn". client: a pattern for the client id, e.g. "*-producer". broker: its node id.
-    nth: only the nth exchange that fits the conditions so far, counted from 1. probability: for each that fits.
-    times: how often at most. Raises WireError for an API that Kafka does not have.
+    api: Kafka's name, e.g. "EndTxn". client: a pattern for the client id, e.g. "*-producer". broker: its node id. nth:
+    only the nth matching exchange, counted from 1. probability: for each matching exchange. times: the maximum number
+    of applications. Raises WireError for an API that Kafka does not have.
     """
 
     action: Action
@@ -37,7 +37,7 @@ class Rule:
 
 
 class Rules:
-    """Chooses: the first rule that applies. The same exchanges in the same order get the same actions."""
+    """Chooses the first rule that applies. The same exchanges in the same order get the same actions."""
 
     def __init__(self, rules: Iterable[Rule], seed: int) -> None:
         self._rules = tuple(rules)
