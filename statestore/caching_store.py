@@ -165,7 +165,13 @@ class CachingStore(StateStore):
 
         return put
 
-    def _cells(self, load: Callable[[Any], Cell], cache_key_type: type | None, object_key: Inline) -> Cells:
+    def _cells(
+        self,
+        load: Callable[[Any], Cell],
+        cache_key_type: type | None,
+        object_key: Inline,
+        timestamped: bool = True,
+    ) -> Cells:
         """Return the cells for a fused source."""
         serdes, values = self.serdes, self.values
         return self._cache.cells(
@@ -177,6 +183,7 @@ class CachingStore(StateStore):
             read=values.read_plain,
             native=NATIVE.get(serdes.exact_value or serdes.private_value),
             object_key=object_key,
+            timestamped=timestamped,
         )
 
     def flush(self) -> None:
