@@ -74,10 +74,13 @@ class CachingSegments(CachingStore):
     def _entries(self, record_key: Any, rows: list[TimedRow]) -> list[tuple[CacheKey, Any]]:
         """Return the cache keys and entries of rows of a record key."""
 
+    def _read_entry(self, key: CacheKey) -> Any:
+        row = self.segments.get(self._log_key(key), key[1])
+        return None if row is None else self.values.from_row(row)
+
     def _cell_loader(self) -> Callable[[CacheKey], Cell]:
         """Return the function that reads an entry from the rows and keeps it in the cache, for a fused source."""
-        segments, deleting, from_row = self.segments, self._deleting, self.values.from_row
-        row_key, log_key, get_row = self._row_key, self._log_key, self.segments.get
+        segments, deleting, row_key, read = self.segments, self._deleting, self._row_key, self._read_entry
         note, add_clean = self._cached.put, self._cache.add_clean
 
         def load(key: CacheKey) -> Cell:
@@ -86,8 +89,7 @@ class CachingSegments(CachingStore):
                 row_key(key[0])  # fails here, and not at the flush, if the key cannot be written
                 held = None
             else:
-                row = get_row(log_key(key), key[1])
-                held = None if row is None else from_row(row)
+                held = read(key)
             note(key)
             return add_clean(key, held)
 
@@ -178,9 +180,6 @@ class CachingWindowStore(CachingSegments, WindowStore):
 
     def _write_entry(self, key: CacheKey, held: Any) -> None:
         self.put_row(self._row_key(key[0]), held, key[1])
-
-    def _stored(self, key: CacheKey) -> bytes | None:
-        return self.segments.get(self._log_key(key), key[1])
 
     def _entries(self, record_key: Any, rows: list[TimedRow]) -> list[tuple[CacheKey, Any]]:
         from_row = self.values.from_row
@@ -276,9 +275,6 @@ class CachingSessionStore(CachingSegments, SessionStore):
 
     def _write_entry(self, key: CacheKey, held: Any) -> None:
         self.put_row(self._row_key(key[0]), key[2], key[1], held)
-
-    def _stored(self, key: CacheKey) -> bytes | None:
-        return self.segments.get(self._log_key(key), key[1])
 
     def _entries(self, record_key: Any, rows: list[TimedRow]) -> list[tuple[CacheKey, Any]]:
         from_row = self.values.from_row

@@ -146,7 +146,7 @@ class Segments:
         if time_ms < self.visible_from:
             return None
         latest = self._latest
-        if latest is not None:
+        if latest is not None and not latest.resting:
             found: bytes | None = latest.get(key)
             if found is not latest.NOT_KNOWN:
                 return found
