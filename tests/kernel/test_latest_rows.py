@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from penstock import kernel
-from tests.statestore.support import STATEFUL
+from penstock.statestore.rocksdb_store import RocksDBStore
+from penstock.topology.serdes import Serdes
+from penstock.topology.store_interfaces import StoreBuilder, StoreKind
+from tests.statestore.support import STATEFUL, OpenStore
 
 pytestmark = pytest.mark.skipif(kernel.rows is None, reason="the compiled kernel is not built here")
 
@@ -131,3 +135,40 @@ def test_a_key_that_is_too_short_is_refused() -> None:
         rows.put(SEGMENT, bytes(15), b"")
     with pytest.raises(ValueError, match="a changelog key of 3 bytes has no times"):
         rows.get(b"abc")
+
+
+def test_a_store_asks_its_disk_only_for_times_before_its_first_fetch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bytes | None] = []
+    rows = RocksDBStore.rows
+
+    def counted(store: RocksDBStore, start: bytes | None, end: bytes | None, reverse: bool = False) -> Any:
+        asked.append(start)
+        return rows(store, start, end, reverse)
+
+    monkeypatch.setattr(RocksDBStore, "rows", counted)
+    builder = StoreBuilder(
+        "store", StoreKind.WINDOW, Serdes.string(), Serdes.int64(), retention_ms=100_000, window_size_ms=10
+    )
+    open_store = OpenStore(builder, tmp_path)
+    store = open_store.store
+    store.put("a", 1, 10)
+    open_store.commit()
+    assert list(store.fetch_range("a", 0, 100)) == list(store.fetch_range("a", 10, 100)) == [(10, 1)]
+    assert len(asked) == 2
+    store.put("a", 2, 20)
+    store.put("b", 3, 20)
+    store.put("b", None, 20)
+    open_store.commit()
+    assert list(store.fetch_range("a", 11, 100)) == [(20, 2)]
+    assert store.fetch("a", 20) == 2
+    assert list(store.fetch_range("b", 11, 100)) == list(store.fetch_range("c", 11, 100)) == []
+    assert len(asked) == 2, "also for rows that are not there"
+    assert list(store.fetch_range("a", 0, 100)) == [(10, 1), (20, 2)]
+    assert len(asked) == 3
+    store.put("a", 4, 30)
+    open_store.abort()
+    assert list(store.fetch_range("a", 11, 100)) == [(20, 2)]
+    assert len(asked) == 4, "what was in memory may have been rolled back"
+    store.close()
