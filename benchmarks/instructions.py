@@ -42,6 +42,10 @@ SCENARIOS: dict[str, tuple[Callable[[], Topology], int]] = {
     "windowed-count": (topologies.windowed_count, CACHE_BYTES),
     "map-filter": (topologies.map_filter, CACHE_BYTES),
     "table-join": (topologies.table_join, CACHE_BYTES),
+    "processor": (topologies.processor, CACHE_BYTES),
+    "window-suppress": (topologies.window_suppress, CACHE_BYTES),
+    "session": (topologies.session, CACHE_BYTES),
+    "hopping": (topologies.hopping, CACHE_BYTES),
 }
 
 

@@ -1,15 +1,17 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-"""What a store has in memory between two commits, compiled: statestore/row_buffer.py in Python.
+"""What a store has in memory: between two commits (statestore/row_buffer.py in Python), and by time and key.
 
 find, newest and put_timed are what fused loops do with a row: topology/operators/fused_rows.py in Python.
 """
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.dict cimport PyDict_GetItemWithError
+from cpython.dict cimport PyDict_GetItemWithError, PyDict_Next
 from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uint64_t
-from libc.string cimport memcpy
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memmove
 
 cdef enum:
     TIME_BYTES = 8  # a row begins with its timestamp, big endian
@@ -101,3 +103,261 @@ cdef class RowBuffer:
         write_time(PyBytes_AS_STRING(row), timestamp)
         memcpy(PyBytes_AS_STRING(row) + TIME_BYTES, PyBytes_AS_STRING(value), size)
         self.set(key, row)
+
+
+cdef struct timed_row:
+    int64_t time
+    int64_t second
+    PyObject *data
+
+
+cdef enum:
+    # What a key and a row cost in memory beside their bytes: bytes objects, slots of dicts, a TimedRows and its array.
+    KEY_BYTES = 200
+    ROW_BYTES = 60
+    # A trim keeps three of four parts of the room. Rows are worth it if there was a fetch for one in USEFUL since the last
+    # trim: a get finds a row nearly as fast elsewhere.
+    KEPT = 3
+    PARTS = 4
+    USEFUL = 8
+
+cdef int64_t NEVER = 0x7FFFFFFFFFFFFFFF
+
+#: What LatestRows.get returns for a row that may be on disk.
+NOT_KNOWN = object()
+
+
+@cython.final
+cdef class TimedRows:
+    """The rows of one record key in the order of their times."""
+
+    cdef timed_row *rows
+    cdef int count, capacity
+
+    def __dealloc__(self):
+        cdef int i
+        for i in range(self.count):
+            Py_DECREF(<object>self.rows[i].data)
+        free(self.rows)
+
+    cdef int place(self, int64_t time, int64_t second) noexcept:
+        """Return where a row is, or would be."""
+        cdef int low = 0, high = self.count, middle
+        cdef timed_row *row
+        if high:  # most rows come behind all others, or are the last one
+            row = self.rows + high - 1
+            if row.time < time or (row.time == time and row.second < second):
+                return high
+        while low < high:
+            middle = (low + high) // 2
+            row = self.rows + middle
+            if row.time < time or (row.time == time and row.second < second):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    cdef bint has(self, int at, int64_t time, int64_t second) noexcept:
+        return at < self.count and self.rows[at].time == time and self.rows[at].second == second
+
+    cdef int insert(self, int at, int64_t time, int64_t second, data) except -1:
+        cdef timed_row *grown
+        if self.count == self.capacity:
+            grown = <timed_row *>realloc(self.rows, (2 * self.capacity + 1) * sizeof(timed_row))
+            if grown is NULL:
+                raise MemoryError()
+            self.rows, self.capacity = grown, 2 * self.capacity + 1
+        memmove(self.rows + at + 1, self.rows + at, (self.count - at) * sizeof(timed_row))
+        Py_INCREF(data)
+        self.rows[at] = timed_row(time, second, <PyObject *>data)
+        self.count += 1
+        return 0
+
+    cdef void remove(self, int begin, int end) noexcept:
+        cdef int i
+        for i in range(begin, end):
+            Py_DECREF(<object>self.rows[i].data)
+        memmove(self.rows + begin, self.rows + end, (self.count - end) * sizeof(timed_row))
+        self.count -= end - begin
+
+
+@cython.final
+cdef class LatestRows:
+    """The rows of a window or session store with the latest times, by record key, on disk or not.
+
+    A changelog key is the record key, the time by which the row expires (8 bytes), and a second number of second_size
+    bytes. complete_from: the rows from this time on are all here, so that nobody need ask the disk for them, nor for
+    rows that are not there. buffer: what puts go to. room(): how many bytes of memory the rows may take. Rows that
+    nobody fetches are not kept until somebody does.
+    """
+
+    cdef RowBuffer buffer
+    cdef dict by_key
+    cdef int second_size
+    cdef object room
+    cdef readonly int64_t complete_from
+    cdef int64_t newest
+    cdef Py_ssize_t count, size, trim_at, read_count
+    NOT_KNOWN = NOT_KNOWN
+
+    def __init__(self, RowBuffer buffer not None, int second_size, room):
+        self.buffer = buffer
+        self.second_size = second_size
+        self.room = room
+        self.by_key = {}
+        self.rest()
+
+    def rest(self):
+        """Forget all rows, and keep none."""
+        self.by_key.clear()
+        self.complete_from = self.newest = NEVER
+        self.count = self.size = self.read_count = 0
+
+    def start(self, int64_t time):
+        """Forget all rows, and keep those that are put from now on; there are none of this time or later yet."""
+        self.rest()
+        self.complete_from = self.newest = time
+        self.trim_at = self.room()
+
+    @property
+    def resting(self):
+        """Whether no rows are kept."""
+        return self.complete_from == NEVER
+
+    cdef Py_ssize_t split(self, bytes log_key, int64_t *time, int64_t *second) except -1:
+        """Take a changelog key apart; return the size of the record key."""
+        cdef const char *data = PyBytes_AS_STRING(log_key)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(log_key) - TIME_BYTES - self.second_size
+        if size < 0:
+            raise ValueError(f"a changelog key of {len(log_key)} bytes has no times")
+        time[0] = read_time(data + size)
+        second[0] = self.second(data + size + TIME_BYTES)
+        return size
+
+    cdef int64_t second(self, const char *data) noexcept:
+        cdef uint64_t number = 0
+        cdef int i
+        if self.second_size == TIME_BYTES:
+            return read_time(data)
+        for i in range(self.second_size):
+            number = number << 8 | <unsigned char>data[i]
+        return <int64_t>number
+
+    def put(self, bytes segment not None, bytes log_key not None, data):
+        """Set the row of a changelog key, or delete it, in the buffer too, whose keys begin with the segment."""
+        cdef int64_t time, second
+        cdef Py_ssize_t size = self.split(log_key, &time, &second)
+        self.buffer.set(segment + log_key, data)
+        cdef PyObject *found
+        cdef TimedRows rows
+        cdef int at
+        if time < self.complete_from:
+            return
+        key = PyBytes_FromStringAndSize(PyBytes_AS_STRING(log_key), size)
+        found = PyDict_GetItemWithError(self.by_key, key)
+        if found is NULL:
+            if data is None:
+                return
+            rows = TimedRows()
+            self.by_key[key] = rows
+            self.size += KEY_BYTES + size
+        else:
+            rows = <TimedRows>found
+        at = rows.place(time, second)
+        if rows.has(at, time, second):
+            self.size -= ROW_BYTES + PyBytes_GET_SIZE(<bytes>rows.rows[at].data)
+            self.count -= 1
+            rows.remove(at, at + 1)
+        if data is None:
+            if rows.count == 0:
+                del self.by_key[key]
+                self.size -= KEY_BYTES + size
+            return
+        rows.insert(at, time, second, <bytes?>data)
+        self.size += ROW_BYTES + PyBytes_GET_SIZE(<bytes>data)
+        self.count += 1
+        if time > self.newest:
+            self.newest = time
+        if self.size > self.trim_at:
+            self.trim()
+
+    def get(self, bytes log_key not None):
+        """Return a row, None if there is none, NOT_KNOWN if it may be on disk."""
+        cdef int64_t time, second
+        cdef Py_ssize_t size = self.split(log_key, &time, &second)
+        if time < self.complete_from:
+            return NOT_KNOWN
+        cdef PyObject *found = PyDict_GetItemWithError(
+            self.by_key, PyBytes_FromStringAndSize(PyBytes_AS_STRING(log_key), size)
+        )
+        if found is NULL:
+            return None
+        cdef TimedRows rows = <TimedRows>found
+        cdef int at = rows.place(time, second)
+        return <object>rows.rows[at].data if rows.has(at, time, second) else None
+
+    def fetch(self, bytes key not None, int64_t time_from, int64_t time_to):
+        """Return (time, second number, row) of a record key's rows in order, None if some may be on disk."""
+        if time_from < self.complete_from:
+            return None
+        self.read_count += 1
+        cdef PyObject *found = PyDict_GetItemWithError(self.by_key, key)
+        cdef list fetched = []
+        cdef TimedRows rows
+        cdef timed_row *row
+        cdef int i
+        if found is not NULL:
+            rows = <TimedRows>found
+            for i in range(rows.place(time_from, -NEVER), rows.count):
+                row = rows.rows + i
+                if row.time > time_to:
+                    break
+                fetched.append((row.time, row.second, <object>row.data))
+        return fetched
+
+    cdef int trim(self) except -1:
+        """Drop the rows with the earliest times, or all if they were not fetched."""
+        cdef Py_ssize_t room = self.room()
+        cdef Py_ssize_t target = room // PARTS * KEPT
+        cdef int64_t oldest
+        self.trim_at = room
+        if self.size <= room:
+            return 0
+        if self.read_count * USEFUL < self.count:
+            self.rest()
+            return 0
+        self.read_count = 0
+        while self.size > target and self.count:
+            oldest = self.oldest()
+            self.drop_before(oldest + (self.newest - oldest) // PARTS + 1)
+        return 0
+
+    cdef int64_t oldest(self):
+        cdef int64_t oldest = NEVER
+        cdef PyObject *found
+        cdef Py_ssize_t position = 0
+        while PyDict_Next(self.by_key, &position, NULL, &found):
+            oldest = min(oldest, (<TimedRows>found).rows[0].time)
+        return oldest
+
+    cdef int drop_before(self, int64_t time) except -1:
+        cdef list empty = []
+        cdef PyObject *key
+        cdef PyObject *found
+        cdef Py_ssize_t position = 0
+        cdef TimedRows rows
+        cdef int i, end
+        self.complete_from = time
+        while PyDict_Next(self.by_key, &position, &key, &found):
+            rows = <TimedRows>found
+            end = rows.place(time, -NEVER)
+            for i in range(end):
+                self.size -= ROW_BYTES + PyBytes_GET_SIZE(<bytes>rows.rows[i].data)
+            self.count -= end
+            rows.remove(0, end)
+            if rows.count == 0:
+                empty.append(<object>key)
+        for gone in empty:
+            del self.by_key[gone]
+            self.size -= KEY_BYTES + PyBytes_GET_SIZE(<bytes>gone)
+        return 0

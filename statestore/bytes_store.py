@@ -52,6 +52,14 @@ class BytesStore(ABC):
         for key, _ in self.rows(start, end):
             self.put(key, None)
 
+    def latest_rows(self, second_size: int) -> Any:
+        """Return an empty penstock.kernel LatestRows for the rows of window or session keys; None if it has none.
+
+        second_size: of the second number behind the record key, in bytes. All puts go through it, and reads ask it
+        first.
+        """
+        return None
+
     @abstractmethod
     def approximate_num_entries(self) -> int:
         """Return about how many rows there are."""

@@ -69,7 +69,9 @@ class CachedRows:
     def find(self, low: CacheKey, high: CacheKey | None) -> Sequence[CacheKey]:
         """Return the cache keys with low <= key < high of low's record key that are cached, by time; None is open."""
         entries = self._cache.entries
-        keys = self._index().get(low[0], ())
+        keys = self._index().get(low[0])
+        if not keys or keys[-1] < low:
+            return ()
         last = len(keys) if high is None else bisect_left(keys, high)
         return [key for key in keys[bisect_left(keys, low) : last] if key in entries]
 

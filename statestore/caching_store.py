@@ -84,10 +84,6 @@ class CachingStore(StateStore):
         """Write an entry below and to the changelog, None to delete."""
 
     @abstractmethod
-    def _stored(self, key: Any) -> bytes | None:
-        """Return the row below."""
-
-    @abstractmethod
     def _log_key(self, key: Any) -> bytes:
         """Return the changelog key of a cache key; raises what the key serde raises."""
 
@@ -95,9 +91,9 @@ class CachingStore(StateStore):
     def _object_key(self, key: Any) -> Any:
         """Return the key that a flush listener gets for a cache key."""
 
+    @abstractmethod
     def _read_entry(self, key: Any) -> Any:
         """Return the entry below."""
-        return self.values.from_row(self._stored(key))
 
     def _entry_size(self, key: Any, held: Any) -> int:
         """Return the serialized size of an entry in bytes."""
@@ -165,7 +161,13 @@ class CachingStore(StateStore):
 
         return put
 
-    def _cells(self, load: Callable[[Any], Cell], cache_key_type: type | None, object_key: Inline) -> Cells:
+    def _cells(
+        self,
+        load: Callable[[Any], Cell],
+        cache_key_type: type | None,
+        object_key: Inline,
+        timestamped: bool = True,
+    ) -> Cells:
         """Return the cells for a fused source."""
         serdes, values = self.serdes, self.values
         return self._cache.cells(
@@ -177,6 +179,7 @@ class CachingStore(StateStore):
             read=values.read_plain,
             native=NATIVE.get(serdes.exact_value or serdes.private_value),
             object_key=object_key,
+            timestamped=timestamped,
         )
 
     def flush(self) -> None:
@@ -323,8 +326,8 @@ class CachingKeyValueStore(CachingStore, KeyValueStore):
     def _log_key(self, key: Any) -> bytes:
         return self._row_key(key)
 
-    def _stored(self, key: Any) -> bytes | None:
-        return self.rows.get(self._row_key(key))
+    def _read_entry(self, key: Any) -> Any:
+        return self.values.from_row(self.rows.get(self._row_key(key)))
 
     def _write_entry(self, key: Any, held: Any) -> None:
         row_key = self._row_key(key)

@@ -20,14 +20,15 @@ from penstock.topology.task_context import TaskContext
 from .bytes_store import BytesStore, RawRow, Row, merge
 from .cached_rows import CachedRows, CacheKey
 from .caching_store import CachingStore
-from .segments import NOTHING_OBSERVED, Segments
-from .session_store import SessionStore
+from .segments import NOTHING_OBSERVED, Segments, TimedRow
+from .session_store import PAIR, SessionStore
 from .state_store import LONG
 from .store_iterator import Rows
 from .thread_cache import Changed, ThreadCache
-from .window_store import LONG_MAX, WindowStore
+from .window_store import LONG_MAX, WINDOW_KEY_SCHEMA, WindowStore
 
 _new = tuple.__new__
+_pack_start = WINDOW_KEY_SCHEMA.suffix.pack
 #: Windows no longer than this, a thousand years, end before time does: without the check that _windowed makes.
 SIZE_MAX_MS = 1 << 45
 
@@ -65,15 +66,48 @@ class CachingSegments(CachingStore):
                 log_key = self._log_key(key)
                 yield LONG.pack(time_of(log_key) // interval) + log_key, to_row(held)
 
-    @abstractmethod
-    def _read_rows(self, low: CacheKey) -> Iterable[tuple[CacheKey, Any]]:
+    def _read_rows(self, low: CacheKey) -> list[tuple[CacheKey, Any]]:
         """Return the entries of low's record key from low on as the store below has them."""
+        return self._entries(low[0], self.segments.fetch(self._row_key(low[0]), low[1], LONG_MAX))
+
+    @abstractmethod
+    def _entries(self, record_key: Any, rows: list[TimedRow]) -> list[tuple[CacheKey, Any]]:
+        """Return the cache keys and entries of rows of a record key."""
+
+    def _read_entry(self, key: CacheKey) -> Any:
+        row = self.segments.get(self._log_key(key), key[1])
+        return None if row is None else self.values.from_row(row)
+
+    def _cell_loader(self) -> Callable[[CacheKey], Cell]:
+        """Return the function that reads an entry from the rows and keeps it in the cache, for a fused source."""
+        segments, deleting, row_key, read = self.segments, self._deleting, self._row_key, self._read_entry
+        note, add_clean = self._cached.put, self._cache.add_clean
+
+        def load(key: CacheKey) -> Cell:
+            # Most rows are new when they are first asked for: none as late was ever written, so none is sought.
+            if NOTHING_OBSERVED < segments.observed_ms < key[1] or key in deleting:
+                row_key(key[0])  # fails here, and not at the flush, if the key cannot be written
+                held = None
+            else:
+                held = read(key)
+            note(key)
+            return add_clean(key, held)
+
+        return load
 
     def _key_values(self, low: CacheKey, high: CacheKey | None) -> list[tuple[CacheKey, Any]]:
         """Return the rows of a record key with low <= cache key < high, by time; the values are the caller's own."""
-        visible = max(low, (low[0], self.segments.visible_from))
-        below = () if self._cached.take_in(visible, self._read_rows) else self._read_rows(visible)
-        cached = [key for key in self._cached.find(low, high) if key >= visible or not self._cached.hidden(key)]
+        visible = low if low[1] >= self.segments.visible_from else (low[0], self.segments.visible_from)
+        latest = self.segments.fetch_latest(self._row_key(low[0]), visible[1], LONG_MAX)
+        if latest is None:
+            below = [] if self._cached.take_in(visible, self._read_rows) else self._read_rows(visible)
+        else:
+            below = self._entries(low[0], latest) if latest else []
+        cached = self._cached.find(low, high)
+        if not cached and not below:
+            return []
+        if visible is not low:
+            cached = [key for key in cached if key >= visible or not self._cached.hidden(key)]
         entries, read = self._cache.entries, self.values.read
         found = [(key, entries[key][VALUE]) for key in cached]
         if below:
@@ -139,7 +173,7 @@ class CachingWindowStore(CachingSegments, WindowStore):
         return put_held
 
     def _log_key(self, key: CacheKey) -> bytes:
-        return self._row_key(key[0]) + LONG.pack(key[1]) + b"\0\0\0\0"
+        return self._row_key(key[0]) + _pack_start(key[1], 0)
 
     def _object_key(self, key: CacheKey) -> Any:
         return self._windowed(self.serdes.object_key(key[0]), key[1])
@@ -147,13 +181,9 @@ class CachingWindowStore(CachingSegments, WindowStore):
     def _write_entry(self, key: CacheKey, held: Any) -> None:
         self.put_row(self._row_key(key[0]), held, key[1])
 
-    def _stored(self, key: CacheKey) -> bytes | None:
-        return self.segments.get(self._log_key(key), key[1])
-
-    def _read_rows(self, low: CacheKey) -> Iterable[tuple[CacheKey, Any]]:
+    def _entries(self, record_key: Any, rows: list[TimedRow]) -> list[tuple[CacheKey, Any]]:
         from_row = self.values.from_row
-        rows = self._key_rows(self._row_key(low[0]), low[1], LONG_MAX)
-        return [((low[0], start), from_row(data)) for start, data in rows]
+        return [((record_key, start), from_row(data)) for start, _, data in rows]
 
     def cells(self) -> Cells | None:
         """See StateStore.cells. Only for windows that are still open: it does not look whether a row has expired."""
@@ -164,16 +194,7 @@ class CachingWindowStore(CachingSegments, WindowStore):
         else:
             names = {"new_tuple": _new, "windowed": Windowed}
             object_key = Inline(f"{{new_tuple}}({{windowed}}, ({{0}}[0], {{0}}[1], {{0}}[1] + {self._size_ms}))", names)
-        return self._cells(self._load_cell, tuple, object_key)
-
-    def _load_cell(self, key: CacheKey) -> Cell:
-        # Most windows are new when they are first asked for: none as late was ever written, so none is sought.
-        is_new = NOTHING_OBSERVED < self.segments.observed_ms < key[1]
-        if is_new:
-            self._row_key(key[0])  # fails here, and not at the flush, if the key cannot be written
-        held = None if is_new or key in self._deleting else self._read_entry(key)
-        self._cached.put(key)
-        return self._cache.add_clean(key, held)
+        return self._cells(self._cell_loader(), tuple, object_key)
 
     def _write_entries(self, changes: Iterable[Changed]) -> None:
         """See CachingStore._write_entries. In line for the store of most tables: it runs for each changed window."""
@@ -182,7 +203,7 @@ class CachingWindowStore(CachingSegments, WindowStore):
             return
         task, write, name, segments = self.task, self._write_entry, self.name, self.segments
         encode_key, bytes_of, log_change = self.serdes.key_of, self.values.bytes_of, self.task.log_change
-        put, put_row, pack = segments.put, segments.rows.put, LONG.pack
+        put, put_live, pack = segments.put, segments.put_live, LONG.pack
         window = None  # of the change before: most changes are of the same one
         for key, held, timestamp, headers, message in changes:
             if held is None:
@@ -193,7 +214,7 @@ class CachingWindowStore(CachingSegments, WindowStore):
             record_key, start = key
             if start != window:
                 window, times = start, pack(start) + b"\0\0\0\0"
-                segment = None if segments.indexed else segments.segment_for(start)
+                segment = segments.segment_for(start)
             data, newest = bytes_of(held[0]), held[1]
             log_key = encode_key(record_key) + times
             log_change(name, log_key, data, newest)
@@ -201,7 +222,7 @@ class CachingWindowStore(CachingSegments, WindowStore):
             if segment is None:
                 put(log_key, start, row)
             else:
-                put_row(segment + log_key, row)
+                put_live(segment, log_key, row)
 
     def fetch_range(self, key: Any, time_from: int, time_to: int) -> Rows[tuple[int, Any]]:
         """See WindowStore.fetch_range."""
@@ -221,11 +242,12 @@ class CachingSessionStore(CachingSegments, SessionStore):
         SessionStore.__init__(self, builder, task, rows)
         CachingSegments.__init__(self, cache)
         self._get, self._get_forwarded = self._getter(self._read_entry), self._forwarded_getter()
-        put_cached, cached, record_key = self._putter(), self._cached, self.serdes.cache_key
+        put_cached, cached = self._putter(), self._cached
+        record_key, key_type = self.serdes.cache_key, self.serdes.cache_key_type
 
         def put_held(session: Windowed, held: Any) -> None:
             key, start, end = session
-            cache_key = (record_key(key), end, start)
+            cache_key = (key if type(key) is key_type else record_key(key), end, start)
             cached.put(cache_key)
             put_cached(cache_key, held)
 
@@ -246,7 +268,7 @@ class CachingSessionStore(CachingSegments, SessionStore):
         return get(cache_key)
 
     def _log_key(self, key: CacheKey) -> bytes:
-        return self._row_key(key[0]) + LONG.pack(key[1]) + LONG.pack(key[2])
+        return self._row_key(key[0]) + PAIR.pack(key[1], key[2])
 
     def _object_key(self, key: CacheKey) -> Any:
         return Windowed(self.serdes.object_key(key[0]), key[2], key[1])
@@ -254,19 +276,36 @@ class CachingSessionStore(CachingSegments, SessionStore):
     def _write_entry(self, key: CacheKey, held: Any) -> None:
         self.put_row(self._row_key(key[0]), key[2], key[1], held)
 
-    def _stored(self, key: CacheKey) -> bytes | None:
-        return self.segments.get(self._log_key(key), key[1])
-
-    def _read_rows(self, low: CacheKey) -> Iterable[tuple[CacheKey, Any]]:
+    def _entries(self, record_key: Any, rows: list[TimedRow]) -> list[tuple[CacheKey, Any]]:
         from_row = self.values.from_row
-        rows = self._key_rows(self._row_key(low[0]), low[1], LONG_MAX)
-        return [((low[0], end, start), from_row(data)) for end, start, data in rows]
+        return [((record_key, end, start), from_row(data)) for end, start, data in rows]
+
+    def cells(self) -> Cells | None:
+        """See StateStore.cells."""
+        if self.serdes.cache_key_type is None:
+            return None
+        names = {"new_tuple": _new, "windowed": Windowed}
+        object_key = Inline("{new_tuple}({windowed}, ({0}[0], {0}[2], {0}[1]))", names)
+        return self._cells(self._cell_loader(), tuple, object_key, timestamped=False)
+
+    def _write_entries(self, changes: Iterable[Changed]) -> None:
+        """See CachingStore._write_entries. In line for the store of most tables: it runs for each changed session."""
+        if not self.values.logs_value or self.serdes.cache_key_type is None:
+            super()._write_entries(changes)
+            return
+        name, put, log_change = self.name, self.segments.put, self.task.log_change
+        encode_key, bytes_of, pack = self.serdes.key_of, self.values.bytes_of, PAIR.pack
+        for (record_key, end, start), held, timestamp, _headers, _message in changes:
+            log_key = encode_key(record_key) + pack(end, start)
+            data = None if held is None else bytes_of(held)
+            log_change(name, log_key, data, timestamp)
+            put(log_key, end, data)
 
     def find_sessions(self, key: Any, earliest_end: int, latest_start: int) -> Rows[tuple[Windowed, Any]]:
         """See SessionStore.find_sessions."""
-        record_key = self.serdes.cache_key(key)
+        record_key = key if type(key) is self.serdes.cache_key_type else self.serdes.cache_key(key)
         rows = self._key_values((record_key, earliest_end), None)
-        return Rows((_new(Windowed, (key, at[2], at[1])), value) for at, value in rows if at[2] <= latest_start)
+        return Rows([(_new(Windowed, (key, at[2], at[1])), value) for at, value in rows if at[2] <= latest_start])
 
     def _scan(self, earliest_end: int, latest_end: int, reverse: bool, hidden_too: bool = False) -> Iterator[Row]:
         stored = super()._scan(earliest_end, latest_end, reverse, hidden_too)

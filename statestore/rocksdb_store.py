@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from itertools import dropwhile, takewhile
 from operator import itemgetter
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 from weakref import WeakSet
 
 from rocksdict import (
@@ -94,6 +94,7 @@ class RocksDBStore(BytesStore):
         new_buffer = RowBuffer if compiled is None else compiled.RowBuffer
         self._buffer: RowBuffer = new_buffer(self._reader(), self._check_size, self._first_check)
         self._recent = RecentRows(self._buffer)
+        self._latest: Any = None
         self._uncommitted: dict[bytes, bytes | None] = self._buffer.rows
         # The buffer's own in place of the methods below: one call less for each record.
         self.get = self._buffer.get  # type: ignore[method-assign]
@@ -244,6 +245,12 @@ class RocksDBStore(BytesStore):
             self._buffer.index = None
         self._deleted_ranges.append((start, end))
 
+    def latest_rows(self, second_size: int) -> Any:
+        """See BytesStore.latest_rows. They take the memory of the rows that were committed last."""
+        if compiled is not None:
+            self._latest = compiled.LatestRows(self._buffer, second_size, lambda: self._resources.recent_bytes)
+        return self._latest
+
     def approximate_num_entries(self) -> int:
         """See BytesStore.approximate_num_entries."""
         return (self._db.property_int_value("rocksdb.estimate-num-keys") or 0) + len(self._uncommitted)
@@ -259,9 +266,11 @@ class RocksDBStore(BytesStore):
     def commit(self, changelog_offset: int | None, marks: Marks = NO_MARKS) -> None:
         """See BytesStore.commit. Raises ProcessorStateError if the disk is full or fails."""
         self._write(self._uncommitted.items(), changelog_offset, marks)
-        if self._deleted_ranges:
+        latest_kept = self._latest is not None and not self._latest.resting
+        if self._deleted_ranges or latest_kept:
             self._recent.clear()
-        self._recent.take(self._resources.recent_bytes)
+        if not latest_kept:
+            self._recent.take(self._resources.recent_bytes)
         self._forget_uncommitted()
 
     def restore(self, rows: Iterable[RawRow], next_offset: int | None, marks: Marks = NO_MARKS) -> None:

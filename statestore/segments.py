@@ -13,9 +13,9 @@ and in-memory stores, which Kafka Streams keeps sorted so.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from penstock.topology.records import Message
 
@@ -30,18 +30,27 @@ OBSERVED_TIME = "observed-stream-time"
 NOTHING_OBSERVED = -1
 _pack = LONG.pack
 
+#: The time by which a row expires, the second number of its key, and its value.
+TimedRow = tuple[int, int, bytes]
+
 
 @dataclass(frozen=True, slots=True)
 class KeySchema:
-    """Where the times stand in a changelog key.
+    """Where the numbers are in a changelog key: behind the record key.
 
-    time_of(key): the time that the row expires by. index_key(key) and from_index(index key): the same bytes with the
-    times first, and back.
+    suffix: the time that the row expires by, and a second number, which is second_max at most. index_key(key) and
+    from_index(index key): the same bytes with the times first, and back.
     """
 
-    time_of: Callable[[bytes], int]
+    suffix: struct.Struct
+    second_max: int
     index_key: Callable[[bytes], bytes]
     from_index: Callable[[bytes], bytes]
+
+    def time_of(self, key: bytes) -> int:
+        """Return the time that the row of a changelog key expires by."""
+        at = len(key) - self.suffix.size
+        return int.from_bytes(key[at : at + LONG.size], "big")
 
 
 class Segments:
@@ -70,6 +79,9 @@ class Segments:
         self._on_expired = on_expired
         self._exact = exact
         self.indexed = indexed
+        self._latest = rows.latest_rows(schema.suffix.size - LONG.size)
+        if self._latest is not None and not indexed:
+            self.put_live = self._latest.put  # type: ignore[method-assign]  # one call less for each put
         self.reload()
 
     def reload(self) -> None:
@@ -77,6 +89,8 @@ class Segments:
         self._live_from = 0
         committed = self.rows.committed_mark(OBSERVED_TIME)
         self._set_time(NOTHING_OBSERVED if committed is None else committed)
+        if self._latest is not None:
+            self._latest.rest()
 
     def marks(self) -> Marks:
         """Return what must be committed with the rows."""
@@ -111,11 +125,19 @@ class Segments:
 
     def put(self, key: bytes, time_ms: int, data: bytes | None) -> None:
         """Set or delete the row of a changelog key; a row whose time has expired is dropped."""
-        segment = self.segment_for(time_ms)
-        if segment is None:
+        if time_ms > self.observed_ms:
+            self.advance(time_ms)
+        if time_ms < self.taken_from:
             self._on_expired()
-            return
-        self.rows.put(segment + key, data)
+        else:
+            self.put_live(_pack(time_ms // self.interval_ms), key, data)
+
+    def put_live(self, segment: bytes, key: bytes, data: bytes | None) -> None:
+        """Set or delete the row of a changelog key; segment: segment_for its time."""
+        if self._latest is None:
+            self.rows.put(segment + key, data)
+        else:
+            self._latest.put(segment, key, data)
         if self.indexed:
             self.rows.put(INDEX_PREFIX + self.schema.index_key(key), None if data is None else b"")
 
@@ -123,23 +145,41 @@ class Segments:
         """Return the value of a row, None if there is none or it is hidden."""
         if time_ms < self.visible_from:
             return None
+        latest = self._latest
+        if latest is not None and not latest.resting:
+            found: bytes | None = latest.get(key)
+            if found is not latest.NOT_KNOWN:
+                return found
         return self.rows.get(_pack(time_ms // self.interval_ms) + key)
 
-    def fetch(self, low: bytes, high: bytes, time_from: int, time_to: int, reverse: bool = False) -> list[Row]:
-        """Return the rows with low <= changelog key < high of the segments that hold times of this range.
+    def fetch(self, key: bytes, time_from: int, time_to: int) -> list[TimedRow]:
+        """Return (time, second number, value) of a record key's visible rows from time_from to time_to, in order."""
+        time_from = max(time_from, self.visible_from)
+        if time_from > time_to:
+            return []
+        known = self.fetch_latest(key, time_from, time_to)
+        if known is not None:
+            return known
+        first, last = time_from // self.interval_ms, min(time_to, self.observed_ms) // self.interval_ms
+        suffix = self.schema.suffix
+        low, high = key + suffix.pack(time_from, 0), key + suffix.pack(time_to, self.schema.second_max) + b"\0"
+        length, unpack, get_rows = LONG.size + len(low), suffix.unpack_from, self.rows.rows
+        at = length - suffix.size
+        return [
+            (*unpack(row_key, at), data)
+            for prefix in map(_pack, range(first, last + 1))
+            for row_key, data in get_rows(prefix + low, prefix + high)
+            if len(row_key) == length  # other keys may begin with the bytes of this one
+        ]
 
-        Hidden ones are among them: callers ask for times from ``visible_from`` on.
-        """
-        interval = self.interval_ms
-        first = max(time_from, self._live_from) // interval
-        last = min(time_to, self.observed_ms) // interval
-        get_rows = self.rows.rows
-        if first == last:
-            prefix = _pack(first)
-            return get_rows(prefix + low, prefix + high, reverse)
-        numbers = range(last, first - 1, -1) if reverse else range(first, last + 1)
-        prefixes = map(_pack, numbers)
-        return list(chain.from_iterable(get_rows(prefix + low, prefix + high, reverse) for prefix in prefixes))
+    def fetch_latest(self, key: bytes, time_from: int, time_to: int) -> list[TimedRow] | None:
+        """Return what fetch returns, for visible times, if the disk need not be asked for it; else None."""
+        if self._latest is None:
+            return None
+        found: list[TimedRow] | None = self._latest.fetch(key, time_from, time_to)
+        if found is None and self._latest.resting:  # somebody reads: later rows than have been seen are kept
+            self._latest.start(self.observed_ms + 1)
+        return found
 
     def scan(self, time_from: int, time_to: int, reverse: bool) -> Iterator[Row]:
         """Iterate over the rows of all segments that hold times of this range; others and hidden ones are among them.
@@ -182,6 +222,8 @@ class Segments:
         newest = max((time for _, time, _ in keyed), default=NOTHING_OBSERVED)
         if newest > self.observed_ms:
             self.advance(newest)
+        if self._latest is not None:
+            self._latest.rest()
         live = [(key, time, value_of(message)) for key, time, message in keyed if time >= self.taken_from]
         found: list[RawRow] = [(_pack(time // interval) + key, data) for key, time, data in live]
         if self.indexed:

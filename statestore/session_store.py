@@ -24,8 +24,8 @@ from .window_store import LONG_MAX, build_segments, in_range
 log = logging.getLogger(__name__)
 
 #: Session end and start behind the key.
-_suffix = struct.Struct(">qq")
-_pack, _unpack = _suffix.pack, _suffix.unpack_from
+PAIR = struct.Struct(">qq")
+_pack, _unpack = PAIR.pack, PAIR.unpack_from
 _new = tuple.__new__
 
 
@@ -43,9 +43,10 @@ def _unescaped(data: bytes) -> bytes:
 
 
 #: Time-ordered RocksDB stores go by end, start and key, stores in memory by end, key and start, as in Kafka Streams.
-TIME_FIRST = KeySchema(_end_of, lambda key: key[-16:] + key[:-16], lambda key: key[16:] + key[:16])
+TIME_FIRST = KeySchema(PAIR, LONG_MAX, lambda key: key[-16:] + key[:-16], lambda key: key[16:] + key[:16])
 END_FIRST = KeySchema(
-    _end_of,
+    PAIR,
+    LONG_MAX,
     lambda key: key[-16:-8] + _escaped(key[:-16]) + key[-8:],
     lambda key: _unescaped(key[8:-8]) + key[:8] + key[-8:],
 )
@@ -101,21 +102,14 @@ class SessionStore(StateStore):
         They come by end, then by start.
         """
         decode = self.values.decode
-        found = self._key_rows(self._encode_key(key), earliest_end, latest_start)
-        return Rows((_new(Windowed, (key, start, end)), decode(data)) for end, start, data in found)
+        found = self.segments.fetch(self._encode_key(key), earliest_end, LONG_MAX)
+        return Rows(
+            [(_new(Windowed, (key, start, end)), decode(data)) for end, start, data in found if start <= latest_start]
+        )
 
     def backward_find_sessions(self, key: Any, earliest_end: int, latest_start: int) -> Rows[tuple[Windowed, Any]]:
         """Return what find_sessions returns, latest first."""
         return Rows(reversed(self.find_sessions(key, earliest_end, latest_start)))
-
-    def _key_rows(self, key: bytes, earliest_end: int, latest_start: int) -> list[tuple[int, int, bytes]]:
-        """Return (end, start, row bytes) of a key's sessions."""
-        first = max(earliest_end, self.segments.visible_from)
-        low, high = key + _pack(first, 0), key + _pack(LONG_MAX, LONG_MAX) + b"\0"
-        length = len(low) + 8  # other keys may begin with the bytes of this one
-        rows = self.segments.fetch(low, high, first, LONG_MAX)
-        found = [(*_unpack(row_key, length - 16), data) for row_key, data in rows if len(row_key) == length]
-        return [row for row in found if row[1] <= latest_start]
 
     def find_sessions_ending(self, earliest_end: int, latest_end: int) -> StoreIterator[tuple[Windowed, Any]]:
         """Iterate over (session, aggregate) of all keys with earliest_end <= end <= latest_end.

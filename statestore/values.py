@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from penstock.kernel import codecs as compiled
 from penstock.topology.records import ValueAndTimestamp
 from penstock.topology.serdes import inline, same
 from penstock.topology.store_interfaces import StoreBuilder, StoreKind
@@ -59,6 +60,7 @@ class Values:
         "hold_plain",
         "log_held",
         "log_value",
+        "logs_value",
         "logs_value_and_timestamp",
         "read",
         "read_plain",
@@ -96,6 +98,8 @@ class Values:
             self.to_row = _timestamped_encoder(self.bytes_of, plain)
         #: Whether a row is 8 bytes of timestamp and the value, and its changelog record the value, without headers.
         self.logs_value_and_timestamp = self.with_timestamp and builder.logging and not headers_logged(builder)[0]
+        #: Whether a row and its changelog record are the value, without headers, with the record's timestamp.
+        self.logs_value = not timestamped and builder.logging and log_change is None and not headers_logged(builder)[1]
         if not builder.logging:
             self.log_value: LogValue = _silent(self.encode)
             self.log_held: LogValue = _silent(self.to_row)
@@ -109,6 +113,9 @@ class Values:
 
 def none_or(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a function that gives None for None, and else what this one gives."""
+    if compiled is not None:
+        made: Callable[[Any], Any] = compiled.nullable(function)
+        return made
     return lambda value: None if value is None else function(value)
 
 

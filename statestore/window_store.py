@@ -33,7 +33,8 @@ _pack, _unpack = _suffix.pack, _suffix.unpack_from
 _unpack_start = LONG.unpack_from
 
 WINDOW_KEY_SCHEMA = KeySchema(
-    time_of=lambda key: int.from_bytes(key[-12:-4], "big"),
+    _suffix,
+    SEQUENCE_MAX,
     index_key=lambda key: key[-12:-4] + key[:-12] + key[-4:],
     from_index=lambda key: key[8:-4] + key[:8] + key[-4:],
 )
@@ -82,7 +83,7 @@ class WindowStore(StateStore):
 
     def put(self, key: Any, value: Any, window_start: int) -> None:
         """Set the value of a key's window, None deletes it; a store with duplicates adds it and deletes nothing."""
-        self.put_held(key, self.values.hold(value), window_start)
+        self.put_row(self._encode_key(key), self.values.hold(value), window_start)
 
     def put_held(self, key: Any, held: Any, window_start: int) -> None:
         """Put what values.hold() has made of a value."""
@@ -114,23 +115,12 @@ class WindowStore(StateStore):
     def fetch_range(self, key: Any, time_from: int, time_to: int) -> Rows[tuple[int, Any]]:
         """Return (window start, value) of a key's windows that start from time_from to time_to, earliest first."""
         decode = self.values.decode
-        found = self._key_rows(self._encode_key(key), time_from, time_to)
-        return Rows((start, decode(data)) for start, data in found)
+        found = self.segments.fetch(self._encode_key(key), time_from, time_to)
+        return Rows([(start, decode(data)) for start, _, data in found])
 
     def backward_fetch_range(self, key: Any, time_from: int, time_to: int) -> Rows[tuple[int, Any]]:
         """Return what fetch_range returns, latest first."""
         return Rows(reversed(self.fetch_range(key, time_from, time_to)))
-
-    def _key_rows(self, key: bytes, time_from: int, time_to: int) -> list[tuple[int, bytes]]:
-        """Return (window start, row bytes) of one key, earliest first."""
-        time_from = max(time_from, self.segments.visible_from)
-        if time_from > time_to:
-            return []
-        low, high = key + _pack(time_from, 0), key + _pack(time_to, SEQUENCE_MAX) + b"\0"
-        length = len(low) + 8  # other keys may begin with the bytes of this one
-        at = length - 12
-        rows = self.segments.fetch(low, high, time_from, time_to)
-        return [(_unpack_start(row_key, at)[0], data) for row_key, data in rows if len(row_key) == length]
 
     def fetch_keys(
         self, key_from: Any, key_to: Any, time_from: int, time_to: int

@@ -105,7 +105,7 @@ class Fusion:
                 store = node.operator.flushed_store(self.contexts[name])
                 if store is not None:
                     code = FlushCode(self)
-                    code.write_flush(node, store.cells())
+                    code.write_flush(node, store.cells(), store.builder.headers_format)
                     loop = code.compile(f"<penstock {self.task.task_id} flush of {name} {next(_loops)}>")
                     store.set_downstream(loop.process_batch)
 
@@ -383,22 +383,36 @@ class FlushCode(LoopCode):
     def say_record(self) -> None:
         """Do nothing: the task knows the record from the beginning."""
 
-    def write_flush(self, node: ProcessorNode, cells: Cells) -> None:
-        """Write the loop over the changes of a node."""
+    def write_flush(self, node: ProcessorNode, cells: Cells, headers_format: bool) -> None:
+        """Write the loop over the changes of a node; headers_format: of its store."""
         self._indent, self._node = 1, node.name
         with self.block("for (key, row, timestamp, headers, message), old in zip(changes, olds):"):
             self.assign("key", cells.object_key)
             self.emit("task.timestamp = timestamp")
             self.emit("task.headers = headers")
             self.emit("task.message = message")
-            with self.block("if row is None:"):
-                self.emit("new = None")
-            with self.block("else:"):
-                self.emit("new, timestamp = row")
-                self.assign("new", inline(cells.read))
-            with self.block("if old is not None:"):
-                self.emit("old = old[0]")
+            if cells.timestamped:
+                self._write_row(cells)
+            else:
+                self._write_session(cells, headers_format)
             self.forward_change("key", "new", "old")
+
+    def _write_row(self, cells: Cells) -> None:
+        with self.block("if row is None:"):
+            self.emit("new = None")
+        with self.block("else:"):
+            self.emit("new, timestamp = row")
+            self.assign("new", inline(cells.read))
+        with self.block("if old is not None:"):
+            self.emit("old = old[0]")
+
+    def _write_session(self, cells: Cells, headers_format: bool) -> None:
+        """Write what a session's result is: see KStreamSessionWindowAggregate._forwards_itself."""
+        self.emit("new, timestamp = row, key[2]")
+        if headers_format:
+            self.emit("headers = None")
+        with self.block("if new is not None:"):
+            self.assign("new", inline(cells.read))
 
 
 def _failed(source: str, task: TaskContext, errors: ErrorHandling) -> Callable[..., None]:

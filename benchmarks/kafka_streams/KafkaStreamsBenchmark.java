@@ -249,7 +249,7 @@ public class KafkaStreamsBenchmark {
     private static void session(StreamsBuilder builder, String input, String output) {
         purchases(builder, input)
             .groupByKey()
-            .windowedBy(SessionWindows.ofInactivityGapWithNoGrace(Duration.ofMillis(500)))
+            .windowedBy(SessionWindows.ofInactivityGapAndGrace(Duration.ofMillis(500), Duration.ofMinutes(1)))
             .count(Materialized.<String, Long, SessionStore<Bytes, byte[]>>as("counts"))
             .toStream()
             .to(output, Produced.valueSerde(Serdes.Long()));
@@ -259,7 +259,7 @@ public class KafkaStreamsBenchmark {
         KStream<String, Payment> paid = builder.stream(payments, Consumed.with(Serdes.String(), json(Payment.class)));
         purchases(builder, input)
             .join(paid, (p, payment) -> new PaidPurchase(p.user(), p.amount(), p.page(), p.ts(), payment.method()),
-                JoinWindows.ofTimeDifferenceAndGrace(Duration.ofMillis(500), Duration.ofSeconds(5)),
+                JoinWindows.ofTimeDifferenceAndGrace(Duration.ofMillis(500), Duration.ofMinutes(1)),
                 StreamJoined.with(Serdes.String(), json(Purchase.class), json(Payment.class)))
             .to(output, Produced.with(Serdes.String(), json(PaidPurchase.class)));
     }

@@ -381,7 +381,7 @@ def test_windows_later_than_all_that_were_written_are_not_sought(
         """Load the cells of some windows, and return which the store has looked for."""
         sought.clear()
         with monkeypatch.context() as patch:
-            patch.setattr(open_store.store, "_read_entry", lambda key: sought.append(key[1]))
+            patch.setattr(open_store.store.segments, "get", lambda _key, time: sought.append(time))
             for start in starts:
                 assert open_store.store.cells().load(("k", start))[VALUE] is None
         return sought

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from ..records import Change, Headers, ValueAndTimestamp, Windowed
+from ..store_interfaces import StoreKind
 from ..task_context import Process
 from .aggregate import Aggregator, Initializer
+from .fused_cells import cached_store
 from .operator import NodeContext
-from .table_store import as_read
+from .table_store import as_read, new_row
 from .value_getters import Getter, KTableValueGetter, KTableValueGetterSupplier
 from .window_close import CloseEmitter, EmitRange
 from .windowed import EmitStrategy, WindowedAggregator
@@ -51,6 +53,10 @@ class KStreamSessionWindowAggregate(WindowedAggregator):
         """See WindowedAggregator."""
         return _SessionStoreGetterSupplier(self.store_name)
 
+    def flushed_store(self, node: NodeContext) -> Any:
+        """See Operator.flushed_store."""
+        return None if self.on_close else cached_store(node, self.store_name, StoreKind.SESSION)
+
     def compile(self, node: NodeContext) -> Process:
         """See Operator.compile."""
         dropped, gap, grace_ms = node.dropped, self.windows.inactivity_gap_ms, self.windows.grace_ms
@@ -68,10 +74,11 @@ class KStreamSessionWindowAggregate(WindowedAggregator):
             if key is None:
                 dropped("null key")
                 return
-            stream_time = max(stream_time, timestamp)
+            if timestamp > stream_time:
+                stream_time = timestamp
             close_time = stream_time - grace_ms - gap
             start = end = timestamp
-            merged = list(find_sessions(key, timestamp - gap, timestamp + gap))
+            merged = find_sessions(key, timestamp - gap, timestamp + gap)
             # The merger may change its own in place.
             replaced = [(session, copy(old)) for session, old in merged] if send_old else merged
             aggregate = initializer()
@@ -81,7 +88,7 @@ class KStreamSessionWindowAggregate(WindowedAggregator):
             if end < close_time:
                 dropped("expired window")
             else:
-                update(Windowed(key, start, end), value, aggregate, replaced, timestamp, headers)
+                update(new_row(Windowed, (key, start, end)), value, aggregate, replaced, timestamp, headers)
             if emitter is not None:
                 emitter.emit(close_time, headers)
 

@@ -160,9 +160,12 @@ class KStreamWindowAggregate(WindowedAggregator):
         with code.block(f"if timestamp > {newest}[0]:"):
             code.emit(f"{newest}[0] = timestamp")
         code.emit(f"{inside} = {exact_key(code, cells, key)}")
+        cache_key = f"({inside}, {start}) if {start} > {newest}[0] - {late_ms} else None"
+        if advance_ms == size_ms:
+            code.emit(f"{start} = timestamp - timestamp % {size_ms}")
+            return f"({cache_key},)"
         first = f"max(0, timestamp - {size_ms - advance_ms}) // {advance_ms} * {advance_ms}"
-        starts = f"range({first}, timestamp + 1, {advance_ms})"
-        return f"[({inside}, {start}) if {start} > {newest}[0] - {late_ms} else None for {start} in {starts}]"
+        return f"[{cache_key} for {start} in range({first}, timestamp + 1, {advance_ms})]"
 
     @property
     def advance_ms(self) -> int | None:
