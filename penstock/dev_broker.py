@@ -148,7 +148,7 @@ class DevBroker:
     ``$XDG_STATE_HOME/penstock/brokers/<name>`` (``~/.local/state`` if that is unset). port: a fixed port on 127.0.0.1;
     by default the first free one of: that of the last time, 9092 for the broker ``dev``, any. config: more broker
     settings, by Kafka's names. kafka: a version of kafka_distribution.distributions(), by default that of the last
-    time, or the newest. Data of an older version may be opened by a newer one, not the reverse.
+    time, that of $KAFKA_VERSION, or the newest. Data of an older version may be opened by a newer one, not the reverse.
     """
 
     #: How the JVM's memory is bounded, and the address that it listens on.
@@ -196,7 +196,7 @@ class DevBroker:
     def kafka_version(self) -> str:
         """Return the version of Kafka that runs, or would."""
         recorded = self._recorded()
-        return self._kafka or (recorded.kafka if recorded else kafka_distribution.newest())
+        return self._kafka or (recorded.kafka if recorded else kafka_distribution.preferred())
 
     def start(self, timeout: float = START_TIMEOUT_SECONDS, *, detached: bool = True) -> str:
         """Start the broker unless it runs, wait until it serves, and return its bootstrap servers.
