@@ -35,7 +35,7 @@ from penstock.topology.streams_config import KEYS
 from .markdown import Page, blocks, prose
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
 #: Tables whose first column is Java.
 JAVA = "coming-from-java.md"
 #: What the supervisor's and the layout's own tests hold true.
@@ -48,7 +48,7 @@ PUBLIC |= {kind.__name__: kind for kind in (wire.Event, wire.Plan, wire.Rule, wi
 
 
 def page_id(path: Path) -> str:
-    return path.name
+    return str(path.relative_to(ROOT))
 
 
 @pytest.fixture(scope="module")

@@ -2,45 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable
 
 from penstock.clients.group.membership import RetriableCommitError
 from penstock.clients.log_context import PrefixedLogger, listed
 from penstock.topology.errors import BrokerUnavailableError, TaskMigratedError
 from penstock.topology.records import TaskId, TopicPartition
 
-from .assigned_tasks import AssignedTasks, FirstError
+from .assigned_tasks import AssignedTasks
 from .stream_task import StreamTask
+from .task_state import TaskState
 from .task_timeouts import TaskTimeouts
 
 
 class AssignedStreamsTasks(AssignedTasks[StreamTask]):
-    """Active tasks; besides the states of AssignedTasks they can be restoring."""
+    """Active tasks: they run when their changelogs have been read and their input offsets are known."""
 
     def __init__(self, log: PrefixedLogger, timeouts: TaskTimeouts) -> None:
         super().__init__("stream task", log)
         self.timeouts = timeouts
         #: Tasks that a client's timeout has stopped within a record: they have to be opened anew.
         self.interrupted: set[TaskId] = set()
-        self.restoring: dict[TaskId, StreamTask] = {}
-        self.restoring_by_partition: dict[TopicPartition, StreamTask] = {}
         self.restored_partitions: set[TopicPartition] = set()
 
     def on_unavailable(self, task: StreamTask, error: BrokerUnavailableError) -> None:
         """Have the task opened later; raises TaskTimeoutError when it has had to wait for task.timeout.ms."""
         self.timeouts.failed([task.task_id], "opening the stores", error)
 
-    def add_to_restoring(self, task: StreamTask) -> None:
-        """Register a task whose changelogs are to be read before it runs."""
-        self.restoring[task.task_id] = task
-        # Not those of an earlier task of this id: it ran while others were restoring, and was then given up.
-        self.restored_partitions -= task.changelog_partitions
-        for partition in task.input_partitions | task.changelog_partitions:
-            self.restoring_by_partition[partition] = task
-
     def starting_partitions(self) -> set[TopicPartition]:
         """Return the input partitions of the tasks that do not run yet."""
-        return {p for tasks in (self.created, self.restoring) for task in tasks.values() for p in task.input_partitions}
+        starting = self.in_state(TaskState.CREATED, TaskState.RESTORING)
+        return {p for task in starting.values() for p in task.input_partitions}
 
     def update_restored(self, restored: Collection[TopicPartition]) -> None:
         """Note changelogs that have been read to their end; tasks for which these were the last ones run now."""
@@ -49,7 +41,7 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
                 "Stream task changelog partitions that have completed restoring so far: %s", listed(restored)
             )
         self.restored_partitions.update(restored)
-        for task in list(self.restoring.values()):
+        for task in self.restoring.values():
             outstanding = task.changelog_partitions - self.restored_partitions
             if outstanding:
                 self.log.trace(
@@ -60,9 +52,9 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
                 )
                 continue
             self.transition_to_running(task)
-            if task.task_id not in self.running:
+            if task.state is not TaskState.RUNNING:
                 continue
-            self._forget_restoring({task.task_id: task})
+            self.restored_partitions -= task.changelog_partitions
             self.log.trace(
                 "Stream task %s completed restoration as all its changelog partitions %s "
                 "have been applied to restore state",
@@ -73,7 +65,7 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
             self.restored_partitions.clear()
 
     def transition_to_running(self, task: StreamTask) -> None:
-        """Mark a task as ready; if the brokers do not tell its offsets now, it waits among the restoring ones.
+        """Have a task run; if the brokers do not tell its offsets now, it goes on restoring.
 
         Raises TaskTimeoutError when they have not for task.timeout.ms.
         """
@@ -81,13 +73,8 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
             super().transition_to_running(task)
         except BrokerUnavailableError as error:
             self.timeouts.failed([task.task_id], "reading the offsets to start from", error)
-            self.add_to_restoring(task)
         else:
             self.timeouts.succeeded([task.task_id], "reading the offsets to start from")
-
-    def all_tasks_running(self) -> bool:
-        """Return whether no task is in any other state."""
-        return super().all_tasks_running() and not self.restoring
 
     def process(self, max_records: int) -> int:
         """Let every running task process up to max_records. Returns how many records were processed."""
@@ -134,62 +121,27 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
             for partition, offset in task.purgeable_offsets().items()
         }
 
-    def all_tasks(self) -> dict[TaskId, StreamTask]:
-        """Return the tasks in all states."""
-        return {**super().all_tasks(), **self.restoring}
-
     def clear(self) -> None:
         """Forget all tasks."""
         super().clear()
-        self.restoring.clear()
-        self.restoring_by_partition.clear()
         self.restored_partitions.clear()
-
-    def close_all_restoring_tasks(self, task_ids: Collection[TaskId] | None, first: FirstError) -> None:
-        """Close tasks that are still restoring; what they have read stays on disk. None: all of them."""
-        restoring = self._taken(self.restoring, task_ids)
-        self.log.trace("Close restoring %s %s", self.task_type_name, listed(restoring))
-        self.close_non_running_tasks(restoring.values(), first)
-        self._forget_restoring(restoring)
-
-    def _close_not_running(self, task_ids: Collection[TaskId] | None, first: FirstError) -> None:
-        self.close_all_restoring_tasks(task_ids, first)
-        super()._close_not_running(task_ids, first)
 
     def describe(self, indent: str = "") -> str:
         """Return a text that lists the tasks by state."""
         return super().describe(indent) + self._describe(self.restoring, indent, "Restoring:")
 
-    def _forget(self, tasks: Mapping[TaskId, StreamTask]) -> None:
-        super()._forget(tasks)
-        self._forget_restoring({task_id: task for task_id, task in tasks.items() if task_id in self.restoring})
-
-    def _forget_restoring(self, tasks: Mapping[TaskId, StreamTask]) -> None:
-        for task in tasks.values():
-            self.restoring.pop(task.task_id, None)
-            for partition in task.input_partitions | task.changelog_partitions:
-                self.restoring_by_partition.pop(partition, None)
-            self.restored_partitions -= task.changelog_partitions
+    def _forget(self, tasks: Iterable[StreamTask]) -> None:
+        for task in tasks:
+            super()._forget([task])
+            self.restored_partitions -= task.changelog_partitions  # a task that is opened again restores again
 
     def _sum(self, name: str, action: Callable[[StreamTask], int]) -> int:
         """Call action for every running task; unlike apply_to_running_tasks, the first error ends it."""
         done = 0
-        for task in list(self.running.values()):
+        for task in self.running.values():
             try:
-                done += action(task)
-            except TaskMigratedError as error:
-                self.log.info(
-                    "Failed to %s stream task %s since it got migrated to another thread already. "
-                    "Closing it as zombie before triggering a new rebalance.",
-                    name,
-                    task.task_id,
-                )
-                self.remove_zombie(task, error)
+                done += self._act(task, action, name)
             except BrokerUnavailableError as error:
                 self.timeouts.failed([task.task_id], f"what the user's code asks for ({name})", error)
                 self.interrupted.add(task.task_id)
-            except Exception as error:
-                task.state_manager.raise_if_corrupted(error)
-                self.log.exception("Failed to %s stream task %s due to the following error:", name, task.task_id)
-                raise
         return done

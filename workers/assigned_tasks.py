@@ -1,12 +1,12 @@
-"""Which of a thread's tasks is in which state (seed 004; Kafka Streams 2.x: AssignedTasks).
+"""The tasks of a stream thread, and what is done to all of them (seed 004; Kafka Streams 2.x: AssignedTasks).
 
-A registry only knows: what a state means for a task is the task's own business, and who decides is the TaskManager.
+The state is the task's: the registries of the seed (created, restoring, running, suspended) are views by state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Generic, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
 from penstock.clients.log_context import PrefixedLogger, listed
 from penstock.topology.errors import BrokerUnavailableError, LockError, TaskMigratedError
@@ -14,8 +14,10 @@ from penstock.topology.records import TaskId, TopicPartition
 
 from .processor_state_manager import RecycledStores
 from .task import Task
+from .task_state import TaskState
 
 T = TypeVar("T", bound=Task)
+R = TypeVar("R")
 
 
 class FirstError:
@@ -35,21 +37,49 @@ class FirstError:
 
 
 class AssignedTasks(Generic[T]):
-    """The tasks of one type: created, running and suspended ones by id, running ones also by partition."""
+    """The tasks of one type, by id."""
 
     def __init__(self, task_type_name: str, log: PrefixedLogger) -> None:
         self.task_type_name = task_type_name
         self.log = log
-        self.created: dict[TaskId, T] = {}
-        self.running: dict[TaskId, T] = {}
-        self.running_by_partition: dict[TopicPartition, T] = {}
-        self.suspended: dict[TaskId, T] = {}
-        #: What ran before the last suspension: previous tasks of the next subscription.
-        self.previous_active_tasks: set[TaskId] = set()
+        self._tasks: dict[TaskId, T] = {}
+        self._by_partition: dict[TopicPartition, T] = {}
+
+    def in_state(self, *states: TaskState) -> dict[TaskId, T]:
+        """Return the tasks that are in one of these states."""
+        return {task_id: task for task_id, task in self._tasks.items() if task.state in states}
+
+    @property
+    def created(self) -> dict[TaskId, T]:
+        """Tasks whose stores are not open yet."""
+        return self.in_state(TaskState.CREATED)
+
+    @property
+    def restoring(self) -> dict[TaskId, T]:
+        """Tasks with open stores that are not ready to run."""
+        return self.in_state(TaskState.RESTORING)
+
+    @property
+    def running(self) -> dict[TaskId, T]:
+        """Tasks that process records, or follow their changelogs."""
+        return self.in_state(TaskState.RUNNING)
+
+    @property
+    def suspended(self) -> dict[TaskId, T]:
+        """Tasks that wait for the end of a rebalance with open stores."""
+        return self.in_state(TaskState.SUSPENDED)
 
     def add_new_task(self, task: T) -> None:
         """Register a task that is not initialized yet."""
-        self.created[task.task_id] = task
+        self._tasks[task.task_id] = task
+        self._by_partition.update(dict.fromkeys(task.input_partitions | task.changelog_partitions, task))
+
+    def _forget(self, tasks: Iterable[T]) -> None:
+        for task in tasks:
+            del self._tasks[task.task_id]
+            for partition in task.input_partitions | task.changelog_partitions:
+                if self._by_partition.get(partition) is task:
+                    del self._by_partition[partition]
 
     def uninitialized_partitions(self) -> set[TopicPartition]:
         """Return the input partitions of new tasks with state stores."""
@@ -57,16 +87,15 @@ class AssignedTasks(Generic[T]):
 
     def initialize_new_tasks(self) -> None:
         """Open the stores of created tasks, which then run or restore. Locked ones stay created until the next call."""
-        if self.created:
-            self.log.debug("Initializing %ss %s", self.task_type_name, listed(self.created))
-        for task in list(self.created.values()):
+        created = self.created
+        if created:
+            self.log.debug("Initializing %ss %s", self.task_type_name, listed(created))
+        for task in created.values():
             try:
                 if task.initialize_state_stores():
                     self.transition_to_running(task)
                 else:
                     self.log.debug("Transitioning %s %s to restoring", self.task_type_name, task.task_id)
-                    self.add_to_restoring(task)
-                del self.created[task.task_id]
             except LockError as error:
                 self.log.trace("Could not create %s %s due to %s; will retry", self.task_type_name, task.task_id, error)
             except BrokerUnavailableError as error:
@@ -76,37 +105,27 @@ class AssignedTasks(Generic[T]):
         """Act on brokers that do not tell what a task needs before it is opened; without a raise it is tried again."""
         raise error
 
-    def add_to_restoring(self, task: T) -> None:
-        """Register a task whose stores have to catch up first. Standby tasks never do: catching up is their work."""
-        self.transition_to_running(task)
-
     def transition_to_running(self, task: T) -> None:
-        """Mark a task as ready: this is the only way into the running registry."""
+        """Have a task run: this is the only way to it."""
         self.log.debug("Transitioning %s %s to running", self.task_type_name, task.task_id)
         task.initialize_topology()
-        self.running[task.task_id] = task
-        for partition in task.input_partitions | task.changelog_partitions:
-            self.running_by_partition[partition] = task
 
     def all_tasks_running(self) -> bool:
         """Return whether no task is in any other state."""
-        return not self.created and not self.suspended
-
-    def has_running_tasks(self) -> bool:
-        """Return whether at least one task runs."""
-        return bool(self.running)
+        return all(task.state is TaskState.RUNNING for task in self._tasks.values())
 
     def running_task_for(self, partition: TopicPartition) -> T | None:
         """Return the running task that reads a partition or owns a changelog, None if there is none."""
-        return self.running_by_partition.get(partition)
+        task = self._by_partition.get(partition)
+        return task if task is not None and task.state is TaskState.RUNNING else None
 
     def all_tasks(self) -> dict[TaskId, T]:
         """Return the tasks in all states."""
-        return {**self.running, **self.suspended, **self.created}
+        return dict(self._tasks)
 
     def all_assigned_task_ids(self) -> set[TaskId]:
         """Return the ids of the tasks in all states."""
-        return set(self.all_tasks())
+        return set(self._tasks)
 
     def suspend(self, task_ids: Collection[TaskId] | None = None) -> None:
         """Suspend running tasks and close the others; None: all tasks.
@@ -114,30 +133,22 @@ class AssignedTasks(Generic[T]):
         Every task gets its turn; raises the first error at the end.
         """
         first = FirstError()
-        running = self._taken(self.running, task_ids)
+        running, restoring, created = (
+            {task_id: task for task_id, task in tasks.items() if task_ids is None or task_id in task_ids}
+            for tasks in (self.running, self.restoring, self.created)
+        )
         self.log.trace("Suspending running %s %s", self.task_type_name, listed(running))
         self.suspend_tasks(running.values(), first)
-        self._close_not_running(task_ids, first)
-        self.previous_active_tasks = set(running)
-        for partition in [p for p, task in self.running_by_partition.items() if task.task_id in running]:
-            del self.running_by_partition[partition]
+        for state, tasks in (("restoring", restoring), ("created", created)):
+            self.log.trace("Close %s %s %s", state, self.task_type_name, listed(tasks))
+            self.close_non_running_tasks(tasks.values(), first)
         first.reraise()
-
-    def _close_not_running(self, task_ids: Collection[TaskId] | None, first: FirstError) -> None:
-        created = self._taken(self.created, task_ids)
-        self.log.trace("Close created %s %s", self.task_type_name, listed(created))
-        self.close_non_running_tasks(created.values(), first)
-
-    def _taken(self, registry: dict[TaskId, T], task_ids: Collection[TaskId] | None) -> dict[TaskId, T]:
-        """Remove tasks from a registry and return them; None: all of them."""
-        return {task_id: registry.pop(task_id) for task_id in list(registry) if task_ids is None or task_id in task_ids}
 
     def suspend_tasks(self, tasks: Iterable[T], first: FirstError) -> None:
         """Suspend tasks; those that cannot be are closed."""
         for task in tasks:
             try:
                 task.suspend()
-                self.suspended[task.task_id] = task
             except TaskMigratedError:
                 # The thread rebalances or shuts down already, so there is nothing more to be done about it.
                 self.log.info(
@@ -147,12 +158,14 @@ class AssignedTasks(Generic[T]):
                     task.task_id,
                 )
                 first.note(self.close_zombie_task(task))
+                self._forget([task])
             except Exception as error:
                 self.log.exception(
                     "Suspending %s %s failed due to the following error:", self.task_type_name, task.task_id
                 )
                 first.note(error)
                 self.close_zombie_task(task)
+                self._forget([task])
 
     def close_non_running_tasks(self, tasks: Iterable[T], first: FirstError) -> None:
         """Close tasks that have not processed anything; there is nothing to commit."""
@@ -162,10 +175,11 @@ class AssignedTasks(Generic[T]):
             except Exception as error:
                 self.log.exception("Failed to close %s, %s", self.task_type_name, task.task_id)
                 first.note(error)
+            self._forget([task])
 
     def close_non_assigned_suspended_tasks(self, new_assignment: Mapping[TaskId, Collection[TopicPartition]]) -> None:
         """Close suspended tasks that are not assigned any more, or with other partitions."""
-        for task in list(self.suspended.values()):
+        for task in self.suspended.values():
             if set(new_assignment.get(task.task_id, ())) == task.input_partitions:
                 continue
             self.log.debug("Closing suspended and not re-assigned %s %s", self.task_type_name, task.task_id)
@@ -176,17 +190,17 @@ class AssignedTasks(Generic[T]):
                     "Failed to remove suspended %s %s due to the following error:", self.task_type_name, task.task_id
                 )
                 task.close(clean=False)
-            del self.suspended[task.task_id]
+            self._forget([task])
 
     def recycle_suspended(
         self, successors: Mapping[TaskId, Collection[TopicPartition]]
     ) -> dict[TaskId, RecycledStores]:
         """Close the suspended tasks that go on here in the other role, but not their stores: return these."""
         recycled = {}
-        for task in list(self.suspended.values()):
+        for task in self.suspended.values():
             if set(successors.get(task.task_id, ())) == task.input_partitions and task.has_state_stores:
                 self.log.debug("Recycling suspended %s %s", self.task_type_name, task.task_id)
-                del self.suspended[task.task_id]
+                self._forget([task])
                 recycled[task.task_id] = task.recycle()
         return recycled
 
@@ -204,12 +218,12 @@ class AssignedTasks(Generic[T]):
                 listed(task.input_partitions),
             )
             return False
-        del self.suspended[task_id]
         try:
             task.resume()
             self.transition_to_running(task)
         except TaskMigratedError:
             error = self.close_zombie_task(task)
+            self._forget([task])
             if error is not None:
                 raise error from None
             raise
@@ -219,34 +233,45 @@ class AssignedTasks(Generic[T]):
     def apply_to_running_tasks(self, action: Callable[[T], None], name: str = "commit") -> None:
         """Call action for every running task. name: of the action, for log lines.
 
-        A task that has migrated is closed as a zombie and its error raised at once; other errors are raised when all
-        tasks had their turn, the first one.
+        The error of a task that has migrated is raised at once; of other errors the first, when all tasks had their
+        turn.
         """
         first = FirstError()
-        for task in list(self.running.values()):
+        for task in self.running.values():
             try:
-                action(task)
-            except TaskMigratedError as error:
-                self.log.info(
-                    "Failed to %s %s %s since it got migrated to another thread already. "
-                    "Closing it as zombie before triggering a new rebalance.",
-                    name,
-                    self.task_type_name,
-                    task.task_id,
-                )
-                self.remove_zombie(task, error)
-            except Exception as error:
-                task.state_manager.raise_if_corrupted(error)
-                self.log.exception(
-                    "Failed to %s %s %s due to the following error:", name, self.task_type_name, task.task_id
-                )
+                self._act(task, action, name)
+            except TaskMigratedError:
+                raise
+            except Exception as error:  # noqa: BLE001  raised below
                 first.note(error)
         first.reraise()
 
-    def remove_zombie(self, task: T, error: TaskMigratedError) -> None:
+    def _act(self, task: T, action: Callable[[T], R], name: str) -> R:
+        """Call action for a task. One that has migrated is closed as a zombie; all errors are raised."""
+        try:
+            return action(task)
+        except TaskMigratedError as error:
+            self.log.info(
+                "Failed to %s %s %s since it got migrated to another thread already. "
+                "Closing it as zombie before triggering a new rebalance.",
+                name,
+                self.task_type_name,
+                task.task_id,
+            )
+            self.remove_zombie(task, error)
+        except BrokerUnavailableError:
+            raise  # tried again
+        except Exception as error:
+            task.state_manager.raise_if_corrupted(error)
+            self.log.exception(
+                "Failed to %s %s %s due to the following error:", name, self.task_type_name, task.task_id
+            )
+            raise
+
+    def remove_zombie(self, task: T, error: TaskMigratedError) -> NoReturn:
         """Close a running task that belongs to another thread, forget it, and raise the error with the task in it."""
         failure = self.close_zombie_task(task)
-        self._forget({task.task_id: task})
+        self._forget([task])
         if failure is not None:
             raise failure from error
         error.task = error.task or task
@@ -268,7 +293,7 @@ class AssignedTasks(Generic[T]):
         too.
         """
         first = FirstError()
-        for task in self.all_tasks().values():
+        for task in self._tasks.values():
             try:
                 task.close(clean)
             except Exception as error:
@@ -283,23 +308,15 @@ class AssignedTasks(Generic[T]):
 
     def close_dirty(self, task_ids: Collection[TaskId]) -> None:
         """Close tasks in any state without a commit, and forget them."""
-        tasks = {task_id: task for task_id, task in self.all_tasks().items() if task_id in task_ids}
-        for task in tasks.values():
+        tasks = [task for task_id, task in self._tasks.items() if task_id in task_ids]
+        for task in tasks:
             self.close_zombie_task(task)
         self._forget(tasks)
 
-    def _forget(self, tasks: Mapping[TaskId, T]) -> None:
-        for registry in (self.running, self.suspended, self.created):
-            self._taken(registry, tasks)
-        for partition in [p for p, owner in self.running_by_partition.items() if owner.task_id in tasks]:
-            del self.running_by_partition[partition]
-
     def clear(self) -> None:
         """Forget all tasks."""
-        self.running_by_partition.clear()
-        self.running.clear()
-        self.created.clear()
-        self.suspended.clear()
+        self._tasks.clear()
+        self._by_partition.clear()
 
     def describe(self, indent: str = "") -> str:
         """Return a text that lists the tasks by state."""

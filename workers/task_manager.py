@@ -295,7 +295,7 @@ class TaskManager:
     def add_records_to_tasks(self, records: Records) -> None:
         """Hand what was read to the tasks; what belongs to none was fetched before its task left."""
         for partition, messages in records.items():
-            task = self.active.running_by_partition.get(partition)
+            task = self.active.running_task_for(partition)
             if task is not None:
                 task.add_records(partition, messages)
 
@@ -408,8 +408,7 @@ class TaskManager:
 
     def persist_one(self, now_ms: int) -> None:
         """Make the stores of one task survive a SIGKILL, if it is time: one at a time, for the disk's sake."""
-        tasks = (*self.active.running.values(), *self.active.restoring.values(), *self.standby.running.values())
-        for task in tasks:
+        for task in (*self.active.running.values(), *self.active.restoring.values(), *self.standby.running.values()):
             if task.state_manager.persist_if_due(now_ms):
                 self._log.debug("Persisted the stores of task %s", task.task_id)
                 return
@@ -418,11 +417,11 @@ class TaskManager:
 
     def has_active_running_tasks(self) -> bool:
         """Return whether an active task runs."""
-        return self.active.has_running_tasks()
+        return bool(self.active.running)
 
     def has_standby_running_tasks(self) -> bool:
         """Return whether a standby task runs."""
-        return self.standby.has_running_tasks()
+        return bool(self.standby.running)
 
     def active_task_ids(self) -> set[TaskId]:
         """Return all active tasks here, running or not."""

@@ -93,7 +93,6 @@ def test_a_task_with_stores_restores_first(bench: Bench, caplog: pytest.LogCaptu
     assert registry.uninitialized_partitions() == INPUT[IDS[0]] | INPUT[IDS[1]]
     registry.initialize_new_tasks()
     assert registry.restoring == {IDS[0]: first, IDS[1]: second}
-    assert registry.restoring_by_partition[LOGS[IDS[1]]] is second
     assert not registry.all_tasks_running()
     assert "Transitioning stream task 0_1 to restoring" in caplog.messages
     registry.update_restored({LOGS[IDS[0]]})
@@ -110,7 +109,6 @@ def test_a_task_with_stores_restores_first(bench: Bench, caplog: pytest.LogCaptu
     registry.update_restored({LOGS[IDS[1]]})
     assert registry.all_tasks_running()
     assert not registry.restored_partitions
-    assert not registry.restoring_by_partition
 
 
 def test_a_task_that_is_opened_again_restores_again_though_others_still_do(bench: Bench) -> None:
@@ -137,8 +135,7 @@ def test_suspending_closes_what_does_not_run_yet(bench: Bench, caplog: pytest.Lo
     bench.registry.suspend()
     assert states(running, restoring) == [TaskState.SUSPENDED, TaskState.CLOSED]
     assert bench.registry.suspended == {IDS[0]: running}
-    assert bench.registry.previous_active_tasks == {IDS[0]}
-    assert not bench.registry.running_by_partition
+    assert bench.registry.running_task_for(LOGS[IDS[0]]) is None
     for line in (
         "Suspending running stream task [0_0]",
         "Close restoring stream task [0_1]",
@@ -151,7 +148,8 @@ def test_only_what_moves_is_suspended(bench: Bench) -> None:
     stays, moves = bench.run()
     bench.registry.suspend({IDS[1]})
     assert states(stays, moves) == [TaskState.RUNNING, TaskState.SUSPENDED]
-    assert bench.registry.running_by_partition.keys() == INPUT[IDS[0]] | {LOGS[IDS[0]]}
+    assert bench.registry.running_task_for(LOGS[IDS[0]]) is stays
+    assert bench.registry.running_task_for(LOGS[IDS[1]]) is None
 
 
 def test_a_suspended_task_is_resumed_with_the_same_partitions(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -276,7 +274,7 @@ def test_closing_empties_all_registries(bench: Bench) -> None:
     bench.registry.close(clean=True)
     assert states(*tasks) == [TaskState.CLOSED, TaskState.CLOSED]
     assert not bench.registry.all_tasks()
-    assert not bench.registry.running_by_partition
+    assert bench.registry.running_task_for(LOGS[IDS[0]]) is None
 
 
 def test_the_description_lists_tasks_by_state(bench: Bench) -> None:
