@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from rich.console import Console
 
 from benchmarks.checks import check_topic
-from benchmarks.data import PARTITIONS, Workload, delete_topics, recreate_topic
+from benchmarks.data import CODEC, PARTITIONS, Workload, delete_topics, recreate_topic
 from benchmarks.failover import RECOVERY_SCENARIOS, RecoveryBench
 from benchmarks.measure import BenchmarkError, Measurement, Program, measure
 from benchmarks.plot import write_plot
@@ -64,6 +64,7 @@ console = Console(stderr=True)
 @click.option("--peers", "with_peers", is_flag=True, help="Other Python libraries too, with fewer records.")
 @click.option("--records", type=click.IntRange(min=10_000), help=f"By default {DEFAULT_RECORDS:,}.")
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--codec", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), default=CODEC, show_default=True)
 @click.option("--quick", is_flag=True, help=f"One round of {QUICK_RECORDS:,} records; {QUICK_SCENARIOS} unless told.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write every run there.")
 @click.option("--markdown", "markdown_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the tables.")
@@ -74,6 +75,7 @@ def main(
     with_peers: bool,
     records: int | None,
     rounds: int,
+    codec: str,
     quick: bool,
     json_file: Path | None,
     markdown_file: Path | None,
@@ -87,7 +89,7 @@ def main(
     scenarios, recoveries, on_spark = _chosen(only or (QUICK_SCENARIOS if quick else None))
     if quick:
         scenarios = [replace(each, times=1, config={**each.config, **QUICK_CONFIG}) for each in scenarios]
-    workload = Workload(records or (QUICK_RECORDS if quick else DEFAULT_RECORDS))
+    workload = Workload(records or (QUICK_RECORDS if quick else DEFAULT_RECORDS), codec)
     try:
         settings = FOR_PEERS if with_peers else {}
         with _work_directory() as directory, broker("benchmark", directory, settings) as address:
@@ -95,13 +97,13 @@ def main(
             measured += peers(directory) if with_peers else []
             versions = [system.version for system in measured] + ([spark_version()] if on_spark else [])
             rounds = 1 if quick else rounds
-            bench = Bench(address, workload.records, directory, measured)
+            bench = Bench(address, workload, directory, measured)
             results = bench.run(scenarios, rounds) if scenarios else {}
             recovered = RecoveryBench(address, workload, directory, measured).run(recoveries, rounds)
             spark = SparkBench(address, workload, directory, console).run(on_spark, rounds)
     except (BenchmarkError, PenstockError) as error:
         raise click.ClickException(str(error)) from error
-    environment = environment_line(workload.records, versions, scenarios)
+    environment = environment_line(workload, versions, scenarios)
     if results:
         print_table(results, environment, bench.refused)
         if plot_file:
@@ -151,10 +153,10 @@ def _work_directory() -> Iterator[Path]:
 class Bench:
     """Runs scenarios in rounds, the systems in turn."""
 
-    def __init__(self, bootstrap_servers: str, records: int, directory: Path, systems: list[System]) -> None:
+    def __init__(self, bootstrap_servers: str, workload: Workload, directory: Path, systems: list[System]) -> None:
         self._systems = systems
         self._bootstrap_servers = bootstrap_servers
-        self._records = records
+        self._workload = workload
         self._directory = directory
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
         #: What is wrong with a system's run of a scenario: none of its runs is reported then.
@@ -163,9 +165,9 @@ class Bench:
     def run(self, scenarios: list[Scenario], rounds: int) -> Results:
         """Run everything; raises BenchmarkError at the first run that failed or answered wrong, if it is no peer's."""
         runs = list(in_turn(self._systems, scenarios, rounds))
-        for workload in {self._workload(scenario, system) for _, scenario, system in runs}:
+        for workload in {self._workload_of(scenario, system) for _, scenario, system in runs}:
             workload.load(self._bootstrap_servers)
-        for workload in {self._workload(scenario, system) for _, scenario, system in runs if scenario.with_payments}:
+        for workload in {self._workload_of(scenario, system) for _, scenario, system in runs if scenario.with_payments}:
             workload.load_payments(self._bootstrap_servers)
         results: Results = {scenario: {} for scenario in scenarios}
         for number, scenario, system in runs:
@@ -184,14 +186,15 @@ class Bench:
             console.print(f"round {number + 1}: {scenario.name}, {system.name}: {result.rate / 1000:,.0f} k/s")
         return results
 
-    def _workload(self, scenario: Scenario, system: System) -> Workload:
-        return Workload(int(self._records * scenario.times * system.share(scenario)))
+    def _workload_of(self, scenario: Scenario, system: System) -> Workload:
+        records = int(self._workload.records * scenario.times * system.share(scenario))
+        return replace(self._workload, records=records)
 
     def _run_one(self, scenario: Scenario, system: System, number: int) -> Measurement:
         # A token, so that no earlier run's committed offsets are taken up.
         name = f"benchmark-{uuid.uuid4().hex[:8]}-{scenario.name}-{system.name.lower().replace(' ', '-')}-{number}"
         output = f"{name}-output"
-        workload, home = self._workload(scenario, system), self._directory / name
+        workload, home = self._workload_of(scenario, system), self._directory / name
         home.mkdir()
         properties = home / "application.properties"
         properties.write_text(self._properties(name, scenario, system, home), "utf-8")
@@ -223,6 +226,7 @@ class Bench:
             "bootstrap.servers": self._bootstrap_servers,
             "state.dir": str(home / "state"),
             **COMMON_CONFIG,
+            "producer.compression.type": self._workload.codec,
             **system.config,
             **scenario.config,
         }

@@ -17,6 +17,8 @@ from rich.console import Console
 from rich.progress import track
 
 SEED = 7
+#: What records are compressed with, by the loader and by the systems, unless another one is measured.
+CODEC = "lz4"
 PARTITIONS = 4
 KEYS = 100_000
 FIRST_TIMESTAMP_MS = 1_700_000_000_000
@@ -32,26 +34,30 @@ FLUSH_TIMEOUT_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A number of purchases; equal numbers mean equal records. Tests have fewer keys and fewer records a second."""
+    """A number of purchases; equal numbers mean equal records. codec: what their batches are compressed with.
+
+    Tests have fewer keys and fewer records a second.
+    """
 
     records: int
+    codec: str = CODEC
     keys: int = KEYS
     records_per_second: int = RECORDS_PER_SECOND
 
     @property
     def topic(self) -> str:
         """The input topic."""
-        return f"benchmark-purchases-{self.records}"
+        return f"benchmark-purchases-{self.records}-{self.codec}"
 
     @property
     def payments_topic(self) -> str:
         """The topic with the payments."""
-        return f"benchmark-payments-{self.records}"
+        return f"benchmark-payments-{self.records}-{self.codec}"
 
     @property
     def table(self) -> str:
         """The topic with the users."""
-        return "benchmark-users"
+        return f"benchmark-users-{self.codec}"
 
     def users(self) -> Iterator[int]:
         """Yield the user of each purchase, in order."""
@@ -168,12 +174,12 @@ class Workload:
 
     def load_payments(self, bootstrap_servers: str) -> None:
         """Write all payments to their topic, unless they are there; raises KafkaException."""
-        load_topic(bootstrap_servers, self.payments_topic, self.payments(), (self.records + 1) // 2)
+        load_topic(bootstrap_servers, self.payments_topic, self.payments(), (self.records + 1) // 2, codec=self.codec)
 
     def load(self, bootstrap_servers: str) -> None:
         """Write all purchases and users to their topics, unless they are there; raises KafkaException."""
-        load_topic(bootstrap_servers, self.table, self.user_rows(), KEYS)
-        load_topic(bootstrap_servers, self.topic, self.purchases(), self.records)
+        load_topic(bootstrap_servers, self.table, self.user_rows(), KEYS, codec=self.codec)
+        load_topic(bootstrap_servers, self.topic, self.purchases(), self.records, codec=self.codec)
 
 
 def load_topic(
@@ -182,12 +188,13 @@ def load_topic(
     rows: Iterable[tuple[bytes, bytes, int]],
     records: int,
     partitions: int = PARTITIONS,
+    codec: str = CODEC,
 ) -> None:
     """Write rows (key, value, timestamp in ms) to a topic, unless they are there; raises KafkaException."""
     if stored_records(bootstrap_servers, topic) == records:
         return
     recreate_topic(bootstrap_servers, topic, partitions)
-    producer = make_producer(bootstrap_servers)
+    producer = make_producer(bootstrap_servers, codec=codec)
     what = f"Loading {records:,} records into {topic}"
     for key, value, timestamp in track(rows, what, records, console=Console(stderr=True)):
         produce(producer, topic, key, value, timestamp)
@@ -196,7 +203,7 @@ def load_topic(
         raise KafkaException(f"not all records could be written to {topic}")
 
 
-def make_producer(bootstrap_servers: str, linger_ms: int = 50) -> Producer:
+def make_producer(bootstrap_servers: str, linger_ms: int = 50, codec: str = CODEC) -> Producer:
     """Return a producer with Java's partitioner."""
     return Producer(
         {
@@ -205,7 +212,7 @@ def make_producer(bootstrap_servers: str, linger_ms: int = 50) -> Producer:
             "partitioner": "murmur2_random",
             "linger.ms": linger_ms,
             "batch.size": 262_144,
-            "compression.type": "lz4",
+            "compression.type": codec,
             "queue.buffering.max.messages": 500_000,
             "log_level": 3,
         }

@@ -19,6 +19,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.data import Workload
 from benchmarks.measure import Measurement
 from benchmarks.recovery import Recovered, RecoveryResults
 from benchmarks.scenarios import Scenario
@@ -39,7 +40,7 @@ RECOVERY_CAPTION = (
 Results = dict[Scenario, dict[str, list[Measurement]]]
 
 
-def environment_line(records: int, versions: list[str], scenarios: Iterable[Scenario] = ()) -> str:
+def environment_line(workload: Workload, versions: list[str], scenarios: Iterable[Scenario] = ()) -> str:
     """Return what the numbers depend on: date, machine, records, versions."""
     memory = psutil.virtual_memory().total / 2**30
     machine = f"{os.cpu_count()} cores{_processor()}, {memory:.0f} GiB, {platform.system()} {platform.machine()}"
@@ -47,8 +48,9 @@ def environment_line(records: int, versions: list[str], scenarios: Iterable[Scen
     for scenario in scenarios:
         if scenario.times != 1:
             others.setdefault(scenario.times, []).append(scenario.name)
+    records = workload.records
     more = "".join(f" ({', '.join(names)}: {int(records * times):,})" for times, names in others.items())
-    read = f"{records:,} records{more}, {THREADS} threads"
+    read = f"{records:,} records{more} in {workload.codec}, {THREADS} threads"
     return f"{datetime.now(UTC):%Y-%m-%d}; {machine}; {read}; {', '.join(versions)}"
 
 

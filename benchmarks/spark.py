@@ -12,7 +12,7 @@ import statistics
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,7 +117,7 @@ class SparkBench:
 
     def __init__(self, bootstrap_servers: str, workload: Workload, directory: Path, console: Console) -> None:
         self._servers = bootstrap_servers
-        self._workload = Workload(int(workload.records * SHARE_OF_RECORDS))
+        self._workload = replace(workload, records=int(workload.records * SHARE_OF_RECORDS))
         self._directory = directory
         self._console = console
 

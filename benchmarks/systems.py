@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 import penstock
+from benchmarks.data import CODEC
 from benchmarks.measure import BenchmarkError
 from benchmarks.python_build import is_plain_build
 from penstock.dev_broker import DevBroker
@@ -31,7 +32,7 @@ COMMON_CONFIG = {
     "replication.factor": "1",
     "producer.linger.ms": "50",
     "producer.batch.size": "262144",
-    "producer.compression.type": "lz4",
+    "producer.compression.type": CODEC,
 }
 #: Measured, the fastest of what was tried on two cores: G1 and larger heaps take more CPU and up to 3 GB.
 JVM_OPTIONS = ("-XX:+UseParallelGC", "-Xmx1g")

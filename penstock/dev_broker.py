@@ -149,8 +149,9 @@ class DevBroker:
     name: distinguishes brokers of one user. directory: the folder of its files, by default
     ``$XDG_STATE_HOME/penstock/brokers/<name>`` (``~/.local/state`` if that is unset). port: a fixed port on 127.0.0.1;
     by default the first free one of: the last one, 9092 for the broker ``dev``, any. config: more broker settings, by
-    Kafka's names. kafka: a version of kafka_distribution.distributions(), by default the last one, or the newest. A
-    newer version can open the data of an older one, not the reverse. $KAFKA_OPTS: options of its JVM.
+    Kafka's names. kafka: a version of kafka_distribution.distributions(), by default the last one, that of
+    $KAFKA_VERSION, or the newest. A newer version can open the data of an older one, not the reverse. $KAFKA_OPTS:
+    options of its JVM.
     """
 
     #: The JVM's memory limits, and the address that it listens on.
@@ -198,7 +199,7 @@ class DevBroker:
     def kafka_version(self) -> str:
         """Return the version of Kafka that runs, or would."""
         recorded = self._recorded()
-        return self._kafka or (recorded.kafka if recorded else kafka_distribution.newest())
+        return self._kafka or (recorded.kafka if recorded else kafka_distribution.preferred())
 
     def start(self, timeout: float = START_TIMEOUT_SECONDS, *, detached: bool = True) -> str:
         """Start the broker unless it runs, wait until it serves, and return its bootstrap servers.

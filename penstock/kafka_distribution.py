@@ -14,6 +14,8 @@ from pathlib import Path
 from penstock.jar_lock import LockedJar, fetch_jars, read_lock
 from penstock.topology.errors import PenstockError
 
+#: The environment variable with the version for brokers that do not name theirs: a whole run of tests may take it.
+VERSION_VARIABLE = "KAFKA_VERSION"
 LOCK_FILES = sorted(Path(__file__).parent.glob("broker*.lock"))
 
 LOG4J2_CONFIG = """\
@@ -90,6 +92,11 @@ def distributions() -> dict[str, KafkaDistribution]:
 def newest() -> str:
     """Return the newest version."""
     return list(distributions())[-1]
+
+
+def preferred() -> str:
+    """Return the version that new brokers take: that of $KAFKA_VERSION, else the newest."""
+    return os.environ.get(VERSION_VARIABLE) or newest()
 
 
 def distribution(version: str) -> KafkaDistribution:

@@ -257,7 +257,7 @@ def test_a_peer_that_answers_wrong_is_left_out_and_the_others_go_on(
 ) -> None:
     count = [scenario for scenario in SCENARIOS if scenario.name == "count"]
     good, wrong = Able("good", None), Able("wrong", None)
-    bench = FailingBench(bootstrap_servers, 300, tmp_path, [good, wrong])
+    bench = FailingBench(bootstrap_servers, Workload(300), tmp_path, [good, wrong])
     with pytest.raises(BenchmarkError, match="wrong output"):
         bench.run(count, 3)
     wrong.dispensable = True

@@ -240,6 +240,15 @@ def test_an_older_kafka_runs_until_another_version_is_asked_for(tmp_path: Path, 
     assert DevBroker("old", tmp_path / "b").status().kafka_version == newest()
 
 
+def test_a_run_of_tests_may_choose_the_kafka_of_all_its_brokers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    oldest = next(iter(distributions()))
+    monkeypatch.setenv("KAFKA_VERSION", oldest)
+    assert DevBroker("any", tmp_path / "b").kafka_version == oldest
+    assert DevBroker("chosen", tmp_path / "c", kafka=newest()).kafka_version == newest()
+
+
 def test_a_kafka_without_jars_is_named_with_those_that_there_are(tmp_path: Path) -> None:
     with pytest.raises(UnknownKafkaVersionError, match=f"'2.8.0': choose one of .*{newest()}"):
         DevBroker("tried", tmp_path / "b", kafka="2.8.0").start()

@@ -25,13 +25,12 @@ from kafka.admin import KafkaAdminClient
 
 from penstock.dev_broker import ANSWER_TIMEOUT_SECONDS, HOST, STOP_TIMEOUT_SECONDS, DevBroker
 from penstock.kafka_distribution import newest
+from tests.brokers import SMALL_COMPILER
 
 #: Where numbers of controllers begin; those of brokers are 1, 2, 3.
 FIRST_CONTROLLER = 101
 #: What a node may take: the machine has other things to do, and topics are small.
 BROKER_HEAP, CONTROLLER_HEAP = "-Xmx320m", "-Xmx128m"
-#: Half the memory of compiled code and a quicker start; a broker under a light load needs no better code.
-SMALL_COMPILER = "-XX:TieredStopAtLevel=1"
 #: Below the ports that Linux gives to outgoing connections: a port stays free while its node is away.
 PORTS = range(20_000, 32_000)
 #: How long a broker counts as alive without a heartbeat; see schedule.STOP_BROKER_MS.

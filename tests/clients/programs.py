@@ -33,6 +33,15 @@ def slow() -> Topology:
     return builder.build()
 
 
+def counts() -> Topology:
+    """Count equal values, through a repartition topic and a store; write each count: "a 3" after the third "a"."""
+    builder = StreamsBuilder()
+    counted = _source(builder, Serdes.string()).group_by(lambda _, value: value, key_serde=Serdes.string()).count()
+    told = counted.to_stream().map_values(lambda value, count: f"{value} {count}", with_key=True)
+    told.to(os.environ[SINK_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.string())
+    return builder.build()
+
+
 def sizes() -> Topology:
     """Write how long each value is."""
     builder = StreamsBuilder()

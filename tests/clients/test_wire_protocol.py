@@ -41,22 +41,6 @@ def test_records_of_every_codec_are_read_by_one_client(
     assert len(versions(proxy, "Fetch")) == 1
 
 
-def test_transactions_use_the_protocol_in_which_each_has_an_epoch(
-    topics: Topics, run: MakeApplication, make_topic: MakeTopic, proxy: WireProxy
-) -> None:
-    """KIP-890: EndTxn v5 raises the epoch, Produce v12 adds partitions by itself."""
-    source, sink = make_topic("in"), make_topic("out")
-    topics.write(source, ["a", "b"])
-    application = run(
-        "copy", source, sink, proxy.bootstrap_servers, auto_offset_reset="earliest", processing_guarantee=EXACTLY_ONCE
-    )
-    wait_for_values(application, topics, sink, ["a", "b"], 60)
-    assert min(versions(proxy, "EndTxn")) >= 5
-    assert min(versions(proxy, "Produce")) >= 12
-    assert min(versions(proxy, "TxnOffsetCommit")) >= 5
-    assert not versions(proxy, "AddPartitionsToTxn")
-
-
 def test_a_commit_that_the_network_delivers_late_does_not_commit_the_next_transaction(
     topics: Topics, run: MakeApplication, make_topic: MakeTopic, proxy: WireProxy
 ) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import struct
 import threading
+from collections import Counter
 from typing import Any, NamedTuple
 
 from penstock.dev_broker import HOST
@@ -31,6 +32,8 @@ class RequestRelay:
         self._broker: tuple[str, int] = (HOST, 0)
         #: All requests, in the order in which they came.
         self.passed: list[Passed] = []
+        #: How many bytes the requests of each API had.
+        self.bytes: Counter[int] = Counter()
         self._hold: int | None = None
         self._held: list[bytes] = []
         self._loop = asyncio.new_event_loop()
@@ -85,6 +88,7 @@ class RequestRelay:
         frame = await client.readexactly(_LENGTH.unpack(length)[0])
         request = Passed(*_HEADER.unpack(frame[: _HEADER.size]))
         self.passed.append(request)
+        self.bytes[request.api] += _LENGTH.size + len(frame)
         if request.api == self._hold:
             self._hold = None
             self._held.append(length + frame)

@@ -22,11 +22,13 @@ from penstock.clients.writing.transaction_requests import CommittedOffset, Group
 from penstock.clients.writing.transactional_producer import TransactionalKafkaProducer
 from penstock.clients.writing.writer import TransactionalWriter
 from penstock.dev_broker import HOST, DevBroker
+from penstock.kafka_distribution import preferred
 from penstock.topology.records import TopicPartition
 
 pytestmark = [
     pytest.mark.broker,
     pytest.mark.skipif(kernel.record_accumulator is None, reason="the compiled kernel is not built here"),
+    pytest.mark.skipif(int(preferred().split(".")[0]) < 4, reason="these transactions came with Kafka 4"),
 ]
 PRODUCE, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 0, 24, 25, 26, 28
 OF_TRANSACTIONS = (PRODUCE, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT)

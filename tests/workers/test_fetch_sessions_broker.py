@@ -1,0 +1,73 @@
+"""What Fetch requests cost on the wire where one thread reads 256 partitions of a real broker, 100 records a second."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from request_relay import RequestRelay
+
+from penstock import kernel
+from penstock.clients.clock import SystemClock
+from penstock.clients.cluster.brokers import KafkaBrokers
+from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.reading.fetch_settings import fetch_settings
+from penstock.clients.reading.fetcher import Fetcher
+from penstock.dev_broker import HOST
+from penstock.topology.records import TopicPartition
+from tests.brokers import SmallBroker
+
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.long,
+    pytest.mark.skipif(kernel.record_batches is None, reason="the compiled kernel is not built here"),
+]
+FETCH = 1
+PARTITIONS = 256
+RECORDS, RECORDS_PER_SECOND = 500, 100
+DEADLINE_SECONDS = 60.0
+
+
+def bytes_per_second(directory: Path, sessions: int) -> float:
+    """Return the bytes of Fetch requests per second. sessions: how many a broker keeps."""
+    relay = RequestRelay()
+    config = {
+        "advertised.listeners": f"BROKER://{HOST}:{relay.port}",
+        "max.incremental.fetch.session.cache.slots": str(sessions),
+    }
+    with SmallBroker("fetched", directory, config=config) as broker:
+        relay.start(broker.bootstrap_servers)
+        admin = AdminClient({"bootstrap.servers": relay.address})
+        admin.create_topics([NewTopic("in", PARTITIONS, 1)])["in"].result(DEADLINE_SECONDS)
+        producer = Producer({"bootstrap.servers": relay.address, "linger.ms": 0})
+        found = fetch_settings({"bootstrap.servers": relay.address, "fetch.wait.max.ms": 100})
+        reader = Fetcher(KafkaBrokers(found), found, SystemClock(), PrefixedLogger("penstock.test", ""))
+        try:
+            reader.assign({TopicPartition("in", number): 0 for number in range(PARTITIONS)})
+            ends: set[TopicPartition | None] = set()
+            while len(ends) < PARTITIONS:  # all of them are asked for
+                ends.update(event.partition for event in reader.fetch(1_000, 1.0)[1])
+            before, began, read = relay.bytes[FETCH], time.monotonic(), 0
+            written = 0
+            while read < RECORDS:
+                seconds = time.monotonic() - began
+                assert seconds < DEADLINE_SECONDS, f"{read} of {written} records are read"
+                for number in range(written, min(RECORDS, int(seconds * RECORDS_PER_SECOND))):
+                    producer.produce("in", b"x", partition=number % PARTITIONS)
+                    written = number + 1
+                producer.poll(0)
+                read += sum(map(len, reader.fetch(1_000, 0.01)[0].values()))
+            return (relay.bytes[FETCH] - before) / (time.monotonic() - began)
+        finally:
+            reader.close()
+            producer.flush(DEADLINE_SECONDS)
+            relay.close()
+
+
+def test_bytes_of_requests_per_second_without_and_with_sessions(tmp_path: Path) -> None:
+    without, with_them = (bytes_per_second(tmp_path / str(sessions), sessions) for sessions in (0, 1_000))
+    print(f"bytes of Fetch requests per second: {without:,.0f} without sessions, {with_them:,.0f} with them")
+    assert with_them < without / 20
