@@ -37,7 +37,8 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     """What the chart makes with everything switched on, by kind."""
     values = tmp_path_factory.mktemp("chart") / "values.json"
     values.write_text(json.dumps(SETTINGS))
-    for command in (["lint", "--strict", CHART], ["template", "counts", CHART, "--namespace", "apps"]):
+    lint, template = ["lint", "--strict", str(CHART)], ["template", "counts", str(CHART), "--namespace", "apps"]
+    for command in (lint, template):
         done = subprocess.run([tool("helm"), *command, "--values", values], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
     found = [document for document in yaml.safe_load_all(done.stdout) if document]
