@@ -10,9 +10,11 @@ import re
 import subprocess
 from pathlib import Path
 
+import promql_parser
+import pytest
 import yaml
 
-from deploy.dashboard import dashboard
+from deploy.dashboard import ROWS, dashboard
 
 from .operator_tools import tool
 from .test_docs import anchors
@@ -43,6 +45,16 @@ def test_each_alert_has_a_section_in_the_runbook_and_each_section_an_alert() -> 
     links = {rule["annotations"]["runbook_url"] for rule in rules()}
     assert links == {f"{site.group(1)}runbook/#{anchor}" for anchor in anchors(RUNBOOK) - {"runbook"}}
     assert all(rule["annotations"]["runbook_url"].endswith(f"#{rule['alert'].lower()}") for rule in rules())
+
+
+def test_expressions_are_promql() -> None:
+    """By a parser, which is all there is without promtool: it says nothing about what they give."""
+    queries = [query for row in ROWS.values() for panel in row for query in panel.queries]
+    shown = [query.expression.replace("$__rate_interval", "5m") for query in queries]
+    for expression in (*shown, *(rule["expr"] for rule in rules())):
+        promql_parser.parse(expression)  # raises ValueError
+    with pytest.raises(ValueError, match="unclosed left parenthesis"):
+        promql_parser.parse("sum by (job (x)")
 
 
 def test_alerts_fire_when_they_should() -> None:
