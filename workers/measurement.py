@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 THREAD_GROUP = "stream-thread-metrics"
 UPDATER_GROUP = "stream-state-updater-metrics"
+#: Penstock's own.
+TRANSACTION_GROUP = "penstock-transaction-metrics"
 STORE_GROUP = "stream-state-metrics"
 #: Of the main consumer; Kafka's Java consumer has it.
 FETCH_GROUP = "consumer-fetch-manager-metrics"
@@ -37,6 +39,7 @@ def measure(thread_id: str, parts: StreamThreadParts) -> tuple[MetricGroup, ...]
     return (
         MetricGroup(THREAD_GROUP, tags, parts.metrics.snapshot(now_ms)),
         MetricGroup(UPDATER_GROUP, tags, _restoring(tasks, parts)),
+        MetricGroup(TRANSACTION_GROUP, tags, {"aborted-total": float(parts.producer.transactions_aborted)}),
         *dead_letters(tags, parts.producer),
         *parts.custom_metrics.groups(),
         *(group for task in tasks for group in _of_task(task, tags, parts, now_ms)),

@@ -67,6 +67,8 @@ class StreamsProducer:
     ) -> None:
         self.transactional = transactional
         self.in_transaction = False
+        #: Transactions whose records were undone, since the thread started.
+        self.transactions_aborted = 0
         self._log = log
         self._clock = clock or SystemClock()
         self._topics = topics
@@ -177,6 +179,7 @@ class StreamsProducer:
         new one cannot be initialized. Without a transaction what is not on its way yet is not sent any more, where
         Penstock writes itself. All errors are forgotten.
         """
+        self.transactions_aborted += self.in_transaction
         if self.in_transaction and not self.collector.has_lost_client:
             self._log.info("Aborting the transaction")
             try:

@@ -19,6 +19,7 @@ from http_client import HttpClient
 from penstock import KafkaStreams, Materialized, Serdes, SessionWindows, StreamsBuilder, TimeWindows
 from penstock.topology.partitioners import partition_for_key
 from tests.waiting import eventually
+from tests.walls import shown_metrics
 
 pytestmark = pytest.mark.broker
 TOKEN = "let me in"
@@ -102,6 +103,9 @@ def metrics_in_the_format_of_prometheus(http: HttpClient) -> None:
         total("kafka_stream_state_estimate_num_keys") >= KEYS
     )  # an estimate: a key that was written twice may count so
     assert total("kafka_stream_alive_stream_threads") == 2
+    # Dead letters show when there is one: tests/workers/test_walls.py.
+    shown = {name for name in shown_metrics() if not name.startswith("penstock_dead_letter_")}
+    assert shown - {key.partition("{")[0] for key in values} == set()
     # What a process takes is measured each two seconds, for the first time when it has hardly begun.
     eventually(lambda: min(memory(http)) > 10_000_000, lambda: memory(http))
 

@@ -1,0 +1,1 @@
+"""What operators hang on the wall: a dashboard for Grafana, alert rules for Prometheus, a Helm chart."""

@@ -1,0 +1,128 @@
+"""What a release is made of: ``python -m publish.release``, which ``bin/release`` runs with the tools that it needs.
+
+Everything but the upload, which a workflow does with a token that only the package index gives it
+(.github/workflows/release.yml). The wheel is built twice, in two folders, and has to have the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from penstock_distribution import NAME, VERSION
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class ReleaseError(Exception):
+    """The repository is not what a release of this version can be made of."""
+
+
+def check_versions(tag: str | None, root: Path = ROOT) -> None:
+    """Raise ReleaseError unless all places that name the version name this one; tag: vVERSION, None for a dry run."""
+    wrong = [
+        f"{file} does not say {expected!r}"
+        for file, expected in (
+            ("CITATION.cff", f"version: {VERSION}\n"),
+            ("deploy/helm/penstock/Chart.yaml", f"\nversion: {VERSION}\n"),
+            ("deploy/helm/penstock/Chart.yaml", f'\nappVersion: "{VERSION}"\n'),
+        )
+        if expected not in (root / file).read_text()
+    ]
+    if tag is not None and tag != f"v{VERSION}":
+        wrong.append(f"the tag is {tag}, penstock_distribution.VERSION is {VERSION}")
+    if tag is not None and not notes(root):
+        wrong.append(f"CHANGELOG.md has no section [{VERSION}]")
+    if wrong:
+        raise ReleaseError("; ".join(wrong))
+
+
+def notes(root: Path = ROOT, version: str = VERSION) -> str:
+    """Return what CHANGELOG.md says about a version, without its heading; empty if it says nothing."""
+    text = (root / "CHANGELOG.md").read_text()
+    found = re.search(rf"^## \[{re.escape(version)}\][^\n]*\n(.*?)(?=^## \[|\Z)", text, re.MULTILINE | re.DOTALL)
+    return found[1].strip() if found else ""
+
+
+def commit_seconds() -> str:
+    """Return when the commit was made, in seconds since 1970: the time of all files in the archives."""
+    return _run("git", "log", "-1", "--format=%ct", cwd=ROOT).strip()
+
+
+def build(folder: Path) -> list[Path]:
+    """Build the sdist, and the wheel from it, into a folder. Returns both."""
+    environment = {
+        "SOURCE_DATE_EPOCH": commit_seconds(),
+        # Debug information has the folder in it that the compiler ran in.
+        "CFLAGS": f"{os.environ.get('CFLAGS', '')} -g0".strip(),
+        "PIP_CONSTRAINT": str(ROOT / "constraints.txt"),
+    }
+    _run(sys.executable, "-m", "build", "--outdir", folder, ROOT, cwd=folder, environment=environment)
+    return sorted(folder.iterdir())
+
+
+def digests(files: list[Path]) -> dict[str, str]:
+    """Return the SHA-256 of files by name; of an sdist that of what is in it, as gzip notes when it was packed."""
+    return {path.name: hashlib.sha256(_content(path)).hexdigest() for path in files}
+
+
+def _content(path: Path) -> bytes:
+    if not path.name.endswith(".tar.gz"):
+        return path.read_bytes()
+    with tarfile.open(path) as archive:
+        return b"".join(_member(archive, each) for each in sorted(archive.getmembers(), key=lambda each: each.name))
+
+
+def _member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = archive.extractfile(member) if member.isfile() else None
+    return member.name.encode() + (file.read() if file else b"")
+
+
+def _differences(one: dict[str, str], other: dict[str, str]) -> Iterator[str]:
+    yield from (name for name in sorted(one.keys() | other.keys()) if one.get(name) != other.get(name))
+
+
+def _run(*command: str | Path, cwd: Path, environment: dict[str, str] | None = None) -> str:
+    done = subprocess.run(
+        command, cwd=cwd, env=os.environ | (environment or {}), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise ReleaseError(f"{' '.join(map(str, command))} failed:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def main(arguments: list[str]) -> int:
+    """Check, build twice and compare; the files stay in dist/. The only argument is the tag, or --dry-run."""
+    tag = None if arguments == ["--dry-run"] else arguments[0] if len(arguments) == 1 else ""
+    if tag == "":
+        print("usage: bin/release --dry-run | vVERSION", file=sys.stderr)
+        return 2
+    try:
+        check_versions(tag)
+        dist = ROOT / "dist"
+        dist.mkdir(exist_ok=True)
+        for old in dist.iterdir():
+            old.unlink()
+        first = build(dist)
+        with tempfile.TemporaryDirectory() as other:
+            different = list(_differences(digests(first), digests(build(Path(other)))))
+        if different:
+            raise ReleaseError(f"built twice, they differ: {', '.join(different)}")
+    except ReleaseError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 1
+    for name, digest in digests(first).items():
+        print(f"{digest}  {name}")
+    print(f"{NAME} {VERSION} is built, the same bytes twice; nothing was uploaded.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,86 @@
+"""The site: its pages are all there, the reference is the public names, and links that lead nowhere are found."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from publish.links import broken_links
+from publish.site import Stage, reference, site_url, write_llms, write_reference
+
+from .test_docs import anchors
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = {path.name for path in (ROOT / "docs").glob("*.md")}
+
+
+def pages_of(nav: Any) -> set[str]:
+    """Return the pages of a navigation, which are text, lists, and titles with them."""
+    if isinstance(nav, str):
+        return {nav}
+    return {page for each in (nav.values() if isinstance(nav, dict) else nav) for page in pages_of(each)}
+
+
+def test_every_page_is_in_the_navigation_and_in_the_index() -> None:
+    nav = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
+    assert pages_of(nav) == PAGES | {"reference/index.md"}
+    listed = set(re.findall(r"\]\((\S+?\.md)\)", (ROOT / "docs" / "index.md").read_text()))
+    assert PAGES - {"index.md"} <= listed
+
+
+def test_pages_bring_along_what_they_link(tmp_path: Path) -> None:
+    Stage(tmp_path).gather()
+    assert (tmp_path / "project" / "index.md").read_text().startswith("# Penstock")
+    assert (tmp_path / "project" / "examples" / "container" / "index.md").exists()
+    for page in tmp_path.rglob("*.md"):
+        for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)):
+            target, _, anchor = link.partition("#")
+            if target and "://" not in link and not link.startswith("mailto:"):
+                found = (page.parent / target).resolve()
+                assert found.is_file(), f"{page.relative_to(tmp_path)} links {link}"
+                assert not anchor or found.suffix != ".md" or anchor in anchors(found), f"{page.name} links {link}"
+
+
+def test_the_reference_has_every_public_name(tmp_path: Path) -> None:
+    names = [name for group in reference().values() for name in group]
+    assert names == penstock.__all__
+    write_reference(tmp_path)
+    text = "".join(page.read_text() for page in tmp_path.glob("*.md"))
+    assert set(re.findall(r"^::: penstock\.(\w+)$", text, re.MULTILINE)) == {*names, "testing"}
+
+
+def test_llms_txt_lists_the_pages_and_the_full_one_has_them(tmp_path: Path) -> None:
+    write_llms(tmp_path, site_url())
+    index, full = ((tmp_path / name).read_text() for name in ("llms.txt", "llms-full.txt"))
+    assert index.startswith("# Penstock\n\n> Penstock is Kafka Streams' runtime for Python")
+    for page in PAGES - {"index.md"}:
+        assert f"{site_url()}{page.removesuffix('.md')}/)" in index, page
+        assert (ROOT / "docs" / page).read_text() in full, page
+
+
+def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "index.html").write_text(
+        '<h1 id="top">x</h1><a href="#top"></a><a href="sub/"></a><a href="sub/#there"></a><a href="https://x/"></a>'
+        '<a href="#none"></a><a href="sub/#none"></a><img src="none.svg"><a href="none/"></a>'
+    )
+    (tmp_path / "sub" / "index.html").write_text('<p id="there"></p><a href="..">up</a>')
+    assert broken_links(tmp_path) == [f"index.html: {link}" for link in ("#none", "none.svg", "none/", "sub/#none")]
+
+
+@pytest.mark.long
+@pytest.mark.skipif(find_spec("zensical") is None, reason="bin/docs installs what builds the site")
+def test_the_site_is_built_in_a_minute() -> None:
+    done = subprocess.run([ROOT / "bin" / "docs"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "; 0 broken links" in done.stdout
+    seconds = re.search(r" (\d+) s; ", done.stdout)
+    assert seconds is not None
+    assert int(seconds[1]) < 60

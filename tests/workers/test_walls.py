@@ -1,0 +1,64 @@
+"""The dashboard and the alerts name metrics that a stream thread has; the supervisor's: test_http_with_broker.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from counting import IN, OUT, counting, feed
+from memory_kafka import Cluster
+from thread_stage import Application
+
+from penstock.supervisor.metric import CLIENT_GROUP, DISK_GROUP, PROCESS_GROUP
+from penstock.supervisor.prometheus import metric_name
+from penstock.topology.serdes import Serdes
+from penstock.topology.streams_builder import StreamsBuilder
+from penstock.workers.control import Measure, QueryResult
+from tests.walls import shown_metrics
+
+LETTERS = "letters"
+
+
+def failing_and_counting() -> object:
+    builder = StreamsBuilder()
+    stream = builder.stream(IN, key_serde=Serdes.string(), value_serde=Serdes.string())
+    stream.map_values(lambda value: 1 // (value != "value")).foreach(print)
+    stream.group_by_key().count(store="counts")
+    return builder.build()
+
+
+def test_they_name_metrics_that_exist(cluster: Cluster, application: Callable[..., Application]) -> None:
+    cluster.create_topic(IN, 1)
+    cluster.create_topic(LETTERS, 1)
+    settings = {
+        "processing_exception_handler": "log_and_continue",
+        "errors_dead_letter_queue_topic_name": LETTERS,
+        "processing_guarantee": "exactly_once_v2",
+    }
+    thread = application(failing_and_counting(), **settings).thread().until_running()
+    feed(cluster, "abc")
+    thread.step(3)
+    thread.control.commands.append(Measure(7))
+    thread.step()
+    (answer,) = [report for report in thread.control.reports if isinstance(report, QueryResult)]
+    assert answer.error is None
+    known = {metric_name(group.group, name) for group in answer.value for name in group.values}
+    client = {metric_name(CLIENT_GROUP, f"{which}-stream-threads") for which in ("alive", "failed")}
+    supervisors = tuple(metric_name(group, "") for group in (DISK_GROUP, PROCESS_GROUP))
+    assert {name for name in shown_metrics() - known - client if not name.startswith(supervisors)} == set()
+
+
+def test_an_aborted_transaction_is_counted_once(cluster: Cluster, application: Callable[..., Application]) -> None:
+    cluster.create_topic(IN, 1)
+    cluster.create_topic(OUT, 1)
+    thread = (
+        application(counting(), processing_guarantee="exactly_once_v2", statestore_cache_max_bytes=0)
+        .thread()
+        .until_running()
+    )
+    feed(cluster, "abc")
+    thread.step(2)
+    producer = thread.thread._parts.producer
+    assert (producer.in_transaction, producer.transactions_aborted) == (True, 0)
+    producer.abort_transaction()
+    producer.abort_transaction()
+    assert producer.transactions_aborted == 1
