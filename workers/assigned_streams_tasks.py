@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from penstock.clients.log_context import PrefixedLogger, listed
 from penstock.topology.errors import BrokerUnavailableError, TaskMigratedError
@@ -90,8 +90,15 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
         return super().all_tasks_running() and not self.restoring
 
     def process(self, max_records: int) -> int:
-        """Let every running task process up to max_records. Returns how many records were processed."""
-        return self._sum("process", lambda task: task.process(max_records))
+        """Let every running task process up to max_records. Returns how many records were processed.
+
+        Tasks share what may be in flight: when all have passed on what is ready, the one with the fewest records
+        waiting goes first. Else the first task would take each place as soon as it is free.
+        """
+        if any(task.records_waiting for task in self.running.values()):
+            self._sum("process", lambda task: task.pass_on())
+        fewest_first = sorted(self.running.values(), key=lambda task: task.records_waiting)
+        return self._sum("process", lambda task: task.process(max_records), fewest_first)
 
     def punctuate(self) -> int:
         """Fire what is due by stream time and by the wall clock in every running task. Returns how much fired."""
@@ -171,10 +178,13 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
                 self.restoring_by_partition.pop(partition, None)
             self.restored_partitions -= task.changelog_partitions
 
-    def _sum(self, name: str, action: Callable[[StreamTask], int]) -> int:
-        """Call action for every running task; unlike apply_to_running_tasks, the first error ends it."""
+    def _sum(self, name: str, action: Callable[[StreamTask], int], tasks: Sequence[StreamTask] | None = None) -> int:
+        """Call action for every running task, unlike apply_to_running_tasks only until the first error.
+
+        tasks: these, in this order.
+        """
         done = 0
-        for task in list(self.running.values()):
+        for task in tasks if tasks is not None else list(self.running.values()):
             try:
                 done += action(task)
             except TaskMigratedError as error:
