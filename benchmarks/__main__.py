@@ -142,7 +142,9 @@ def _work_directory() -> Iterator[Path]:
 
 
 class Bench:
-    """Runs scenarios in rounds, the systems in turn."""
+    """Runs scenarios in rounds, the systems in turn. apart: see Progress."""
+
+    apart = True
 
     def __init__(self, bootstrap_servers: str, records: int, directory: Path, systems: list[System]) -> None:
         self._systems = systems
@@ -172,7 +174,7 @@ class Bench:
                 console.print(f"round {number + 1}: REFUSED, and left out from here on: {error}")
                 continue
             results[scenario].setdefault(system.name, []).append(result)
-            console.print(f"round {number + 1}: {scenario.name}, {system.name}: {result.rate / 1000:,.0f} k/s")
+            console.print(f"round {number + 1}: {scenario.name}, {system.name}: {result.rate:,.0f} records/s")
         return results
 
     def _workload(self, scenario: Scenario, system: System) -> Workload:
@@ -195,7 +197,7 @@ class Bench:
         program = Program(system.command(scenario.topology, properties), topics, name, home / "log")
         try:
             warm_up = int(workload.records * WARM_UP_SHARE)
-            result = measure(program, self._bootstrap_servers, workload.topic, workload.records, warm_up)
+            result = measure(program, self._bootstrap_servers, workload.topic, workload.records, warm_up, self.apart)
         except BenchmarkError as error:
             raise BenchmarkError(f"{scenario.name}, {system.name}: {error}") from error
         problem = check_topic(self._bootstrap_servers, output, scenario.check(workload))

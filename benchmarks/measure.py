@@ -65,13 +65,17 @@ class Watch:
     """Looks at one running program, again and again."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], offsets: GroupOffsetsReader, partitions: list[TopicPartition]
+        self,
+        process: subprocess.Popen[bytes],
+        offsets: GroupOffsetsReader,
+        partitions: list[TopicPartition],
+        apart: bool = True,
     ) -> None:
         self._root = psutil.Process(process.pid)
         self._offsets = offsets
         self._partitions = partitions
         self._taken = 0
-        self.progress = Progress(partitions)
+        self.progress = Progress(partitions, apart)
         self.cpu = Curve()
         self.rss_bytes = 0
 
@@ -102,8 +106,13 @@ def _tree(root: psutil.Process) -> list[psutil.Process]:
     return []
 
 
-def measure(program: Program, bootstrap_servers: str, topic: str, records: int, warm_up: int) -> Measurement:
-    """Run a program until its group has committed all records of the input topic; raises BenchmarkError."""
+def measure(
+    program: Program, bootstrap_servers: str, topic: str, records: int, warm_up: int, apart: bool = True
+) -> Measurement:
+    """Run a program until its group has committed all records of the input topic; raises BenchmarkError.
+
+    apart: see Progress.
+    """
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
     found = admin.list_topics(topic, REQUEST_TIMEOUT_SECONDS).topics[topic].partitions
     partitions = [TopicPartition(topic, number) for number in found]
@@ -112,7 +121,7 @@ def measure(program: Program, bootstrap_servers: str, topic: str, records: int, 
         environment = {**os.environ, **program.environment}
         process = subprocess.Popen(program.command, env=environment, stdout=log, stderr=subprocess.STDOUT)
         try:
-            measurement = _watch(process, Watch(process, reader, partitions), records, warm_up)
+            measurement = _watch(process, Watch(process, reader, partitions, apart), records, warm_up)
         except BenchmarkError as error:
             raise BenchmarkError(f"{error}. Its log: {program.log_file}") from error
         finally:
