@@ -151,7 +151,9 @@ def _work_directory() -> Iterator[Path]:
 
 
 class Bench:
-    """Runs scenarios in rounds, the systems in turn."""
+    """Runs scenarios in rounds, the systems in turn. apart: see Progress."""
+
+    apart = True
 
     def __init__(self, bootstrap_servers: str, workload: Workload, directory: Path, systems: list[System]) -> None:
         self._systems = systems
@@ -183,7 +185,7 @@ class Bench:
                 console.print(f"round {number + 1}: REFUSED, and left out from here on: {error}")
                 continue
             results[scenario].setdefault(system.name, []).append(result)
-            console.print(f"round {number + 1}: {scenario.name}, {system.name}: {result.rate / 1000:,.0f} k/s")
+            console.print(f"round {number + 1}: {scenario.name}, {system.name}: {result.rate:,.0f} records/s")
         return results
 
     def _workload_of(self, scenario: Scenario, system: System) -> Workload:
@@ -210,7 +212,8 @@ class Bench:
             progress = scenario.progress(workload, name)
             partitions = [TopicPartition(topic, number) for topic in progress for number in range(PARTITIONS)]
             records = sum(progress.values())
-            result = measure(program, self._bootstrap_servers, partitions, records, int(records * WARM_UP_SHARE))
+            warm_up = int(records * WARM_UP_SHARE)
+            result = measure(program, self._bootstrap_servers, partitions, records, warm_up, self.apart)
         except BenchmarkError as error:
             raise BenchmarkError(f"{scenario.name}, {system.name}: {error}") from error
         problem = check_topic(self._bootstrap_servers, output, scenario.check(workload))

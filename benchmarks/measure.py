@@ -63,13 +63,17 @@ class Watch:
     """Looks at one running program, again and again."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], offsets: GroupOffsetsReader, partitions: list[TopicPartition]
+        self,
+        process: subprocess.Popen[bytes],
+        offsets: GroupOffsetsReader,
+        partitions: list[TopicPartition],
+        apart: bool = True,
     ) -> None:
         self._root = psutil.Process(process.pid)
         self._offsets = offsets
         self._partitions = partitions
         self._taken = 0
-        self.progress = Progress(partitions)
+        self.progress = Progress(partitions, apart)
         self.cpu = Curve()
         self.rss_bytes = 0
 
@@ -101,15 +105,23 @@ def _tree(root: psutil.Process) -> list[psutil.Process]:
 
 
 def measure(
-    program: Program, bootstrap_servers: str, partitions: list[TopicPartition], records: int, warm_up: int
+    program: Program,
+    bootstrap_servers: str,
+    partitions: list[TopicPartition],
+    records: int,
+    warm_up: int,
+    apart: bool = True,
 ) -> Measurement:
-    """Run a program until its group has committed so many records of these partitions; raises BenchmarkError."""
+    """Run a program until its group has committed so many records of these partitions; raises BenchmarkError.
+
+    apart: see Progress.
+    """
     reader = GroupOffsetsReader(program.group, network_settings({"bootstrap.servers": bootstrap_servers}))
     with reader, program.log_file.open("wb") as log:
         environment = {**os.environ, **program.environment}
         process = subprocess.Popen(program.command, env=environment, stdout=log, stderr=subprocess.STDOUT)
         try:
-            measurement = _watch(process, Watch(process, reader, partitions), records, warm_up)
+            measurement = _watch(process, Watch(process, reader, partitions, apart), records, warm_up)
         except BenchmarkError as error:
             raise BenchmarkError(f"{error}. Its log: {program.log_file}") from error
         finally:

@@ -1,4 +1,4 @@
-"""Runs one of the benchmark's topologies in Penstock until SIGTERM: topology, file with the properties."""
+"""Runs one of the benchmark's topologies in Penstock until SIGTERM: module and function, file with the properties."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class StandbyLines(StandbyUpdateListener):
 
 
 def main(topology: str, properties: Path) -> int:
-    """Run benchmarks.topologies:<topology>; returns the exit code."""
+    """Run a topology, ``module:function``; returns the exit code."""
     lines = properties.read_text("utf-8").splitlines()
     config = dict(line.split("=", 1) for line in lines if line)
-    with KafkaStreams(f"benchmarks.topologies:{topology}", config) as streams:
+    with KafkaStreams(topology, config) as streams:
         streams.set_global_state_restore_listener(RestoreLines())
         streams.set_standby_update_listener(StandbyLines())
         return streams.run()

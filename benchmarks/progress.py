@@ -41,10 +41,12 @@ class Progress:
     Partitions are committed about each second, those of each thread at another moment. So their sum stands still and
     jumps, and on a fast machine, which has done all in a few commits, the rate between two sums can be anything. Here
     the records between two commits of a partition count as processed evenly.
+
+    apart: False for what is so slow that it takes one partition after the other: then their sum counts.
     """
 
-    def __init__(self, partitions: Collection[TopicPartition]) -> None:
-        apart = len(partitions) <= PARTITIONS_MAX
+    def __init__(self, partitions: Collection[TopicPartition], apart: bool = True) -> None:
+        apart = apart and len(partitions) <= PARTITIONS_MAX
         self._part_of = {partition: partition.partition if apart else 0 for partition in partitions}
         self._commits = {part: Curve() for part in self._part_of.values()}
         self.committed = 0

@@ -120,6 +120,8 @@ class Penstock(System):
 
     name = "Penstock"
     threads_are_processes = True
+    #: Where its topologies are.
+    module = "benchmarks.topologies"
 
     def __init__(self) -> None:
         compile_python(Path(penstock.__file__).parent)
@@ -127,7 +129,7 @@ class Penstock(System):
 
     def command(self, topology: str, properties: Path) -> list[str]:
         """See System.command."""
-        return [sys.executable, "-m", "benchmarks.penstock_program", topology, str(properties)]
+        return [sys.executable, "-m", "benchmarks.penstock_program", f"{self.module}:{topology}", str(properties)]
 
     @property
     def version(self) -> str:
@@ -193,13 +195,7 @@ class Peer(System):
 
     def __init__(self, work_directory: Path) -> None:
         requirements = HERE / "peers" / self.pins
-        environment = work_directory / self.package
-        self._python = environment / "bin" / "python"
-        if not environment.exists():  # two systems may be of one package
-            venv.create(environment, with_pip=True)
-            install = [str(self._python), "-m", "pip", "install", "--quiet", "--no-deps", "-r", str(requirements)]
-            if subprocess.run(install, check=False).returncode:
-                raise BenchmarkError(f"{self.name} cannot be installed: see above")
+        self._python = environment(work_directory / self.package, requirements, self.name)
         found = re.search(rf"^{self.package}==(.*)$", requirements.read_text("utf-8"), re.MULTILINE)
         assert found is not None
         self._version = f"{self.name} {found[1]}"
@@ -269,6 +265,17 @@ class ByHand(Peer):
 def peers(work_directory: Path) -> list[System]:
     """Return the other Python libraries, and Penstock used as they are; BenchmarkError if one cannot be installed."""
     return [PenstockDicts(), *(system(work_directory) for system in (QuixStreams, QuixColumns, Faust, ByHand))]
+
+
+def environment(directory: Path, requirements: Path, name: str) -> Path:
+    """Return the Python of an environment with these requirements, made unless it is there; raises BenchmarkError."""
+    python = directory / "bin" / "python"
+    if not directory.exists():  # two systems may be of one package
+        venv.create(directory, with_pip=True)
+        install = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "-r", str(requirements)]
+        if subprocess.run(install, check=False).returncode:
+            raise BenchmarkError(f"{name} cannot be installed: see above")
+    return python
 
 
 def compile_python(package: Path) -> None:

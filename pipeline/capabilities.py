@@ -70,8 +70,9 @@ _GLOBAL = (
 )
 
 _WAITS = (
-    Capability.REFUSED,
-    "tasks on Spark have no event loop and form no batches: use map_values() with a plain function there",
+    Capability.COARSER,
+    "your function runs on Spark's executors, and again for records of a micro-batch that Spark repeats; a micro-batch "
+    "ends when all its calls have, what a lifespan opens lives for one, and calls and batches end with it",
 )
 
 #: By the operators' class names, which are Kafka Streams'.

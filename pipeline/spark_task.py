@@ -6,6 +6,7 @@ stores, times and schedules of punctuations at the start, and saves them at the 
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,9 +18,9 @@ from typing import Any
 import orjson
 
 from penstock.statestore.thread_cache import ThreadCache
-from penstock.topology.async_calls import AsyncCalls
 from penstock.topology.compiled import CompiledSource, StampedRecord, compile_topology
 from penstock.topology.errors import StreamsError, UnknownStateStoreError
+from penstock.topology.event_loop import TurnedCalls
 from penstock.topology.processor_api import Punctuation, StreamsMetrics
 from penstock.topology.processor_topology import ProcessorTopology
 from penstock.topology.punctuation_queue import PunctuationQueue, PunctuationSchedule
@@ -70,6 +71,7 @@ class SparkTask:
         self.headers: Headers = None
         self.stream_time_ms = -1
         self.processor_metadata: dict[str, int] = {}
+        self.async_calls = TurnedCalls(asyncio.new_event_loop)
         self._sent: list[SentRecord] = []
         self._plan = plan
         self._state = state
@@ -127,6 +129,7 @@ class SparkTask:
         else:
             for topic, messages in batches.items():
                 self._process_one(self.compiled.sources[topic], messages)
+        self.compiled.waiting.drain_all()
         self._queues[Punctuation.WALL_CLOCK_TIME].maybe_punctuate(self._wall_clock_ms())
 
     def _process_one(self, source: CompiledSource, messages: Sequence[Message]) -> None:
@@ -159,7 +162,8 @@ class SparkTask:
                 heapq.heapreplace(heads, (following.timestamp, next(order), topic, following))
 
     def _punctuate_stream_time(self) -> None:
-        if self.stream_time_ms >= 0:
+        if self.stream_time_ms >= 0 and self._schedules[Punctuation.STREAM_TIME]:
+            self.compiled.waiting.drain_all()  # not before the record that it comes behind
             self._queues[Punctuation.STREAM_TIME].maybe_punctuate(self.stream_time_ms)
 
     def next_wall_clock_punctuation_ms(self) -> int | None:
@@ -174,7 +178,10 @@ class SparkTask:
         """Flush the caches downstream and save everything in Spark's state."""
         if self._stores is None or self._state is None:
             return
-        for _ in range(2):  # the second time sends what flushing a later store has put into an earlier one
+        waiting, flushes = self.compiled.waiting, 0
+        while flushes < 2 or waiting:  # the second time sends what flushing a later store has put into an earlier one
+            waiting.drain_all()
+            flushes += 1
             for name, store in self._stores.by_name.items():
                 try:
                     store.flush()
@@ -200,6 +207,7 @@ class SparkTask:
         try:
             self.compiled.close()
         finally:
+            self.async_calls.close()
             if self._stores is not None:
                 self._stores.close()
 
@@ -211,11 +219,6 @@ class SparkTask:
         raise StreamsError(
             "A processor has no state_dir on Spark: the next micro-batch may run on another machine. Keep it in a store"
         )
-
-    @property
-    def async_calls(self) -> AsyncCalls:
-        """See TaskContext: the capability report refuses operators that need it."""
-        raise StreamsError("Tasks on Spark have no event loop")
 
     @property
     def streams_metrics(self) -> StreamsMetrics:

@@ -7,6 +7,7 @@ by itself (testing/driver_loop.py).
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Hashable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -116,7 +117,7 @@ class CallOptions:
     def caller(
         self, function: Callable[..., Awaitable[Any]], times: FunctionTimes
     ) -> Callable[[tuple[Any, ...]], Call]:
-        """Return what makes a call of the function with some arguments. times: counts its attempts.
+        """Return what makes a call of the function with some arguments. times: takes in its attempts.
 
         What the lifespan has opened becomes its last argument.
         """
@@ -124,7 +125,6 @@ class CallOptions:
 
         async def attempt(arguments: tuple[Any, ...]) -> Any:
             clock = asyncio.get_running_loop().time
-            times.attempts += 1
             began = clock()
             try:
                 async with asyncio.timeout(seconds):
@@ -139,29 +139,23 @@ class CallOptions:
 def _retrying(
     attempt: Callable[[tuple[Any, ...]], Awaitable[Any]], retries: Retries, times: FunctionTimes
 ) -> Callable[[tuple[Any, ...]], Awaitable[Any]]:
-    """Return what makes attempts until one is successful, or as many as retries allows. They are not logged."""
-    from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
+    """Return what makes attempts until one is successful, or as many as retries allows.
 
-    policy: Any = {
-        "stop": stop_after_attempt(retries.times + 1),
-        "wait": wait_exponential_jitter(
-            multiplier=to_millis(retries.wait_initial, "wait_initial") / 1000,
-            max=to_millis(retries.wait_max, "wait_max") / 1000,
-            jitter=to_millis(retries.wait_jitter, "wait_jitter") / 1000,
-        ),
-        "retry": retry_if_exception_type(retries.on),
-        "reraise": True,
-    }
+    A loop, no library: tenacity takes 100 µs for a call that needs no retry, three times what all else takes.
+    """
+    first = to_millis(retries.wait_initial, "wait_initial") / 1000
+    longest = to_millis(retries.wait_max, "wait_max") / 1000
+    jitter = to_millis(retries.wait_jitter, "wait_jitter") / 1000
 
     async def run(arguments: tuple[Any, ...]) -> Any:
-        made = 0
-
-        async def next_attempt() -> Any:
-            nonlocal made
-            times.retries += made > 0
-            made += 1
-            return await attempt(arguments)
-
-        return await AsyncRetrying(**policy)(next_attempt)  # one for each call: it keeps the state of a call
+        pause = first
+        for _ in range(retries.times):
+            try:
+                return await attempt(arguments)
+            except retries.on:
+                await asyncio.sleep(min(pause + random.uniform(0, jitter), longest))
+                pause = min(2 * pause, longest)
+                times.retries += 1
+        return await attempt(arguments)
 
     return run

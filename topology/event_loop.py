@@ -71,6 +71,54 @@ class LoopCalls:
         self._in_flight[of] += by
 
 
+class TurnedCalls:
+    """Implements AsyncCalls where nothing goes on beside the task: the loop turns while the task waits.
+
+    make_loop: makes it, with the first call.
+    """
+
+    def __init__(self, make_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+        self._make_loop = make_loop
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._calls: LoopCalls | None = None
+
+    def _started(self) -> LoopCalls:
+        if self._calls is None:
+            self._loop = self._make_loop()
+            self._calls = LoopCalls(self._loop, self._loop.stop)
+        return self._calls
+
+    def begin(self, call: Call) -> None:
+        """See AsyncCalls."""
+        self._started().start(call)
+
+    def cancel(self, call: Call) -> None:
+        """See AsyncCalls."""
+        if call.task is not None:
+            call.task.cancel()
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        """See AsyncCalls."""
+        while not until():
+            assert self._loop is not None
+            self._loop.run_forever()  # until the next call has ended
+
+    def in_flight(self, of: Hashable) -> int:
+        """See AsyncCalls."""
+        return self._started().in_flight(of)
+
+    def count(self, of: Hashable, by: int) -> None:
+        """See AsyncCalls."""
+        self._started().count(of, by)
+
+    def close(self) -> None:
+        """See AsyncCalls."""
+        if self._loop is not None and self._calls is not None:
+            self._loop.run_until_complete(self._calls.close())
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+
+
 class _Opened:
     """What a lifespan has opened. One task enters and leaves it, as cancel scopes have to be."""
 

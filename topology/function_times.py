@@ -8,23 +8,18 @@ SAMPLES = 1_024
 
 
 class FunctionTimes:
-    """The counts of one function in one task. One thread writes them, another may read them.
+    """The counts of one function in one task. One thread writes each of them, another may read it.
 
-    attempts: how often the function was called. retries: how many of these repeat one that failed.
+    calls: how many records, or batches, the function was called for. retries: how many attempts repeat one that failed.
     """
 
-    __slots__ = ("_next", "_seconds", "attempts", "retries")
+    __slots__ = ("_next", "_seconds", "calls", "retries")
 
     def __init__(self) -> None:
-        self.attempts = 0
+        self.calls = 0
         self.retries = 0
         self._seconds: list[float] = []  # the last SAMPLES, as a ring
         self._next = 0
-
-    @property
-    def calls(self) -> int:
-        """How many records, or batches, the function was called for."""
-        return self.attempts - self.retries
 
     def note(self, seconds: float) -> None:
         """Take in how long an attempt took, whatever came of it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from penstock.clients.group.membership import RetriableCommitError
 from penstock.clients.log_context import PrefixedLogger, listed
@@ -77,8 +77,15 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
             self.timeouts.succeeded([task.task_id], "reading the offsets to start from")
 
     def process(self, max_records: int) -> int:
-        """Let every running task process up to max_records. Returns how many records were processed."""
-        return self._sum("process", lambda task: task.process(max_records))
+        """Let every running task process up to max_records. Returns how many records were processed.
+
+        Tasks share what may be in flight: when all have passed on what is ready, the one with the fewest records
+        waiting goes first. Else the first task would take each place as soon as it is free.
+        """
+        if any(task.records_waiting for task in self.running.values()):
+            self._sum("process", lambda task: task.pass_on())
+        fewest_first = sorted(self.running.values(), key=lambda task: task.records_waiting)
+        return self._sum("process", lambda task: task.process(max_records), fewest_first)
 
     def punctuate(self) -> int:
         """Fire what is due by stream time and by the wall clock in every running task. Returns how much fired."""
@@ -135,10 +142,13 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
             super()._forget([task])
             self.restored_partitions -= task.changelog_partitions  # a task that is opened again restores again
 
-    def _sum(self, name: str, action: Callable[[StreamTask], int]) -> int:
-        """Call action for every running task; unlike apply_to_running_tasks, the first error ends it."""
+    def _sum(self, name: str, action: Callable[[StreamTask], int], tasks: Sequence[StreamTask] | None = None) -> int:
+        """Call action for every running task, unlike apply_to_running_tasks only until the first error.
+
+        tasks: these, in this order.
+        """
         done = 0
-        for task in self.running.values():
+        for task in tasks if tasks is not None else self.running.values():
             try:
                 done += self._act(task, action, name)
             except BrokerUnavailableError as error:

@@ -208,7 +208,8 @@ class StreamTask(Task):
         """
         group, time = self._partition_group, self.environment.time
         now_ms = time.now_ms
-        max_records = self._pass_on(max_records)
+        self.pass_on()
+        max_records = self._room(max_records)
         head = group.head()
         began_ms = time.read_ms() if head is not None else now_ms
         left = max_records
@@ -225,13 +226,18 @@ class StreamTask(Task):
             self.metrics.batch(head, time.wall_clock_ms, max_records - left, ended_ms - began_ms, ended_ms)
         return max_records - left
 
-    def _pass_on(self, max_records: int) -> int:
-        """Pass on what async functions have answered. Returns how many records may be processed now."""
+    def pass_on(self) -> int:
+        """Pass on what async functions have answered. Returns how many records that were."""
         assert self._compiled is not None
-        waiting = self._compiled.waiting
-        if waiting.advance():
+        passed = self._compiled.waiting.advance()
+        if passed:
             self._work += 1
-        return max(min(max_records, waiting.room(max_records)), 0)
+        return passed
+
+    def _room(self, max_records: int) -> int:
+        """Return how many of so many records may be processed now."""
+        assert self._compiled is not None
+        return max(min(max_records, self._compiled.waiting.room(max_records)), 0)
 
     @property
     def records_waiting(self) -> int:

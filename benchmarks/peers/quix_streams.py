@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 from quixstreams import Application, State
 from quixstreams.models import Serializer
 
@@ -81,7 +82,20 @@ def table_join(application: Application) -> None:
     application.dataframe(purchases).join_asof(rows, on_merge=with_city).to_topic(located)
 
 
+def ask(application: Application) -> None:
+    """Add to each purchase what a service answers for its amount; functions are called one after the other."""
+    client = httpx.Client(base_url=os.environ["BENCHMARK_SERVICE"])
+
+    def asked(purchase: dict[str, Any]) -> dict[str, Any]:
+        return {**purchase, "x": client.get(f"/{purchase['amount']}").json()["double"]}
+
+    purchases = application.topic(os.environ["BENCHMARK_INPUT"], key_deserializer="bytes", value_deserializer="json")
+    answers = application.topic(os.environ["BENCHMARK_OUTPUT"], key_serializer="bytes", value_serializer="json")
+    application.dataframe(purchases).apply(asked).to_topic(answers)
+
+
 TOPOLOGIES = {
+    "ask": ask,
     "count": count,
     "windowed_count": windowed_count,
     "map_filter": map_filter,

@@ -9,11 +9,8 @@ from __future__ import annotations
 import asyncio
 import selectors
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
-
-from penstock.topology.async_calls import Call
-from penstock.topology.event_loop import LoopCalls
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -53,47 +50,3 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
         future.add_done_callback(done)
         return future
-
-
-class DriverCalls:
-    """Implements topology.async_calls.AsyncCalls: the loop turns while the driver waits."""
-
-    def __init__(self) -> None:
-        self._loop: VirtualTimeLoop | None = None
-        self._calls: LoopCalls | None = None
-
-    def _started(self) -> LoopCalls:
-        if self._calls is None:
-            self._loop = VirtualTimeLoop()
-            self._calls = LoopCalls(self._loop, self._loop.stop)
-        return self._calls
-
-    def begin(self, call: Call) -> None:
-        """See AsyncCalls."""
-        self._started().start(call)
-
-    def cancel(self, call: Call) -> None:
-        """See AsyncCalls."""
-        if call.task is not None:
-            call.task.cancel()
-
-    def wait(self, until: Callable[[], bool]) -> None:
-        """See AsyncCalls."""
-        while not until():
-            assert self._loop is not None
-            self._loop.run_forever()  # until the next call has ended
-
-    def in_flight(self, of: Hashable) -> int:
-        """See AsyncCalls."""
-        return self._started().in_flight(of)
-
-    def count(self, of: Hashable, by: int) -> None:
-        """See AsyncCalls."""
-        self._started().count(of, by)
-
-    def close(self) -> None:
-        """Cancel all calls and leave the lifespans."""
-        if self._loop is not None and self._calls is not None:
-            self._loop.run_until_complete(self._calls.close())
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-            self._loop.close()

@@ -12,6 +12,7 @@ from penstock.statestore.stores import build_store
 from penstock.statestore.thread_cache import ThreadCache
 from penstock.topology.compiled import CompiledSource, CompiledTopology, StampedRecord, compile_topology
 from penstock.topology.errors import UnknownStateStoreError
+from penstock.topology.event_loop import TurnedCalls
 from penstock.topology.java_collections import PriorityQueue
 from penstock.topology.processor_api import Punctuation
 from penstock.topology.processor_topology import ProcessorTopology
@@ -21,7 +22,7 @@ from penstock.topology.task_context import Cancellable
 from penstock.workers.custom_metrics import CustomMetrics
 from penstock.workers.metrics import Sensor
 
-from .driver_loop import DriverCalls
+from .driver_loop import VirtualTimeLoop
 
 #: The driver runs all sub-topologies in one task, whose topics have one partition.
 TASK_ID = TaskId(0, 0)
@@ -72,7 +73,7 @@ class DriverTask:
         self.dropped: Counter[tuple[str, str]] = Counter()
         sensor = partial(Sensor, config["metrics.sample.window.ms"], config["metrics.num.samples"])
         self.streams_metrics = CustomMetrics({"thread-id": "TopologyTestDriver"}, sensor, lambda: clock.now_ms)
-        self.async_calls = DriverCalls()
+        self.async_calls = TurnedCalls(VirtualTimeLoop)
         self._directory = directory
         self._clock = clock
         self._punctuations = {kind: PunctuationQueue() for kind in Punctuation}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
@@ -11,7 +12,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from penstock import KStream, Serdes, StreamsBuilder, Topology
+from penstock import KStream, Retries, Serdes, StreamsBuilder, Topology
 
 NUMBERS, COPIES, TALLIES, GROUP_TALLIES = "numbers", "copies", "tallies", "group-tallies"
 APPLICATION_ID = "chaos"
@@ -55,6 +56,16 @@ def slow() -> Topology:
     """Return a topology that takes as long for a record as the record says (``sleep``, in seconds)."""
     builder = StreamsBuilder()
     _count(_numbers(builder).peek(lambda _key, value: time.sleep(value.get("sleep", 0))))
+    return builder.build()
+
+
+def asking() -> Topology:
+    """Return a topology that asks a service for each record first; records of other keys do not wait for it."""
+    builder = StreamsBuilder()
+    answered = _numbers(builder).map_values_async(
+        _ask, ordered_by="key", max_in_flight=256, retries=Retries(3, wait_initial=10), timeout=5_000
+    )
+    _count(answered)
     return builder.build()
 
 
@@ -149,6 +160,19 @@ def group_tally(_group: str, value: Tally, seen: Tally) -> Tally:
         "last": seen["last"] | {key: number},
         "breaks": seen["breaks"] + (number != seen["last"].get(key, 0) + 1),
     }
+
+
+async def _ask(value: Tally) -> Tally:
+    """Answer as late as the record says (``answer``, in seconds), or not at all the first time (``refused``)."""
+    await asyncio.sleep(value["answer"])
+    if value["refused"] and (value["key"], value["n"]) not in _refused:
+        _refused.add((value["key"], value["n"]))
+        raise ConnectionError("not now")
+    return value
+
+
+#: What this process's service has refused.
+_refused: set[tuple[str, int]] = set()
 
 
 def _refuse_poison(value: Tally) -> Tally:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import pytest
 
-from .checkers.atomicity import Atomicity, misread
+from .checkers.atomicity import Atomicity, Places, misread
 from .checkers.log_reader import Partition
 from .checkers.transactions import Decision
 from .made_log import (
@@ -79,9 +80,9 @@ def good() -> MadeLog:
     return made
 
 
-def faults(made: MadeLog) -> list[str]:
+def faults(made: MadeLog, places: Places = PLACES) -> list[str]:
     history = made.history()
-    return [*history.faults, *Atomicity(PLACES, history, made.starts).faults()]
+    return [*history.faults, *Atomicity(places, history, made.starts).faults()]
 
 
 def test_a_right_log_is_right() -> None:
@@ -275,6 +276,21 @@ PLANTED: dict[Callable[[], MadeLog], str] = {
 def test_a_planted_fault_is_found(make: Callable[[], MadeLog]) -> None:
     found = faults(make())
     assert any(PLANTED[make] in fault for fault in found), found
+
+
+def test_where_keys_may_overtake_each_other_only_the_order_of_a_key_counts() -> None:
+    def copied(*numbers: tuple[str, int]) -> list[str]:
+        made = MadeLog()
+        feed(made)
+        made.append(WORKER, OUT, *(number(*each) for each in numbers))
+        made.commit_offset(WORKER, PLACES.numbers, 7)
+        made.decide(WORKER, [OUT, OFFSETS])
+        by_key = replace(PLACES, by_key=True)
+        return [fault for fault in faults(made, by_key) if "copies" in fault]
+
+    assert copied(("k1", 1), ("k0", 1), ("k0", 2)) == copied(("k0", 1), ("k0", 2), ("k1", 1)) == []
+    assert copied(("k0", 2), ("k0", 1), ("k1", 1))
+    assert copied(("k0", 1), ("k1", 1))
 
 
 def test_a_group_that_forgets_is_found() -> None:

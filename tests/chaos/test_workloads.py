@@ -238,6 +238,17 @@ def test_a_workload_survives_kills(tmp_path: Path, workload: str, protocol: str,
     assert outcome.records > 0
 
 
+@pytest.mark.broker
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_kills_while_functions_wait(tmp_path: Path) -> None:
+    outcome = chaos(tmp_path, Options(39, 3, workload="async-functions"))
+    assert outcome.failures == ()
+    assert str(outcome.verdict) == "0 lost, 0 doubled, 0 out of order, state equal"
+    assert [line for report in outcome.reports if not report.good for line in report.lines()] == []
+    assert outcome.records > 1_000
+
+
 @pytest.mark.parametrize(
     ("workload", "fault", "guarantee", "said"),
     [

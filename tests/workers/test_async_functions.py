@@ -167,6 +167,26 @@ def test_no_more_is_read_than_may_wait(application: MakeApplication, cluster: Cl
     until_out(thread, cluster, "abcdef")
 
 
+def test_tasks_share_what_may_be_in_flight(application: MakeApplication, cluster: Cluster) -> None:
+    cluster.create_topic("shared", 2)
+    service = Service(*"abcdvwxy")
+    builder = StreamsBuilder()
+    asked = builder.stream("shared", **TEXT).map_values_async(service.ask, with_key=True, max_in_flight=2, timeout=None)
+    asked.to(OUT, **TEXT)
+    thread = application(builder.build()).thread().until_running()
+    for partition, keys in enumerate(("abcd", "vwxy")):
+        for key in keys:
+            cluster.append("shared", partition, key.encode(), b"1", 1000)
+        thread.step(5)
+        service.wait_for(lambda: service.begun.total() == 2)
+    assert set(service.begun) == {"a", "b"}, "the first task has all places"
+    service.let("a")
+    until_out(thread, cluster, "a")
+    thread.step(3)
+    service.wait_for(lambda: service.begun.total() == 3)
+    assert service.begun["v"] == 1, "the place that is free now belongs to the task without one"
+
+
 def test_what_waits_is_cancelled_when_the_thread_ends(application: MakeApplication, cluster: Cluster) -> None:
     service = Service("b")
     thread = application(asking(service)).thread().until_running()

@@ -89,6 +89,10 @@ class _Calls(WaitingRecords):
         self._calls.count(self._operator, 1)
         self._put(held)
 
+    def _begin(self, held: Held) -> None:
+        self.times.calls += 1
+        self._calls.begin(held.call)
+
     def drain(self) -> int:
         """See WaitingRecords.drain."""
         drained = 0
@@ -136,7 +140,7 @@ class CallsInOrder(_Calls):
 
     def _put(self, held: Held) -> None:
         self._held.append(held)
-        self._calls.begin(held.call)
+        self._begin(held)
 
     def _wait(self) -> None:
         first = self._held[0].call
@@ -173,7 +177,7 @@ class CallsByKey(_Calls):
         lane = self._lanes.setdefault(_lane(held), deque())
         lane.append(held)
         if len(lane) == 1:
-            self._calls.begin(held.call)
+            self._begin(held)
 
     def _wait(self) -> None:
         first = [lane[0].call for lane in self._lanes.values()]
@@ -187,7 +191,7 @@ class CallsByKey(_Calls):
             lane.popleft()
             del self._held[id(held)]
             if lane:
-                self._calls.begin(lane[0].call)
+                self._begin(lane[0])
             else:
                 del self._lanes[name]
             self._pass_on(held)

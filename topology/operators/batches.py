@@ -116,7 +116,7 @@ class Batch(WaitingRecords):
         return list(results)
 
     def _timed(self, argument: Any) -> Any:
-        self.times.attempts += 1
+        self.times.calls += 1
         began = time.perf_counter()
         try:
             return self._operator.function(argument)

@@ -3,7 +3,8 @@
 Precisely: a committed transaction moves the group's offset of an input partition from a to b. So it has processed the
 committed records in [a, b), and everything else in it has to follow from these and from nothing else:
 
-- the copies: these records, one copy each, in their order; the repartition topic: the same records;
+- the copies: these records, one copy each, in their order (or that of their keys, see Places); the repartition topic:
+  the same records;
 - tallies and their changelog: of each key of these records, the value after its last one, and of no other key;
 - behind the repartition topic the same: the offset's move there, against the groups' tallies and their changelog.
 
@@ -32,7 +33,10 @@ Number = tuple[str, int]
 
 @dataclass(frozen=True)
 class Places:
-    """Where the program reads and writes. groups: key kN belongs to group gM with M = N modulo groups."""
+    """Where the program reads and writes. groups: key kN belongs to group gM with M = N modulo groups.
+
+    by_key: copies keep the order of their key, not that of their partition.
+    """
 
     group: str
     numbers: str
@@ -43,6 +47,7 @@ class Places:
     group_tallies: str
     group_changelog: str
     groups: int
+    by_key: bool = False
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -179,13 +184,16 @@ class Atomicity:
             else:
                 found.append(_number(record))
         if transaction is None:
-            if found != wanted:
+            if self._in_their_order(found) != self._in_their_order(wanted):
                 yield f"torn: {where} are {_shown(found)}, consumed were {_shown(wanted)}"
             return
         incomplete = any(topic == self._places.repartition for topic, _ in transaction.incomplete)
         surplus, lacking = Counter(found) - Counter(wanted), Counter(wanted) - Counter(found)
         if surplus or (lacking and not incomplete):
             yield f"torn: {where} has {_shown(sorted(surplus))} too many and lacks {_shown(sorted(lacking))}"
+
+    def _in_their_order(self, numbers: list[Number]) -> list[Number]:
+        return sorted(numbers, key=lambda number: number[0]) if self._places.by_key else numbers
 
     def _parts(self, transaction: Transaction, topic: str) -> list[Record]:
         parts = sorted((place, records) for place, records in transaction.parts.items() if place[0] == topic)

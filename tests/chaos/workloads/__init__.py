@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from .dead_letters import DeadLetters
-from .numbers import HotKeys, LargeRecords, Numbers, Queried, SlowFunction
+from .numbers import AsyncFunctions, HotKeys, LargeRecords, Numbers, Queried, SlowFunction
 from .recorded import Recorded
 from .workload import BUDGET_SECONDS, Setting, Workload
 
@@ -14,5 +14,5 @@ __all__ = ["BUDGET_SECONDS", "WORKLOADS", "Setting", "Workload"]
 
 WORKLOADS: dict[str, type[Workload]] = {
     workload.name: workload
-    for workload in (Numbers, HotKeys, SlowFunction, LargeRecords, Queried, Recorded, DeadLetters)
+    for workload in (Numbers, HotKeys, SlowFunction, AsyncFunctions, LargeRecords, Queried, Recorded, DeadLetters)
 }

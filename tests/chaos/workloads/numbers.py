@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
@@ -153,6 +154,25 @@ class SlowFunction(Numbers):
     name: ClassVar[str] = "slow-function"
     topology: ClassVar[str] = "tests.chaos.program:slow"
     numbering: ClassVar[Numbering] = Numbering(program.KEYS, extras=_slow)
+
+
+def _answered(rng: Random) -> Mapping[str, Any]:
+    return {"answer": round(rng.expovariate(1 / ANSWER_SECONDS), 3), "refused": rng.random() < REFUSED_SHARE}
+
+
+#: How long an answer takes on average, and which share of the records is refused the first time.
+ANSWER_SECONDS, REFUSED_SHARE = 0.05, 0.05
+
+
+class AsyncFunctions(Numbers):
+    """A service is asked for each record by ``map_values_async(ordered_by="key")``: some 10 answers are on their way at
+    any time, and records of other keys overtake those that are answered late.
+    """
+
+    name: ClassVar[str] = "async-functions"
+    topology: ClassVar[str] = "tests.chaos.program:asking"
+    numbering: ClassVar[Numbering] = Numbering(program.KEYS, extras=_answered)
+    places: ClassVar[Places] = replace(PLACES, by_key=True)
 
 
 def _large(rng: Random) -> Mapping[str, Any]:

@@ -1,0 +1,242 @@
+"""``python -m benchmarks.waiting``: records for each of which a service is asked, by Penstock and by others."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import click
+import orjson
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.__main__ import Bench
+from benchmarks.checks import Check
+from benchmarks.data import Workload
+from benchmarks.measure import BenchmarkError
+from benchmarks.report import Results, environment_line
+from benchmarks.scenarios import Scenario
+from benchmarks.systems import Peer, Penstock, System, broker, environment
+from benchmarks.waiting_topologies import SERVICE_VARIABLE
+
+HERE = Path(__file__).resolve().parent
+START_SECONDS = 30.0
+#: A service that dies is up and away so long, in seconds.
+UP_SECONDS, AWAY_SECONDS = 5.0, 2.0
+#: How many records one share is.
+RECORDS = 100_000
+
+
+class AnswersCheck(Check):
+    """The rows of each key are the expected ones, in their order, byte by byte."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._expected: dict[bytes, int] = {}
+        self._found: dict[bytes, int] = {}
+        for key, value, _ in workload.purchases():
+            row = orjson.loads(value)
+            self._add(self._expected, key, orjson.dumps({**row, "x": 2 * row["amount"]}))
+
+    @staticmethod
+    def _add(rows: dict[bytes, int], key: bytes, value: bytes) -> None:
+        rows[key] = hash((rows.get(key), value))
+
+    def read(self, key: bytes, value: bytes) -> None:
+        """See Check.read."""
+        self._add(self._found, key, value)
+
+    def problem(self) -> str | None:
+        """See Check.problem."""
+        keys = self._expected.keys() | self._found.keys()
+        wrong = [key for key in keys if self._expected.get(key) != self._found.get(key)]
+        return f"the rows of {len(wrong)} of {len(keys)} keys are others, e.g. of {min(wrong)!r}" if wrong else None
+
+
+class Waiting(Penstock):
+    """Penstock, with async functions."""
+
+    module = "benchmarks.waiting_topologies"
+    topology = "waiting"
+    name = "Penstock 256 in flight"
+
+    def __init__(self, _work_directory: Path) -> None:
+        super().__init__()
+
+    def command(self, topology: str, properties: Path) -> list[str]:
+        """See System.command."""
+        return super().command(self.topology, properties)
+
+
+class WaitingByKey(Waiting):
+    """The same with an order by key."""
+
+    topology, name = "waiting_by_key", "Penstock 256 in flight by key"
+
+
+class Plain(Waiting):
+    """Penstock, with plain functions."""
+
+    topology, name = "plain", "Penstock plain function"
+    shares: Mapping[str, float] = {"steady": 0.03}
+
+
+class Pool(Peer):
+    """A thread pool over confluent-kafka, in two processes."""
+
+    name = "thread pool by hand"
+    package, program, pins = "confluent-kafka", "confluent_kafka_pool.py", "confluent_kafka.txt"
+
+
+class Quix(Peer):
+    """Quix Streams, in two processes: its functions are plain ones."""
+
+    name = "Quix Streams"
+    package, program, pins = "quixstreams", "quix_streams.py", "quix_streams.txt"
+    scenarios: tuple[str, ...] | None = ("steady",)
+    shares: Mapping[str, float] = {"steady": 0.03}
+
+
+SCENARIOS = tuple(
+    Scenario(name, title, "ask", AnswersCheck)
+    for name, title in {
+        "steady": "answers in 20 ms",
+        "spread": "answers in 5 to 500 ms",
+        "failing": "answers in 20 ms, one in ten fails",
+        "dying": "dies every 5 s, back after 2 s",
+    }.items()
+)
+#: What fails or is slow needs functions that wait.
+SYSTEMS: dict[str, tuple[type[Waiting | Peer], ...]] = {"steady": (Plain, Waiting, WaitingByKey, Pool, Quix)}
+OTHERS: tuple[type[Waiting | Peer], ...] = (Waiting, WaitingByKey, Pool)
+SHARES = {"steady": 1.0, "spread": 0.3, "failing": 0.6, "dying": 0.6}
+
+
+class Service:
+    """The service in a process of its own, which can be killed and started again."""
+
+    def __init__(self, python: Path, mode: str) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.port: int = listener.getsockname()[1]
+        self._environment = {**os.environ, "SERVICE_MODE": mode}
+        options = ["--port", str(self.port), "--log-level", "warning", "--no-access-log", "--lifespan", "off"]
+        self._command = [str(python), "-m", "uvicorn", "benchmarks.service:app", "--backlog", "4096", *options]
+
+    def start(self) -> None:
+        """Start it, and wait until it answers; raises BenchmarkError."""
+        self._process = subprocess.Popen(self._command, env=self._environment, cwd=HERE.parent)
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port)).close()
+            except ConnectionRefusedError:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    raise BenchmarkError("the service does not start: see above") from None
+                time.sleep(0.05)
+            else:
+                return
+
+    def kill(self) -> None:
+        """End it at once, whatever it is asked."""
+        self._process.kill()
+        self._process.wait()
+
+
+@contextmanager
+def dying(service: Service) -> Iterator[None]:
+    """Kill the service again and again, and start it again."""
+    ended = threading.Event()
+
+    def die() -> None:
+        while not ended.wait(UP_SECONDS):
+            service.kill()
+            ended.wait(AWAY_SECONDS)
+            service.start()
+
+    thread = threading.Thread(target=die)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--only", metavar="NAMES", help=f"Some of: {','.join(scenario.name for scenario in SCENARIOS)}.")
+@click.option("--records", type=click.IntRange(min=1_000), default=RECORDS, show_default=True)
+@click.option("--keep", type=click.Path(file_okay=False, path_type=Path), help="Keep the peers' environments there.")
+@click.option("--rounds", type=click.IntRange(min=1), default=1, show_default=True)
+def main(only: str | None, records: int, keep: Path | None, rounds: int) -> None:
+    """Measure records per second where a service is asked for each: four tasks, two processes.
+
+    Output of wrong content, or in another order, ends it with exit code 1.
+    """
+    chosen = [scenario for scenario in SCENARIOS if only is None or scenario.name in only.split(",")]
+    directory = Path(tempfile.mkdtemp(prefix="penstock-waiting-"))
+    results: Results = {}
+    versions: set[str] = set()
+    try:
+        environments = keep or directory
+        environments.mkdir(parents=True, exist_ok=True)
+        python = environment(environments / "service", HERE / "peers" / "service.txt", "the service")
+        with broker("waiting", directory) as address:
+            for scenario in chosen:
+                systems = _systems(scenario, environments)
+                versions |= {system.version for system in systems}
+                bench = Bench(address, records, directory, systems)
+                bench.apart = False
+                service = Service(python, "steady" if scenario.name == "dying" else scenario.name)
+                os.environ[SERVICE_VARIABLE] = f"http://127.0.0.1:{service.port}"
+                service.start()
+                try:
+                    with dying(service) if scenario.name == "dying" else nullcontext():
+                        results |= bench.run([scenario], rounds)
+                finally:
+                    service.kill()
+    except BenchmarkError as error:
+        raise click.ClickException(str(error)) from error
+    shutil.rmtree(directory)
+    Console().print(environment_line(records, sorted(versions)), _table(results), sep="\n")
+
+
+def _systems(scenario: Scenario, directory: Path) -> list[System]:
+    systems: list[System] = []
+    for kind in SYSTEMS.get(scenario.name, OTHERS):
+        system = kind(directory)
+        system.shares = {**SHARES, **system.shares}
+        systems.append(system)
+    return systems
+
+
+def _table(results: Results) -> Table:
+    table = Table(box=box.MARKDOWN)
+    for column in ("the service", "who asks"):
+        table.add_column(column)
+    for column in ("records/s", "CPU s/M", "RSS MB"):
+        table.add_column(column, justify="right")
+    for scenario, by_system in results.items():
+        for system, runs in by_system.items():
+            figures: Sequence[float] = (
+                statistics.median(run.rate for run in runs),
+                statistics.median(run.cpu_seconds_per_million for run in runs),
+                statistics.median(run.rss_bytes for run in runs) / 1e6,
+            )
+            table.add_row(scenario.title, system, *(f"{figure:,.0f}" for figure in figures))
+    return table
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    sys.exit(main())
