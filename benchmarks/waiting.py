@@ -195,7 +195,7 @@ def main(only: str | None, records: int, keep: Path | None, rounds: int) -> None
             for scenario in chosen:
                 systems = _systems(scenario, environments)
                 versions |= {system.version for system in systems}
-                bench = Bench(address, records, directory, systems)
+                bench = Bench(address, Workload(records), directory, systems)
                 bench.apart = False
                 service = Service(python, "steady" if scenario.name == "dying" else scenario.name)
                 os.environ[SERVICE_VARIABLE] = f"http://127.0.0.1:{service.port}"
@@ -208,7 +208,7 @@ def main(only: str | None, records: int, keep: Path | None, rounds: int) -> None
     except BenchmarkError as error:
         raise click.ClickException(str(error)) from error
     shutil.rmtree(directory)
-    Console().print(environment_line(records, sorted(versions)), _table(results), sep="\n")
+    Console().print(environment_line(Workload(records), sorted(versions)), _table(results), sep="\n")
 
 
 def _systems(scenario: Scenario, directory: Path) -> list[System]:
