@@ -32,10 +32,9 @@ _GROUP = re.compile(r"^    # (.+)$|^    \"(\w+)\",$", re.MULTILINE)
 def place(path: Path) -> Path:
     """Return where on the site a file of the repository is, relative to its root."""
     inside = path.relative_to(ROOT)
-    if inside.parts[0] == "docs":
-        return Path(*inside.parts[1:])
-    # Zensical makes an index of a README: one page at each address.
-    return Path(OUTSIDE, *inside.parts[:-1], "index.md" if inside.name == "README.md" else inside.name)
+    if inside.name == "README.md":  # Zensical makes an index of a README: one page at each address
+        inside = inside.with_name("index.md")
+    return Path(*inside.parts[1:]) if inside.parts[0] == "docs" else Path(OUTSIDE, inside)
 
 
 class Stage:
@@ -49,7 +48,7 @@ class Stage:
     def gather(self) -> None:
         """Write all pages; raises FileNotFoundError for a link to a file that is not there."""
         shutil.rmtree(self.folder, ignore_errors=True)
-        for path in sorted((ROOT / "docs").glob("*")):
+        for path in sorted(path for path in (ROOT / "docs").rglob("*") if path.is_file()):
             self._take(path)
         while self._waiting:
             self._write(self._waiting.pop())
