@@ -36,7 +36,7 @@ def broker() -> None:
 @broker.command()
 @_names_a_broker
 @click.option("--port", type=int, help="A fixed port; default: the last one, 9092 (broker dev), or any free port.")
-@click.option("--kafka", type=click.Choice(list(distributions())), help="Default: the last, $KAFKA_VERSION, the newest.")
+@click.option("--kafka", type=click.Choice(list(distributions())), help="Else the last, $KAFKA_VERSION, or the newest.")
 @as_json
 def start(name: str, directory: Path | None, port: int | None, kafka: str | None, json_output: bool) -> None:
     """Start the broker, and wait until it serves.
