@@ -76,7 +76,7 @@ LAZY_COMMANDS: Mapping[str, tuple[str, str]] = {
     "snapshot": ("penstock.snapshot_command:snapshot", "Copy the state stores, and start another machine from them."),
     "state": (
         "penstock.state_command:state",
-        "Look into state stores, of a running application or of a closed one.",
+        "Read the state stores of a running or a stopped application.",
     ),
     "status": ("penstock.status_command:status", "Show what a running application does, and its last errors."),
     "threads": ("penstock.threads_command:threads", "Add, remove and restart stream threads."),

@@ -21,7 +21,7 @@ STYLES = {"RUNNING": "green", "ERROR": "bold red", "PENDING_ERROR": "bold red", 
 #: Columns whose text may be longer than a line.
 WRAPPED = ("topic", "key", "value", "store", "input topic", "source")
 ERRORS_SHOWN = 5
-PAUSED = "Paused: not all arriving records are counted as behind. `penstock resume` continues."
+PAUSED = "Paused: not all arriving records count as lag. `penstock resume` continues."
 PAUSED_RESTORING = "Paused: tasks that are not restored wait for `penstock resume`."
 MESSAGE_SHOWN = 500
 

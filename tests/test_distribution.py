@@ -77,6 +77,16 @@ def test_the_environment_says_how_the_kernel_is_compiled(variable: str, options:
     assert shown.split() == ([] if options is None else [options] * len(MODULES))
 
 
+@pytest.fixture
+def wheel(sdist: Path, tmp_path: Path) -> Path:
+    """Build the wheel, without the kernel and with this environment's setuptools."""
+    made = tmp_path / "wheel"
+    pip = ("env", "PENSTOCK_KERNEL=off", sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation")
+    run(*pip, "--wheel-dir", made, sdist, cwd=tmp_path)
+    (found,) = made.iterdir()
+    return found
+
+
 def other_distribution(folder: Path) -> Path:
     """Build a distribution of another name that brings a package ``penstock``: nothing of Penstock is in it."""
     (folder / "penstock").mkdir(parents=True)
@@ -96,13 +106,13 @@ def failure(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]
 
 @pytest.mark.parametrize("ours_is", ["first", "last"])
 def test_another_distribution_with_a_package_of_this_name_is_an_error(
-    distributions: dict[str, Path], ours_is: str, tmp_path: Path
+    wheel: Path, ours_is: str, tmp_path: Path
 ) -> None:
-    wheels = [distributions["wheel"], other_distribution(tmp_path / "other")]
+    wheels = [wheel, other_distribution(tmp_path / "other")]
     run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", cwd=tmp_path)
     python = tmp_path / "venv" / "bin" / "python"
-    for wheel in wheels if ours_is == "first" else reversed(wheels):
-        run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", wheel, cwd=tmp_path)
+    for each in wheels if ours_is == "first" else reversed(wheels):
+        run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", each, cwd=tmp_path)
     advice = "Run: pip uninstall --yes flow_tracing penstock-streams; pip install penstock-streams"
     command = failure(python.with_name("penstock"), "--version", cwd=tmp_path)
     assert command.returncode == ExitCode.USAGE

@@ -4,11 +4,15 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.Properties;
+import java.util.Set;
 import java.util.concurrent.CountDownLatch;
+import java.util.stream.Collectors;
+import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.common.utils.Bytes;
 import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.StreamsBuilder;
+import org.apache.kafka.streams.StreamsMetadata;
 import org.apache.kafka.streams.Topology;
 import org.apache.kafka.streams.kstream.Consumed;
 import org.apache.kafka.streams.kstream.Grouped;
@@ -26,7 +30,8 @@ import org.apache.kafka.streams.state.WindowStore;
  * The application that test_java_takeover.py hands over between Java and Penstock; its topology is there in Python too.
  *
  * <p>Argument: a file with the properties; "takeover.&lt;name&gt;" of them name its topics. Writes each state of the client
- * to stdout, and runs until SIGTERM. With "describe" as second argument it writes the topology's description and ends.
+ * to stdout, with an application.server also which hosts have which partitions, and runs until SIGTERM. With "describe"
+ * as second argument it writes the topology's description and ends.
  */
 public class TakeoverProgram {
 
@@ -53,7 +58,41 @@ public class TakeoverProgram {
             stopped.countDown();
         }));
         streams.start();
+        if (properties.containsKey("application.server")) {
+            Thread watch = new Thread(() -> watchHosts(streams));
+            watch.setDaemon(true);
+            watch.start();
+        }
         stopped.await();
+    }
+
+    /** Writes a line with what each host has, as often as that changes. */
+    private static void watchHosts(KafkaStreams streams) {
+        String written = "";
+        while (true) {
+            try {
+                Thread.sleep(100);
+                String hosts = streams.metadataForAllStreamsClients().stream()
+                    .map(TakeoverProgram::host).sorted().collect(Collectors.joining("; "));
+                if (!hosts.equals(written)) {
+                    System.out.println("HOSTS " + hosts);
+                    written = hosts;
+                }
+            } catch (IllegalStateException notRunning) {
+                written = "";
+            } catch (InterruptedException end) {
+                return;
+            }
+        }
+    }
+
+    private static String host(StreamsMetadata host) {
+        return host.hostInfo().host() + ":" + host.hostInfo().port() + " active " + listed(host.topicPartitions())
+            + " standby " + listed(host.standbyTopicPartitions());
+    }
+
+    private static String listed(Set<TopicPartition> partitions) {
+        return partitions.stream().map(TopicPartition::toString).sorted().collect(Collectors.joining(" "));
     }
 
     private static Topology topology(Properties properties) {

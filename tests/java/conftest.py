@@ -35,9 +35,13 @@ def kafka_streams_jars() -> tuple[Path, str]:
     return java, os.pathsep.join(map(str, jars))
 
 
-def quicken(admin: AdminClient, group: str) -> None:
-    """Give a group whose tasks the broker assigns the times that the members of the others have."""
-    settings = {"streams.session.timeout.ms": "3000", "streams.heartbeat.interval.ms": "300"}
+def configure(admin: AdminClient, group: str, standby_replicas: str) -> None:
+    """Give a group whose tasks the broker assigns what the members of the others have in their own settings."""
+    settings = {
+        "streams.session.timeout.ms": "3000",
+        "streams.heartbeat.interval.ms": "300",
+        "streams.num.standby.replicas": standby_replicas,
+    }
     entries = [
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
     ]
@@ -68,7 +72,7 @@ def handover(
         topics = Topics(orders, products, *outputs)
         made.append(Handover(java, bootstrap_servers, unique_name(purpose), topics, directory, **settings))
         if settings.get("group.protocol") == "streams":
-            quicken(admin, made[-1].application_id)
+            configure(admin, made[-1].application_id, settings.get("num.standby.replicas", "0"))
         return made[-1]
 
     yield make

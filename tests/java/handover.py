@@ -9,9 +9,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -75,6 +76,10 @@ class Instance:
 
     def has_logged(self, text: str) -> bool:
         return text in self.log.read_text()
+
+    def hosts(self) -> str:
+        """Return what it has written last about the hosts of the application; empty before."""
+        return next((line for line in reversed(self.log.read_text().splitlines()) if line.startswith("HOSTS ")), "")
 
     @property
     def runs(self) -> bool:
@@ -184,13 +189,13 @@ class Handover:
         feed()
         eventually(self._is_processed, self._progress, PATIENCE_SECONDS)
 
-    def start_java(self, name: str) -> Instance:
-        """Start an instance on Java; name: of its state directory."""
-        return self.java.start(self.properties(name))
+    def start_java(self, name: str, **more: str) -> Instance:
+        """Start an instance on Java; name: of its state directory; more: its own settings."""
+        return self.java.start(self.properties(name, more))
 
-    def start_penstock(self, name: str) -> Instance:
+    def start_penstock(self, name: str, **more: str) -> Instance:
         """Start an instance of Penstock."""
-        return self.java.start_penstock(self.properties(name))
+        return self.java.start_penstock(self.properties(name, more))
 
     def settle(self) -> None:
         """Wait until all input is processed and committed."""
@@ -229,9 +234,10 @@ class Handover:
         """Whether members of both kinds have tasks."""
         return all(self.members().values()) and bool(self.members())
 
-    def properties(self, state_dir: str) -> Path:
-        """Write the settings of an instance."""
-        values = self.config | self.topics.properties() | {"state.dir": str(self.directory / state_dir)}
+    def properties(self, state_dir: str, more: Mapping[str, str] = MappingProxyType({})) -> Path:
+        """Write the settings of an instance; more: in the same way as those of the application, with _ for each dot."""
+        own = {name.replace("_", "."): value for name, value in more.items()}
+        values = self.config | self.topics.properties() | {"state.dir": str(self.directory / state_dir)} | own
         file = self.directory / f"{state_dir}.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
         return file

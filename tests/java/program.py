@@ -5,10 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock import KafkaStreams, Serdes, StreamsBuilder, Suppressed, TimeWindows, Topology
+from penstock import KafkaStreams, Serdes, StreamsBuilder, StreamsMetadata, Suppressed, TimeWindows, Topology
+from penstock.topology.errors import InvalidStateStoreError
 
 
 @dataclass(frozen=True)
@@ -74,12 +78,35 @@ def other() -> Topology:
     return builder.build()
 
 
+def watch_hosts(streams: KafkaStreams) -> None:
+    """Write a line with what each host has, as often as that changes."""
+    written = ""
+    while True:
+        time.sleep(0.1)
+        with suppress(InvalidStateStoreError):
+            hosts = "; ".join(sorted(map(host, streams.metadata_for_all_streams_clients())))
+            if hosts != written:
+                print("HOSTS", hosts, flush=True)
+                written = hosts
+
+
+def host(found: StreamsMetadata) -> str:
+    """Return what one host has, as TakeoverProgram writes it."""
+    active, standby = (
+        " ".join(sorted(f"{topic}-{partition}" for topic, partition in partitions))
+        for partitions in (found.topic_partitions, found.standby_topic_partitions)
+    )
+    return f"{found.host_info.host}:{found.host_info.port} active {active} standby {standby}"
+
+
 def main() -> int:
-    """Run the application with the settings in a properties file until SIGTERM; write its log and its states."""
+    """Run the application with the settings in a properties file until SIGTERM; write its log, states and hosts."""
     logging.basicConfig(level=logging.INFO)
     topics, config = settings(Path(sys.argv[1]))
     streams = KafkaStreams(topology(topics), config)
     streams.set_state_listener(lambda now, before: print(now.name, flush=True))
+    if "application.server" in config:
+        threading.Thread(target=watch_hosts, args=[streams], daemon=True).start()
     return int(streams.run())
 
 

@@ -116,6 +116,36 @@ def test_killed_members_of_either_kind_and_leaders(handover: MakeHandover, proto
     compare(application, handover("uninterrupted", **config))
 
 
+@pytest.mark.parametrize("protocol", ["classic", "streams"])
+@pytest.mark.long
+def test_each_kind_has_the_standby_tasks_of_the_other_and_knows_its_host(handover: MakeHandover, protocol: str) -> None:
+    config = PROTOCOLS[protocol]
+    application = handover("served", num_standby_replicas="1", **config)
+    java = application.start_java("java", application_server="java.example:7001")
+    penstock = application.start_penstock("penstock", application_server="penstock.example:7002")
+    share(application)
+
+    def known_alike() -> bool:
+        """Whether both tell the same of both hosts, each with standby tasks of what is active on the other one."""
+        hosts = java.hosts()
+        parts = [
+            [set(of.split()) for of in part.partition(" active ")[2].split(" standby ")] for part in hosts.split("; ")
+        ]
+        if hosts != penstock.hosts() or len(parts) != 2 or not all(all(part) for part in parts):
+            return False
+        (active, standby), (other_active, other_standby) = parts
+        return not active & other_active and standby <= other_active and other_standby <= active
+
+    eventually(known_alike, lambda: (java.hosts(), penstock.hosts()), PATIENCE_SECONDS)
+    application.feed()
+    java.kill()
+    application.settle()
+    application.feed()
+    application.settle()
+    penstock.stop()
+    assert_nothing_is_lost(application, handover("uninterrupted", **config))
+
+
 def penstock_command(application: Handover, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command of penstock with the application's settings."""
     file = application.properties("other")
