@@ -182,17 +182,16 @@ class Segments:
         return found
 
     def scan(self, time_from: int, time_to: int, reverse: bool) -> Iterator[Row]:
-        """Iterate over the rows of all segments that hold times of this range; others and hidden ones are among them.
-
-        With an index they come by time first, and only those with times of the range.
-        """
+        """Iterate over the rows with times of this range, hidden ones included; with an index by time first."""
         first = max(time_from, self._live_from)
         last = min(time_to, self.observed_ms)
         if first > last:
             return iter(())
         if self.indexed:
             return self._indexed_rows(self._index_scan(first, last, reverse))
-        return self.rows.scan(_pack(first // self.interval_ms), _pack(last // self.interval_ms + 1), reverse)
+        time_of = self.schema.time_of
+        rows = self.rows.scan(_pack(first // self.interval_ms), _pack(last // self.interval_ms + 1), reverse)
+        return (row for row in rows if time_from <= time_of(row[0]) <= time_to)
 
     def _index_scan(self, first: int, last: int, reverse: bool) -> Iterator[Row]:
         return self.rows.scan(INDEX_PREFIX + _pack(first), INDEX_PREFIX + _pack(last + 1), reverse)

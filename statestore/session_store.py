@@ -29,10 +29,6 @@ _pack, _unpack = PAIR.pack, PAIR.unpack_from
 _new = tuple.__new__
 
 
-def _end_of(key: bytes) -> int:
-    return int.from_bytes(key[-16:-8], "big")
-
-
 def _escaped(key: bytes) -> bytes:
     """Return bytes that say where they end and have the order of the keys, whatever follows them."""
     return key.replace(b"\0", b"\0\xff") + b"\0\0"
@@ -162,8 +158,7 @@ class SessionStore(StateStore):
     def _scan(self, earliest_end: int, latest_end: int, reverse: bool, hidden_too: bool = False) -> Iterator[Row]:
         """Iterate over the rows with session ends of this range."""
         first = earliest_end if hidden_too else max(earliest_end, self.segments.visible_from)
-        rows = self.segments.scan(first, latest_end, reverse)
-        return (row for row in rows if first <= _end_of(row[0]) <= latest_end)
+        return self.segments.scan(first, latest_end, reverse)
 
     def _decoded(self, rows: Iterable[Row]) -> Iterator[tuple[Windowed, Any]]:
         decode_key, decode = self.serdes.decode_key, self.values.decode

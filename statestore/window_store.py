@@ -18,7 +18,7 @@ from penstock.topology.task_context import TaskContext
 
 from .bytes_store import BytesStore, Marks, RawRow, Row
 from .segments import KeySchema, Segments
-from .state_store import LONG, StateStore, StoreSerdes, plain_value, timestamped_value
+from .state_store import StateStore, StoreSerdes, plain_value, timestamped_value
 from .store_iterator import Rows, StoreIterator
 from .values import Values
 
@@ -30,7 +30,6 @@ SEQUENCE = "sequence-number"
 #: Window start and sequence number behind the key.
 _suffix = struct.Struct(">qi")
 _pack, _unpack = _suffix.pack, _suffix.unpack_from
-_unpack_start = LONG.unpack_from
 
 WINDOW_KEY_SCHEMA = KeySchema(
     _suffix,
@@ -164,8 +163,7 @@ class WindowStore(StateStore):
     def _scan(self, time_from: int, time_to: int, reverse: bool) -> Iterator[Row]:
         """Iterate over the visible rows with window starts of this range."""
         first = max(time_from, self.segments.visible_from)
-        rows = self.segments.scan(first, time_to, reverse)
-        return (row for row in rows if first <= _unpack_start(row[0], len(row[0]) - 12)[0] <= time_to)
+        return self.segments.scan(first, time_to, reverse)
 
     def _decoded(self, rows: Iterable[Row]) -> Iterator[tuple[Windowed, Any]]:
         decode_key, decode = self.serdes.decode_key, self.values.decode
