@@ -100,7 +100,7 @@ def count() -> Topology:
 
 
 def windowed_count() -> Topology:
-    """Count the purchases of each user in each ten seconds."""
+    """Count the purchases of each user in every ten seconds."""
     builder = StreamsBuilder()
     (
         builder.stream(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.bytes())
@@ -209,7 +209,7 @@ def processor() -> Topology:
 
 
 def window_suppress() -> Topology:
-    """Count the purchases of each user in each ten seconds, and send only the final counts."""
+    """Count the purchases of each user in every ten seconds, and send only the final counts."""
     builder = StreamsBuilder()
     (
         builder.stream(os.environ[INPUT_VARIABLE], key_serde=Serdes.string(), value_serde=Serdes.json(Purchase))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 
 from penstock.clients.group.membership import RetriableCommitError
 from penstock.clients.log_context import PrefixedLogger, listed
@@ -82,15 +82,18 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
         Tasks share what may be in flight: when all have passed on what is ready, the one with the fewest records
         waiting goes first. Else the first task would take each place as soon as it is free.
         """
-        if any(task.records_waiting for task in self.running.values()):
-            self._sum("process", lambda task: task.pass_on())
-        fewest_first = sorted(self.running.values(), key=lambda task: task.records_waiting)
-        return self._sum("process", lambda task: task.process(max_records), fewest_first)
+        tasks: Collection[StreamTask] = self.running.values()
+        if any(task.records_waiting for task in tasks):
+            self._sum("process", lambda task: task.pass_on(), tasks)
+            tasks = sorted(tasks, key=lambda task: task.records_waiting)
+        return self._sum("process", lambda task: task.process(max_records), tasks)
 
     def punctuate(self) -> int:
         """Fire what is due by stream time and by the wall clock in every running task. Returns how much fired."""
         return self._sum(
-            "punctuate", lambda task: task.maybe_punctuate_stream_time() + task.maybe_punctuate_system_time()
+            "punctuate",
+            lambda task: task.maybe_punctuate_stream_time() + task.maybe_punctuate_system_time(),
+            self.running.values(),
         )
 
     def maybe_commit_per_user_requested(self, commit: Callable[[Collection[StreamTask]], int]) -> int:
@@ -142,13 +145,10 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
             super()._forget([task])
             self.restored_partitions -= task.changelog_partitions  # a task that is opened again restores again
 
-    def _sum(self, name: str, action: Callable[[StreamTask], int], tasks: Sequence[StreamTask] | None = None) -> int:
-        """Call action for every running task, unlike apply_to_running_tasks only until the first error.
-
-        tasks: these, in this order.
-        """
+    def _sum(self, name: str, action: Callable[[StreamTask], int], tasks: Iterable[StreamTask]) -> int:
+        """Call action for running tasks in this order, unlike apply_to_running_tasks only until the first error."""
         done = 0
-        for task in tasks if tasks is not None else self.running.values():
+        for task in tasks:
             try:
                 done += self._act(task, action, name)
             except BrokerUnavailableError as error:

@@ -19,7 +19,7 @@ try:
 except ImportError:
     from asyncio import new_event_loop
 
-#: What ends within so many seconds is told together: each time the stream thread does an iteration of its loop.
+#: Calls that end within so many seconds are reported together: each report costs the stream thread an iteration.
 WAKE_SECONDS = 0.001
 #: How long is waited at the end for what lifespans close, in seconds.
 CLOSE_SECONDS = 10.0

@@ -36,7 +36,7 @@ class WindowCount(Serializer):
 
 
 def windowed_count(application: Application) -> None:
-    """Count the purchases of each user in each ten seconds; the key of a count ends with its window's start."""
+    """Count the purchases of each user in every ten seconds; the key of a count ends with its window's start."""
 
     def with_key(window: dict[str, Any], key: bytes, _timestamp: int, _headers: object) -> dict[str, Any]:
         return {**window, "key": key + window["start"].to_bytes(8, "big")}

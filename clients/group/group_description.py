@@ -1,4 +1,4 @@
-"""What a coordinator tells of a group: its members, and the bytes that they have joined with.
+"""What a coordinator reports about a group: its members, and the bytes that they have joined with.
 
 Classic groups answer DescribeGroups, with the bytes that each member joined with; streams groups answer
 StreamsGroupDescribe, with the topics of the topology that the broker was told (KIP-1071). Consumer groups (KIP-848), of

@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class ThreadBytes(Protocol):
-    """The bytes in which a stream thread reports and is told its tasks: those of a classic group's members."""
+    """The bytes in which a stream thread reports and receives its tasks: those of a classic group's members."""
 
     def report(self, user_data: bytes) -> Report:
         """Return what the thread joins with; raises StreamsError."""

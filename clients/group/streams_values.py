@@ -61,7 +61,7 @@ class StreamsSubtopology:
 
 @dataclass(frozen=True, slots=True)
 class StreamsTopology:
-    """The topology as the broker is told it. epoch: Kafka 4.4 knows no other than 0."""
+    """The topology as it is sent to the broker. epoch: Kafka 4.4 knows no other than 0."""
 
     subtopologies: tuple[StreamsSubtopology, ...]
     epoch: int = 0

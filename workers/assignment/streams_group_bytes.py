@@ -1,4 +1,4 @@
-"""A streams group's values (KIP-1071) as the bytes in which a stream thread reports and is told its tasks."""
+"""A streams group's values (KIP-1071) as the bytes in which a stream thread reports and receives its tasks."""
 
 from __future__ import annotations
 
