@@ -22,11 +22,11 @@ from rich.table import Table
 
 from benchmarks.measure import BenchmarkError
 from penstock import Record, Serdes, StreamsBuilder, StreamsConfig, TimeWindows, Topology
-from penstock.statestore.thread_cache import ThreadCache
+from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.testing import TopologyTestDriver
 from penstock.testing.driver_task import Clock, DriverTask
+from penstock.topology.graph.subtopologies import build_whole_topology
 from penstock.topology.records import RawRecord
-from penstock.topology.subtopologies import build_whole_topology
 
 INPUT, OUTPUT = "in", "out"
 KEYS = 100  # so that a cache merges ten updates of each in a batch

@@ -31,11 +31,11 @@ from benchmarks.driver import BATCH, CACHE_BYTES, INPUT, OUTPUT
 from benchmarks.measure import BenchmarkError, Program, measure
 from benchmarks.systems import COMMON_CONFIG, Penstock, broker
 from penstock import Serdes, StreamsBuilder, StreamsConfig, TimeWindows, Topology
-from penstock.statestore.thread_cache import ThreadCache
+from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.testing.driver_task import Clock, DriverTask
 from penstock.topology.errors import PenstockError
+from penstock.topology.graph.subtopologies import build_whole_topology
 from penstock.topology.records import RawRecord, TopicPartition
-from penstock.topology.subtopologies import build_whole_topology
 
 #: Each axis grows by these steps.
 OPERATORS = (1, 3, 10, 30)

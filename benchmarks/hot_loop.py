@@ -31,9 +31,9 @@ from benchmarks.data import Workload, delete_topics, recreate_topic
 from benchmarks.scenarios import SCENARIOS, WIDE, Scenario
 from benchmarks.systems import COMMON_CONFIG, broker
 from penstock.kernel import buffers as compiled
-from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.control import Command, Failed, Report, Shutdown, Status
-from penstock.workers.stream_thread import StreamThread
+from penstock.topology.config.streams_config import StreamsConfig
+from penstock.workers.control.messages import Command, Failed, Report, Shutdown, Status
+from penstock.workers.thread.stream_thread import StreamThread
 
 SAMPLE_SECONDS = 0.002  # of CPU time
 #: Of the records: before the first and behind the second share nothing is measured.

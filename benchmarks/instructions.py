@@ -25,10 +25,10 @@ from benchmarks import topologies
 from benchmarks.driver import CACHE_BYTES
 from benchmarks.measure import BenchmarkError
 from penstock import StreamsConfig, Topology
-from penstock.statestore.thread_cache import ThreadCache
+from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.testing.driver_task import Clock, DriverTask
+from penstock.topology.graph.subtopologies import build_whole_topology
 from penstock.topology.records import RawRecord
-from penstock.topology.subtopologies import build_whole_topology
 
 INPUT, OUTPUT, USERS = "in", "out", "users"
 KEYS = 100

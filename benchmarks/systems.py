@@ -19,9 +19,9 @@ import penstock
 from benchmarks.data import CODEC
 from benchmarks.measure import BenchmarkError
 from benchmarks.python_build import is_plain_build
-from penstock.dev_broker import DevBroker
-from penstock.jar_lock import fetch_jars, read_lock
-from penstock.java_runtime import find_java
+from penstock.dev.dev_broker import DevBroker
+from penstock.pipeline.java.jar_lock import fetch_jars, read_lock
+from penstock.pipeline.java.java_runtime import find_java
 
 HERE = Path(__file__).resolve().parent
 THREADS = 2

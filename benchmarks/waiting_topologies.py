@@ -16,7 +16,7 @@ import orjson
 
 from benchmarks.topologies import INPUT_VARIABLE, OUTPUT_VARIABLE
 from penstock import KStream, Retries, Serdes, StreamsBuilder, Topology
-from penstock.topology.async_calls import OrderedBy
+from penstock.topology.context.async_calls import OrderedBy
 
 SERVICE_VARIABLE = "BENCHMARK_SERVICE"
 IN_FLIGHT_MAX = 256

@@ -1,4 +1,4 @@
-"""Serializers that look at what they are given, before or after they write it; topology/codecs.py has them in Python."""
+"""Serializers that look at what they are given, before or after they write it; topology/serdes/codecs.py has them in Python."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_Next
@@ -18,7 +18,7 @@ cdef enum:
 
 
 def checked_json(dumps, look_again):
-    """See topology/codecs.py."""
+    """See topology/serdes/codecs.py."""
     def serialize(value):
         try:
             data = <bytes?>dumps(value)
@@ -32,7 +32,7 @@ def checked_json(dumps, look_again):
 
 
 def private_dicts(encode, decode):
-    """See topology/codecs.py."""
+    """See topology/serdes/codecs.py."""
     def hold(value):
         if value is None:
             return None
@@ -50,7 +50,7 @@ def private_dicts(encode, decode):
 
 
 def typed(kind, serialize, convert):
-    """See topology/codecs.py."""
+    """See topology/serdes/codecs.py."""
     def serialize_typed(value):
         return serialize(value if type(value) is kind else convert(value))
 
@@ -58,7 +58,7 @@ def typed(kind, serialize, convert):
 
 
 def nullable(function):
-    """See topology/serdes.py."""
+    """See topology/serdes/serdes.py."""
     def call(value):
         return None if value is None else function(value)
 
@@ -66,7 +66,7 @@ def nullable(function):
 
 
 def required(to_bytes, refusal):
-    """See statestore/state_store.py."""
+    """See statestore/stores/state_store.py."""
     def encode(value):
         data = to_bytes(value)
         if data is None:
@@ -78,7 +78,7 @@ def required(to_bytes, refusal):
 
 def join_parts(int64_t timestamp, int64_t offset, bytes topic not None, int32_t partition, bytes headers not None,
                bytes prior, bytes old, bytes new):
-    """See statestore/buffer_value.py."""
+    """See statestore/buffers/buffer_value.py."""
     cdef bint is_prior = old is not None and prior is not None and old == prior
     cdef Py_ssize_t size = 16 + 4 + PyBytes_GET_SIZE(topic) + 4 + PyBytes_GET_SIZE(headers)
     for part in (prior, None if is_prior else old, new):

@@ -31,7 +31,7 @@ cdef extern from *:
 
 
 cpdef str decode_text(bytes data):
-    """Return a text as Java reads it; see topology/serdes.py, which knows the error handler."""
+    """Return a text as Java reads it; see topology/serdes/serdes.py, which knows the error handler."""
     return PyUnicode_DecodeUTF8(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), "penstock.java")
 
 

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-"""What a store has in memory: between two commits (statestore/row_buffer.py in Python), and by time and key.
+"""What a store has in memory: between two commits (statestore/rows/row_buffer.py in Python), and by time and key.
 
 find, newest and put_timed are what fused loops do with a row: topology/operators/fused_rows.py in Python.
 """

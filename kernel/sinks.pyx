@@ -1,4 +1,4 @@
-"""From a sink's objects to the records that a producer takes: what topology/ and workers/record_sends.py do too."""
+"""From a sink's objects to the records that a producer takes: what topology/ and workers/tasks/record_sends.py do too."""
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE

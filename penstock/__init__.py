@@ -15,16 +15,31 @@ from penstock_distribution import VERSION, check_distributions
 
 with NamingShadows():  # first, so that all that follows from it is explained
     check_distributions(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    import penstock.topology.streams_builder  # noqa: F401
+    import penstock.topology.declare.streams_builder  # noqa: F401
 
-from penstock.topology.async_calls import Retries
-from penstock.topology.branched_kstream import BranchedKStream
-from penstock.topology.cogrouped_kstream import (
+from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.context.async_calls import Retries
+from penstock.topology.context.store_interfaces import StoreBuilder
+from penstock.topology.context.timestamp_extractors import (
+    fail_on_invalid_timestamp,
+    log_and_skip_on_invalid_timestamp,
+    use_partition_time_on_invalid_timestamp,
+    wallclock_timestamp_extractor,
+)
+from penstock.topology.declare.branched_kstream import BranchedKStream
+from penstock.topology.declare.cogrouped_kstream import (
     CogroupedKStream,
     SessionWindowedCogroupedKStream,
     TimeWindowedCogroupedKStream,
 )
-from penstock.topology.description import TopologyDescription
+from penstock.topology.declare.global_ktable import GlobalKTable
+from penstock.topology.declare.kgrouped_stream import KGroupedStream
+from penstock.topology.declare.kgrouped_table import KGroupedTable
+from penstock.topology.declare.kstream import KStream
+from penstock.topology.declare.ktable import KTable
+from penstock.topology.declare.streams_builder import StreamsBuilder
+from penstock.topology.declare.suppressed import BufferConfig, Suppressed
+from penstock.topology.declare.windowed_kstream import SessionWindowedKStream, TimeWindowedKStream
 from penstock.topology.errors import (
     BrokerUnavailableError,
     ConfigError,
@@ -41,12 +56,9 @@ from penstock.topology.errors import (
     TopologyError,
     UnknownStateStoreError,
 )
-from penstock.topology.global_ktable import GlobalKTable
-from penstock.topology.kgrouped_stream import KGroupedStream
-from penstock.topology.kgrouped_table import KGroupedTable
-from penstock.topology.kstream import KStream
-from penstock.topology.ktable import KTable
-from penstock.topology.materialized import Materialized
+from penstock.topology.graph.description import TopologyDescription
+from penstock.topology.graph.processor_topology import AutoOffsetReset
+from penstock.topology.graph.topology import Topology
 from penstock.topology.processor_api import (
     ContextualFixedKeyProcessor,
     ContextualProcessor,
@@ -58,7 +70,6 @@ from penstock.topology.processor_api import (
     PunctuationType,
     ValueTransformerWithKey,
 )
-from penstock.topology.processor_topology import AutoOffsetReset
 from penstock.topology.records import (
     Record,
     RecordMetadata,
@@ -68,21 +79,10 @@ from penstock.topology.records import (
     Window,
     Windowed,
 )
-from penstock.topology.serdes import Serde, Serdes
-from penstock.topology.store_interfaces import StoreBuilder
-from penstock.topology.stores import Stores, StoreSupplier
-from penstock.topology.streams_builder import StreamsBuilder
-from penstock.topology.streams_config import StreamsConfig
-from penstock.topology.suppressed import BufferConfig, Suppressed
-from penstock.topology.timestamp_extractors import (
-    fail_on_invalid_timestamp,
-    log_and_skip_on_invalid_timestamp,
-    use_partition_time_on_invalid_timestamp,
-    wallclock_timestamp_extractor,
-)
-from penstock.topology.topology import Topology
-from penstock.topology.windowed_kstream import SessionWindowedKStream, TimeWindowedKStream
-from penstock.topology.windows import (
+from penstock.topology.serdes.serdes import Serde, Serdes
+from penstock.topology.stores.materialized import Materialized
+from penstock.topology.stores.stores import Stores, StoreSupplier
+from penstock.topology.stores.windows import (
     EmitStrategy,
     JoinWindows,
     SessionWindows,
@@ -96,11 +96,14 @@ if TYPE_CHECKING:
     from penstock.supervisor.application_state import ApplicationState
     from penstock.supervisor.exit_codes import ExitCode
     from penstock.supervisor.kafka_streams import KafkaStreams
-    from penstock.supervisor.uncaught_exception import StreamsUncaughtExceptionHandlerResponse, StreamThreadError
-    from penstock.supervisor.worker import ThreadStatus
-    from penstock.workers.standby_update_listener import StandbyUpdateListener, SuspendReason
-    from penstock.workers.state_restore_listener import StateRestoreListener
-    from penstock.workers.streams_metadata import HostInfo, KeyQueryMetadata, StreamsMetadata
+    from penstock.supervisor.processes.uncaught_exception import (
+        StreamsUncaughtExceptionHandlerResponse,
+        StreamThreadError,
+    )
+    from penstock.supervisor.processes.worker import ThreadStatus
+    from penstock.workers.group.streams_metadata import HostInfo, KeyQueryMetadata, StreamsMetadata
+    from penstock.workers.restore.standby_update_listener import StandbyUpdateListener, SuspendReason
+    from penstock.workers.restore.state_restore_listener import StateRestoreListener
 
 __version__ = VERSION
 
@@ -200,15 +203,15 @@ _ON_DEMAND = {
     "KafkaStreams": "penstock.supervisor.kafka_streams",
     "ApplicationState": "penstock.supervisor.application_state",
     "ExitCode": "penstock.supervisor.exit_codes",
-    "StreamThreadError": "penstock.supervisor.uncaught_exception",
-    "StreamsUncaughtExceptionHandlerResponse": "penstock.supervisor.uncaught_exception",
-    "ThreadStatus": "penstock.supervisor.worker",
-    "StateRestoreListener": "penstock.workers.state_restore_listener",
-    "StandbyUpdateListener": "penstock.workers.standby_update_listener",
-    "SuspendReason": "penstock.workers.standby_update_listener",
-    "HostInfo": "penstock.workers.streams_metadata",
-    "StreamsMetadata": "penstock.workers.streams_metadata",
-    "KeyQueryMetadata": "penstock.workers.streams_metadata",
+    "StreamThreadError": "penstock.supervisor.processes.uncaught_exception",
+    "StreamsUncaughtExceptionHandlerResponse": "penstock.supervisor.processes.uncaught_exception",
+    "ThreadStatus": "penstock.supervisor.processes.worker",
+    "StateRestoreListener": "penstock.workers.restore.state_restore_listener",
+    "StandbyUpdateListener": "penstock.workers.restore.standby_update_listener",
+    "SuspendReason": "penstock.workers.restore.standby_update_listener",
+    "HostInfo": "penstock.workers.group.streams_metadata",
+    "StreamsMetadata": "penstock.workers.group.streams_metadata",
+    "KeyQueryMetadata": "penstock.workers.group.streams_metadata",
 }
 
 

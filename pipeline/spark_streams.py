@@ -1,360 +1,243 @@
-"""A topology as Spark streaming queries: one for each sub-topology, with Kafka topics between them as locally."""
+"""SparkStreams: runs a topology on Spark, in the user's session or its own. Needs penstock-streams[spark]."""
 
 from __future__ import annotations
 
-import logging
+import re
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
-from pickle import PicklingError
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import orjson
-from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, GroupedData, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from penstock.statestore.directory.state_directory import StateDirectory
+from penstock.supervisor.service.signals import STOP_SIGNALS, handled
+from penstock.supervisor.source.topology_source import TopologySource, build
+from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.errors import ConfigError
+from penstock.topology.graph.processor_topology import ProcessorTopology
+from penstock.topology.graph.topology import Topology
 
-from penstock.topology.errors import LockError, PenstockError, StreamsError
-from penstock.topology.processor_topology import ProcessorTopology
-from penstock.topology.streams_config import StreamsConfig
-from penstock.topology.topology import Topology
+from .session.spark_session import require_pyspark, silence, spark_session, stop_session
+from .session.spark_topics import make_topics_ready
 
-from .capabilities import buckets_of, is_stateless, may_punctuate, report_capabilities
-from .changelog_reader import SEED_DDL
-from .checkpoint import (
-    IDENTITY_FILE,
-    PARTITIONS,
-    CheckpointError,
-    Topics,
-    added_partitions,
-    check,
-    full_source_topics,
-    identity,
-    with_known_ids,
-)
-from .checkpoint_lease import CheckpointLease
-from .connector import require_connector
-from .failures import JAVA_ENDED, JAVA_ERRORS, PYTHON_WAS_LATE, python_was_late, query_failure, unless_java_has_ended
-from .hadoop_files import HadoopFiles
-from .history_files import stream_of
-from .kafka_settings import producer_settings, source_options
-from .kafka_sink import WRITTEN_DDL, write_to_kafka
-from .ownership import BACKFILL, OWNERSHIP_FILE, SPARK, Ownership, require_engine, unpack_ownership
-from .query_order import processing_order
-from .record_batches import PACKED_DDL, RECORD_DDL, TO_PYTHON, pack_by_task, unpack_all
-from .spark_task import TaskPlan
-from .task_processor import OUTPUT_DDL, TaskProcessor, run_stateless, run_stateless_to_kafka
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
-log = logging.getLogger(__name__)
+    from .checkpoint.checkpoint import Topics
+    from .checkpoint.checkpoint_lease import CheckpointLease
+    from .checkpoint.ownership import Ownership
+    from .queries.query_progress import QueryProgress
+    from .queries.streaming_queries import ForeachBatch
+    from .queries.streaming_queries import SparkStreams as Queries
 
-ROCKSDB_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-#: Interval in which await_termination checks other queries for failure, in seconds.
-POLL_SECONDS = 1
-ADMIT_SECONDS = 600.0
-#: Maximum consecutive restarts of a query whose Python was late.
-LATE_STARTS_MAX = 10
-#: How often Spark looks at its timers where the user's processors may punctuate by the wall clock: each look is a
-#: micro-batch, with or without records.
-ALARM_INTERVAL = "1 second"
-
-#: Creates the internal topics of sub-topologies; returns all their topics.
-MakeReady = Callable[[Sequence[ProcessorTopology]], Topics]
-#: Raises CheckpointError if the group's mark is not this state's. Called at each start and every ADMIT_SECONDS.
-Admit = Callable[[Ownership], None]
-#: foreach_batch(frame of records as RECORD_DDL has them, id of the micro-batch, number of the sub-topology).
-ForeachBatch = Callable[[DataFrame, int, int], None]
+#: The characters of a checkpoint's path: those without a meaning in URIs and in patterns of file names.
+PLAIN_PATH = re.compile(r"[A-Za-z0-9/:@._~+=,-]")
 
 
 class SparkStreams:
-    """Runs a topology on Spark.
+    """Runs a topology on Spark; see docs/spark.md.
 
-    spark: the session to run in. lease: of the checkpoint, a directory that driver and executors reach, which keeps
-    state and offsets; the caller acquires it before start. make_ready: see MakeReady. foreach_batch: gets the records
-    for topics of the user's instead of Kafka; internal topics are written to Kafka all the same. backfill: the
-    checkpoint is one of `penstock backfill`. admit: see Admit.
-    Raises TopologyError for what the capability report refuses, CheckpointError for a checkpoint of another topology.
+    topology: a Topology or StreamsBuilder, or ``module:attribute``. spark: a session that has Spark's Kafka connector;
+    by default one is made, with master. checkpoint: a directory that driver and executors reach, by default
+    ``<state.dir>/<application.id>/spark``. foreach_batch(frame, batch id, sub-topology): gets the records for topics of
+    the user's instead of Kafka.
     """
 
     def __init__(
         self,
-        topology: Topology,
-        config: StreamsConfig,
-        spark: SparkSession,
-        lease: CheckpointLease,
-        make_ready: MakeReady,
+        topology: Any,
+        config: StreamsConfig | Mapping[str, Any],
+        spark: SparkSession | None = None,
+        *,
+        master: str | None = None,
+        checkpoint: str | None = None,
+        packages: str | None = None,
         foreach_batch: ForeachBatch | None = None,
-        backfill: bool = False,
-        admit: Admit = lambda _: None,
     ) -> None:
-        config.require("application.id", "bootstrap.servers")
-        self.report = report_capabilities(topology, config)
-        self.report.check()
-        self._topology = topology
-        self._config = config
-        self._spark = spark
-        self._lease = lease
-        self._checkpoint = lease.directory
-        self._make_ready = make_ready
-        self._foreach_batch = foreach_batch
-        self._backfill = backfill
-        self._admit = admit
-        self._application_id: str = config["application.id"]
-        self._built = topology.internal_builder.build_subtopologies(config, frozenset())
-        self._topics = Topics({}, {})
-        self._identity: Mapping[str, Any] = {}
-        self._owner = Ownership()
-        self._queries: list[StreamingQuery] = []
-        self._late_starts = 0
-        self._stopping = threading.Event()
+        require_pyspark()
+        from .queries.capabilities import report_capabilities
+        from .queries.streaming_queries import SparkStreams as Queries
 
-    # -- life cycle
+        self.config = StreamsConfig.of(config)
+        self.config.require("application.id", "bootstrap.servers")
+        loaded = load_topology(topology, self.config)
+        self.report = report_capabilities(loaded, self.config)
+        self.report.check()  # before a Java virtual machine is started
+        application_id = self.config["application.id"]
+        self._directory: StateDirectory | None = None
+        self.checkpoint = checkpoint_directory(self.config, checkpoint)
+        self._own_session = None if spark is not None else spark_session(application_id, master, packages)
+        session = spark or self._own_session
+        assert session is not None
+        self._built: Sequence[ProcessorTopology] = ()
+        self._counts: Mapping[str, int] = {}
+        self._lease = checkpoint_lease(session, self.checkpoint)
+        self._queries: Queries = Queries(
+            loaded, self.config, session, self._lease, self._make_ready, foreach_batch, admit=self._admit
+        )
 
     def start(self) -> None:
-        """Make the topics ready, check the checkpoint, start all queries."""
-        self._prepare()
-        try:
-            for topology in self._built:
-                self._queries.append(self._start(topology, available_now=False))
-        except BaseException:
-            self.stop()
-            raise
+        """Start a query for each sub-topology and return.
+
+        Raises LockError if the application runs on this host, or another driver has the checkpoint.
+        """
+        self._lock()
+        self._queries.start()
 
     def process_available(self) -> int:
-        """Process the topics up to their current ends; return the number of records read, internal topics included.
+        """Process the topics up to their current ends, and return the number of records read, internal topics included.
 
-        Sub-topologies run one after the other. If they write to each other in a cycle, or one to itself, as those of a
-        foreign-key join do, they repeat until no topic has new records.
+        Raises LockError if the application runs on this host, on either engine, or is being handed over; or if another
+        driver has the checkpoint.
         """
-        self._prepare()
-        order, circular = processing_order(self._built)
-        total = 0
-        while True:
-            read = sum(self._run_available(topology) for topology in order)
-            total += read
-            if read == 0 or not circular or self._stopping.is_set():
-                return total
+        self._lock()
+        try:
+            return self._queries.process_available()
+        finally:
+            self._unlock()
+
+    def _lock(self) -> None:
+        if self._directory is None:
+            self._directory = StateDirectory(self.config["state.dir"], self.config["application.id"])
+        try:
+            self._directory.lock_application()
+            self._lease.acquire(str(self._directory.initialize_process_id()))
+        except BaseException:
+            self._unlock()
+            raise
+
+    def _unlock(self) -> None:
+        self._lease.release()
+        if self._directory is not None:
+            self._directory.close()
+            self._directory = None
 
     def await_termination(self) -> None:
-        """Wait until stop() is called.
+        """Wait until stop() is called from elsewhere. Raises StreamsError when a query fails."""
+        self._queries.await_termination()
 
-        Raises StreamsError when a query fails, CheckpointError if another engine has taken over the group: then all are
-        stopped.
-        """
-        due = time.monotonic() + ADMIT_SECONDS
-        while not self._stopping.is_set():
-            if time.monotonic() > due:
-                self._admit_again()
-                due = time.monotonic() + ADMIT_SECONDS
-            for place, topology in enumerate(self._built):
-                query = self._queries[place] = self._wait(self._queries[place], topology, available_now=False)
-                if not self._stopping.is_set() and not query.isActive:
-                    self.stop()
-                    raise StreamsError(f"The Spark query {query.name} was stopped from outside")
+    def status(self) -> list[QueryProgress]:
+        """Return the progress of each query that was started, by sub-topology; see pipeline.query_progress."""
+        from .queries.query_progress import progress_of
 
-    def _admit_again(self) -> None:
-        try:
-            self._admit(self._owner)
-            self._check_topics()
-        except CheckpointError:
-            self.stop()
-            raise
-        except PenstockError as error:  # broker failures affect the queries, too
-            log.warning("The application's group and topics were not checked, Spark continues: %s", error)
-
-    def _check_topics(self) -> None:
-        """Raise CheckpointError if a topic was recreated, which Spark does not notice; warn of added partitions."""
-        self._topics = self._make_ready(self._built)
-        found = identity(self._topology, self._built, self._config, self._topics)
-        check(orjson.dumps(self._identity), found, self._checkpoint, accept=True)
-        added = added_partitions(self._identity[PARTITIONS], found[PARTITIONS])
-        if added:
-            log.warning(
-                "Partitions were added: %s. Spark reads them, with tasks that begin without state. The next start is "
-                "refused without --accept-changes",
-                "; ".join(added),
-            )
-        self._identity = with_known_ids(found, self._identity)
-
-    def request_stop(self) -> None:
-        """Make await_termination and process_available return soon; may be called by a signal handler."""
-        self._stopping.set()
-
-    def stop(self) -> None:
-        """Stop all queries. The next start processes uncommitted records again."""
-        self._stopping.set()
-        for query in self._queries:
-            with unless_java_has_ended("A Spark query"):
-                query.stop()
+        newest = {progress.subtopology: progress for progress in map(progress_of, self._queries.queries)}
+        return [newest[number] for number in sorted(newest)]
 
     @property
     def queries(self) -> Sequence[StreamingQuery]:
-        """The queries that were started, one for each sub-topology."""
-        return tuple(self._queries)
+        """Spark's queries, one for each sub-topology, once they were started."""
+        return self._queries.queries
+
+    @property
+    def directory(self) -> Path:
+        """The application's state directory on this host: its lock and its control socket are there."""
+        return Path(self.config["state.dir"], self.config["application.id"])
 
     @property
     def stateful(self) -> list[int]:
-        """The numbers of the sub-topologies that have state."""
-        return [each.subtopology for each in self._built if not is_stateless(each, self._config)]
+        """The numbers of the sub-topologies that have state; see pipeline.state_reader."""
+        return self._queries.stateful
 
-    def _wait(self, query: StreamingQuery, topology: ProcessorTopology, available_now: bool) -> StreamingQuery:
-        """Wait a while for a query's end; return it, or the one started in its place because Python was late."""
+    def request_stop(self) -> None:
+        """Make await_termination return; may be called by a signal handler."""
+        self._queries.request_stop()
+
+    def stop(self) -> None:
+        """Stop the queries, and the Spark session if it was made here."""
+        if self._own_session is not None:
+            silence(self._own_session)  # the micro-batches that stop() ends are errors to Spark
+        self._queries.stop()
+        self._unlock()
+        if self._own_session is not None:
+            stop_session(self._own_session)
+            self._own_session = None
+
+    def __enter__(self) -> SparkStreams:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _make_ready(self, built: Sequence[ProcessorTopology]) -> Topics:
+        """Create the internal topics between the queries, without changelogs: Spark's checkpoint has the state."""
+        topics = make_topics_ready(self.config, built, changelogs=False)
+        self._built, self._counts = built, topics.counts
+        return topics
+
+    def _admit(self, owner: Ownership) -> None:
+        """Refuse to continue from a state that does not match the group's mark."""
+        from .handover.engine_mark import require_spark, source_partitions
+
+        require_spark(self.config, source_partitions(self._built, self.config, self._counts), owner)
+
+
+def checkpoint_directory(config: StreamsConfig, given: str | None) -> str:
+    """Return the checkpoint: the given one, otherwise ``<state.dir>/<application.id>/spark``.
+
+    Raises ConfigError for characters that are escaped in URIs: Spark's queries work there, but its state data source,
+    which a handover reads, takes the escaped form for the name (Spark 4.2: StateSourceOptions).
+    """
+    directory = given or str(Path(config["state.dir"], config["application.id"], "spark").absolute())
+    strange = "".join(sorted(set(PLAIN_PATH.sub("", directory))))
+    if strange:
+        raise ConfigError(
+            f"The checkpoint {directory} cannot have the characters {strange!r} in its path: Spark would not find its "
+            "state there when it is handed over. Use another --checkpoint; a directory that is in use may be renamed "
+            "while the application is stopped."
+        )
+    return directory
+
+
+def checkpoint_lease(session: SparkSession, checkpoint: str) -> CheckpointLease:
+    """Return the lease of a checkpoint, not acquired."""
+    from .checkpoint.checkpoint_lease import CheckpointLease
+    from .checkpoint.hadoop_files import HadoopFiles
+
+    return CheckpointLease(HadoopFiles(session), checkpoint)
+
+
+def load_topology(topology: Any, config: StreamsConfig) -> Topology:
+    """Return a Topology or StreamsBuilder, or what ``module:attribute`` names, as a Topology."""
+    if isinstance(topology, str):
+        return TopologySource.of(topology).load_for_command(config)
+    return build(topology, config)
+
+
+def run_on_spark(
+    topology: str,
+    config: StreamsConfig,
+    master: str | None,
+    checkpoint: str | None,
+    packages: str | None = None,
+    json_output: bool = False,
+) -> None:
+    """Run a topology until one of STOP_SIGNALS: what ``penstock run --engine spark`` does.
+
+    Shows the progress of the queries; json_output: as lines of JSON.
+    """
+    from .queries.spark_administration import administered
+    from .queries.spark_status import ShownProgress
+
+    stop = threading.Event()
+    streams: SparkStreams | None = None
+
+    def request_stop(_number: int) -> None:
+        stop.set()
+        if streams is not None:
+            streams.request_stop()
+
+    with handled(request_stop, STOP_SIGNALS):
         try:
-            self._lease.check()
-            query.awaitTermination(POLL_SECONDS)
-        except LockError:
-            self.stop()
+            streams = SparkStreams(topology, config, master=master, checkpoint=checkpoint, packages=packages)
+        except ConfigError:
+            if stop.is_set():  # the signal has ended the Java that was starting
+                return
             raise
-        except JAVA_ERRORS as error:
-            if not self._stopping.is_set():
-                self.stop()
-                raise StreamsError(JAVA_ENDED) from error
-        except StreamingQueryException as error:
-            if self._stopping.is_set():
-                return query
-            self._late_starts += 1
-            if not python_was_late(error) or self._late_starts > LATE_STARTS_MAX:
-                self.stop()
-                raise query_failure(query.name, error) from error
-            log.warning("The Spark query %s is restarted: %s", query.name, PYTHON_WAS_LATE)
-            return self._start(topology, available_now)
-        if not self._stopping.is_set() and query.lastProgress is not None:
-            self._late_starts = 0
-        return query
-
-    # -- queries
-
-    def _prepare(self) -> None:
-        self._stopping.clear()
-        self._queries.clear()
-        require_connector(self._spark)
-        self._topics = self._make_ready(self._built)
-        for key, value in (("stateStore.providerClass", ROCKSDB_PROVIDER), ("metricsEnabled", "true")):
-            self._spark.conf.set(f"spark.sql.streaming.{key}", value)
-        self._check_checkpoint()
-
-    def _check_checkpoint(self) -> None:
-        wanted = identity(self._topology, self._built, self._config, self._topics)
-        files = HadoopFiles(self._spark)
-        self._owner = unpack_ownership(files.read(f"{self._checkpoint}/{OWNERSHIP_FILE}"), self._checkpoint)
-        require_engine(self._owner, BACKFILL if self._backfill else SPARK, self._checkpoint)
-        self._admit(self._owner)
-        path = f"{self._checkpoint}/{IDENTITY_FILE}"
-        found = files.read(path)
-        if found is None:
-            files.write(path, orjson.dumps(wanted, option=orjson.OPT_INDENT_2))
-            self._identity = wanted
-            return
-        check(found, wanted, self._checkpoint, self._config["penstock.topology.changes"] == "accept")
-        earlier = orjson.loads(found)
-        self._identity = with_known_ids(wanted, earlier)
-        if self._identity != earlier:
-            files.replace(path, orjson.dumps(self._identity, option=orjson.OPT_INDENT_2))
-
-    def _run_available(self, topology: ProcessorTopology) -> int:
-        """Return how many records were read; those of a micro-batch that was repeated count once."""
-        read: dict[int, int] = {}
-        query = self._start(topology, available_now=True)
-        self._queries.append(query)
-        ended = False
-        while not ended:  # looks now and then: Spark keeps the last hundred micro-batches
-            following = self._wait(query, topology, available_now=True)
-            ended = following is query and not query.isActive
-            read |= {progress["batchId"]: progress["numInputRows"] for progress in query.recentProgress}
-            query = self._queries[-1] = following
-        return sum(read.values())
-
-    def _start(self, topology: ProcessorTopology, available_now: bool) -> StreamingQuery:
-        try:
-            return self._query(topology, available_now)
-        except PicklingError as error:
-            raise StreamsError(
-                f"Sub-topology {topology.subtopology} cannot be sent to Spark's executors: {error}. Objects that "
-                "your functions refer to must be picklable: create locks, clients and files in a processor's init()."
-            ) from error
-
-    def _query(self, topology: ProcessorTopology, available_now: bool) -> StreamingQuery:
-        config, number = self._config, topology.subtopology
-        topics = full_source_topics(topology, self._application_id)
-        buckets = buckets_of(topology, config)
-        tasks = max(self._topics.counts[topic] for topic in topics) * buckets
-        self._spark.conf.set("spark.sql.shuffle.partitions", str(tasks))  # fixed by the checkpoint's first start
-        directory = self._owner.query_directory(self._checkpoint, number)
-        from_files = self._owner.from_files(topics)
-        records = self._records(topology, topics, from_files)
-        plan = TaskPlan(topology, config, dict(self._topics.counts))
-        # Records of files can only be ordered with all records of a partition.
-        stateless, has_alarm = is_stateless(topology, config) and not from_files, may_punctuate(topology)
-        # Where a look at the timers alone makes a micro-batch, what is available would never be all processed.
-        self._spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(not available_now).lower())
-        settings = producer_settings(config)
-        if stateless:
-            to_kafka, to_frame = run_stateless_to_kafka(plan, settings), run_stateless(plan)
-        else:
-            to_kafka, to_frame = write_to_kafka(settings, packed=True), unpack_all
-            records = (
-                records.mapInArrow(lambda batches: pack_by_task(batches, buckets), PACKED_DDL)
-                .groupBy("task")
-                .transformWithState(
-                    TaskProcessor(plan, buckets, has_alarm, mixed=bool(from_files)),
-                    OUTPUT_DDL,
-                    "Update",
-                    "ProcessingTime" if has_alarm else "None",
-                    self._seed(number, directory),
-                )
-            )
-        if self._foreach_batch is None:  # the query itself writes, and leaves nothing for Spark to write
-            writer = records.mapInArrow(to_kafka, WRITTEN_DDL).writeStream.format("noop")
-        else:
-            writer = records.mapInArrow(to_frame, RECORD_DDL).writeStream.foreachBatch(self._divide(number))
-        writer = writer.queryName(f"{self._application_id}-{number}").option("checkpointLocation", directory)
-        writer = writer.outputMode("append" if stateless else "update")
-        if available_now:
-            writer = writer.trigger(availableNow=True)
-        elif has_alarm:
-            writer = writer.trigger(processingTime=ALARM_INTERVAL)
-        return writer.start()
-
-    def _records(self, topology: ProcessorTopology, topics: list[str], from_files: list[str]) -> DataFrame:
-        """Return the records of topics as a stream, in the columns of TO_PYTHON."""
-        frames = []
-        if from_files:
-            frames.append(stream_of(self._spark, self._owner.files, from_files))
-        from_kafka = [topic for topic in topics if topic not in from_files]
-        if from_kafka:
-            options = source_options(topology, self._config, self._topics.counts, from_kafka)
-            options["startingOffsets"] = self._owner.starting_offsets(options["startingOffsets"])
-            found = self._spark.readStream.format("kafka").options(**options).load()
-            frames.append(
-                found.selectExpr(
-                    "topic", "partition", "offset", "unix_millis(timestamp) AS timestamp", "key", "value", "headers"
-                )
-            )
-        return reduce(DataFrame.unionByName, frames).where(self._owner.wanted()).selectExpr(*TO_PYTHON)
-
-    def _seed(self, number: int, query_directory: str) -> GroupedData | None:
-        """Return a query's initial state after a handover; None once its first micro-batch is finished."""
-        if number not in self._owner.seeded or HadoopFiles(self._spark).names(f"{query_directory}/commits"):
-            return None
-        seeds = self._owner.seed_directory(self._checkpoint, number)
-        return self._spark.read.schema(SEED_DDL).parquet(seeds).groupBy("task")
-
-    def _divide(self, number: int) -> Callable[[DataFrame, int], None]:
-        """Return what writes a micro-batch's records for internal topics, and hands the others to foreach_batch.
-
-        It runs in the driver, and again if a micro-batch is repeated.
-        """
-        to_kafka, foreach_batch = write_to_kafka(producer_settings(self._config)), self._foreach_batch
-        internal = sorted(f"{self._application_id}-{name}" for each in self._built for name in each.repartition_topics)
-        assert foreach_batch is not None
-
-        def divide(frame: DataFrame, batch_id: int) -> None:
-            records = frame.persist()
-            try:
-                own = records.where(records.topic.isin(internal)).selectExpr(*TO_PYTHON)
-                own.mapInArrow(to_kafka, WRITTEN_DDL).collect()
-                foreach_batch(records.where(~records.topic.isin(internal)), batch_id, number)
-            finally:
-                records.unpersist()
-
-        return divide
+        with streams:
+            if stop.is_set():
+                return
+            streams.start()
+            if stop.is_set():  # while start() was under way
+                streams.request_stop()
+            with administered(streams) as looking, ShownProgress(looking.progress, json_output):
+                streams.await_termination()

@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from .links import broken_links
+from publish.links import broken_links
 
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "build" / "site"

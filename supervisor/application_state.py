@@ -8,7 +8,7 @@ from enum import Enum
 
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.state_machine import StateMachine, Transitions
-from penstock.workers.stream_thread_state import StreamThreadState
+from penstock.workers.control.stream_thread_state import StreamThreadState
 
 
 class ApplicationState(Enum):

@@ -12,34 +12,34 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
-from penstock.statestore.state_directory import StateDirectory
+from penstock.statestore.directory.state_directory import StateDirectory
+from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.errors import ConfigError, InvalidStateStoreError, ProcessorStateError, StreamsError
-from penstock.topology.serdes import SerdeLike, Serdes
-from penstock.topology.streams_builder import StreamsBuilder
-from penstock.topology.streams_config import StreamsConfig
-from penstock.topology.topology import Topology
-from penstock.workers.metrics import Metric
-from penstock.workers.standby_update_listener import StandbyUpdateListener
-from penstock.workers.state_restore_listener import StateRestoreListener
-from penstock.workers.streams_metadata import KeyQueryMetadata, Partitioner, StreamsMetadata
+from penstock.topology.graph.topology import Topology
+from penstock.topology.serdes.serdes import SerdeLike, Serdes
+from penstock.workers.group.streams_metadata import KeyQueryMetadata, Partitioner, StreamsMetadata
+from penstock.workers.metrics.sensors import Metric
+from penstock.workers.restore.standby_update_listener import StandbyUpdateListener
+from penstock.workers.restore.state_restore_listener import StateRestoreListener
 
-from .administration import Administration
 from .application_state import ApplicationState, StateListener
-from .control_actions import actions
-from .control_socket import ControlSocket
+from .control.administration import Administration
+from .control.control_actions import actions
+from .control.control_socket import ControlSocket
 from .exit_codes import ExitCode
-from .http_server import HttpServer
-from .metric import metrics
-from .output_stream import open_standard_streams
-from .queryable_store import QueryableStore
-from .signals import blocked, handled
-from .state_cleaner import StateCleaner
-from .stream_thread_process import prepare_stream_thread, run_stream_thread
+from .http.server import HttpServer
+from .logs.output_stream import open_standard_streams
+from .processes.state_cleaner import StateCleaner
+from .processes.stream_thread_process import prepare_stream_thread, run_stream_thread
+from .processes.uncaught_exception import UncaughtExceptionHandler
+from .processes.worker import ThreadStatus
+from .processes.worker_process import WorkerTarget
+from .queries.metric import metrics
+from .queries.queryable_store import QueryableStore
+from .service.signals import blocked, handled
+from .source.topology_source import TopologySource
 from .supervisor import Supervisor
-from .topology_source import TopologySource
-from .uncaught_exception import UncaughtExceptionHandler
-from .worker import ThreadStatus
-from .worker_process import WorkerTarget
 
 logger = logging.getLogger(__name__)
 

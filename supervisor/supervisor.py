@@ -11,8 +11,8 @@ from multiprocessing import connection, resource_tracker
 from typing import Any
 
 from penstock.clients.clock import Clock, SystemClock
-from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.control import (
+from penstock.topology.config.streams_config import StreamsConfig
+from penstock.workers.control.messages import (
     ApplicationShutdownRequested,
     Command,
     HostsChanged,
@@ -26,36 +26,36 @@ from penstock.workers.control import (
     ShutDownApplication,
     StateChanged,
 )
-from penstock.workers.host_memory import host_bytes
-from penstock.workers.stream_thread_state import StreamThreadState
+from penstock.workers.control.stream_thread_state import StreamThreadState
+from penstock.workers.metrics.host_memory import host_bytes
 
 from .application_state import ApplicationState, ApplicationStates, state_after
-from .description import description, summary
-from .endings import cannot_start, explanation, reason
+from .channels.inbox import Inbox, set_answer
+from .control.description import description, summary
 from .exit_codes import ExitCode, WorkerExitCode
-from .inbox import Inbox, set_answer
-from .memory_guard import MemoryGuard
-from .queries import Answers, Queries, Question
-from .recent_errors import NotingLogger, RecentErrors
-from .restart_policy import RestartLimits, RestartPolicy
-from .restore_listeners import RestoreListeners
-from .signals import HANDLED_SIGNALS, STOP_SIGNALS, Request, StopRequests
-from .slot import WITHOUT_WORK, HangGuard, Slot
-from .spare_process import NO_SLOT
-from .stream_threads import StreamThreads
-from .systemd import SystemdNotifier
-from .topology_source import TopologySource
-from .uncaught_exception import (
+from .logs.recent_errors import NotingLogger, RecentErrors
+from .logs.worker_output import STDOUT
+from .processes.endings import cannot_start, explanation, reason
+from .processes.memory_guard import MemoryGuard
+from .processes.restart_policy import RestartLimits, RestartPolicy
+from .processes.restore_listeners import RestoreListeners
+from .processes.slot import WITHOUT_WORK, HangGuard, Slot
+from .processes.spare_process import NO_SLOT
+from .processes.stream_threads import StreamThreads
+from .processes.uncaught_exception import (
     StreamsUncaughtExceptionHandlerResponse,
     StreamThreadError,
     UncaughtExceptionHandler,
     ask,
     shut_down_client,
 )
-from .worker import ThreadStatus, Worker
-from .worker_output import STDOUT
-from .worker_process import Prepare, WorkerSpec, WorkerTarget
-from .worker_starter import WorkerStarter
+from .processes.worker import ThreadStatus, Worker
+from .processes.worker_process import Prepare, WorkerSpec, WorkerTarget
+from .processes.worker_starter import WorkerStarter
+from .queries.queries import Answers, Queries, Question
+from .service.signals import HANDLED_SIGNALS, STOP_SIGNALS, Request, StopRequests
+from .service.systemd import SystemdNotifier
+from .source.topology_source import TopologySource
 
 #: Longest wait of the loop, and so the maximum delay of a status line.
 TURN_MS = 1_000

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from penstock.dev_broker import HOST, STOP_TIMEOUT_SECONDS, DevBroker
+from penstock.dev.dev_broker import HOST, STOP_TIMEOUT_SECONDS, DevBroker
 
 CONTROLLER, SECOND, THIRD = 1, 2, 3
 #: Half the memory of compiled code and a quicker start; a broker under a light load needs no better code.

@@ -19,8 +19,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from penstock.cli import cli
-
-from .waiting import eventually
+from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTITIONS = 4

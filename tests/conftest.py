@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from penstock.dev_broker import DevBroker
+from penstock.dev.dev_broker import DevBroker
 from tests import short_lived_jvms
 from tests.without_kernel import leave_out_kernel
 

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.markdown import Block, blocks
+from tests.waiting import eventually
+
 from . import short_lived_jvms
-from .markdown import Block, blocks
-from .waiting import eventually
 
 ROOT = Path(__file__).resolve().parent.parent
 #: What the pages have in place of the repository's address, and the broker's address where its port is free.

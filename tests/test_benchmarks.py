@@ -31,7 +31,7 @@ from benchmarks.systems import Penstock, PenstockDicts, System, in_turn
 from penstock import Serdes
 from penstock.testing import TopologyTestDriver
 from penstock.topology.records import TopicPartition
-from penstock.workers.control import Status
+from penstock.workers.control.messages import Status
 from tests.waiting import wait_for_partitions
 
 WORKLOAD = Workload(5_000)

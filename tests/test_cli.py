@@ -16,11 +16,11 @@ from click.testing import CliRunner, Result
 
 from penstock.cli import cli
 from penstock.supervisor.exit_codes import ExitCode
-from penstock.topology.streams_config import KEYS
+from penstock.topology.config.streams_config import KEYS
 
 ROOT = Path(__file__).resolve().parent.parent
 APP = """\
-from penstock.topology.streams_builder import StreamsBuilder
+from penstock.topology.declare.streams_builder import StreamsBuilder
 
 def topology():
     builder = StreamsBuilder()

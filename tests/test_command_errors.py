@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli import cli
-from penstock.supervisor.control_socket import SOCKET_NAME
+from penstock.supervisor.control.control_socket import SOCKET_NAME
 
 ROOT = Path(__file__).resolve().parent.parent
 NOT_RUNNING, FAILED, USAGE = 3, 1, 2

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from penstock import bench_command
+from penstock.cli import bench as bench_command
 from penstock.cli import cli
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from penstock.topology.config.streams_config import KEYS, StreamsConfig, verify_topology_optimization_configs
 from penstock.topology.errors import ConfigError
-from penstock.topology.streams_config import KEYS, StreamsConfig, verify_topology_optimization_configs
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.supervisor.config_loader import load_config
+from penstock.supervisor.source.config_loader import load_config
 from penstock.topology.errors import ConfigError
 
 

@@ -9,10 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from penstock.supervisor.config_loader import load_config
-from penstock.supervisor.topology_source import TopologySource
+from penstock.supervisor.source.config_loader import load_config
+from penstock.supervisor.source.topology_source import TopologySource
 from penstock.testing import TopologyTestDriver
-from penstock.topology.serdes import Serdes
+from penstock.topology.serdes.serdes import Serdes
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "examples" / "container"

@@ -18,11 +18,11 @@ from click.testing import CliRunner
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from penstock import dev_broker
 from penstock.cli import cli
-from penstock.dev_broker import DevBroker, DevBrokerError
-from penstock.java_runtime import JavaNotFoundError, find_java
-from penstock.kafka_distribution import UnknownKafkaVersionError, distributions, newest
+from penstock.dev import dev_broker
+from penstock.dev.dev_broker import DevBroker, DevBrokerError
+from penstock.dev.kafka_distribution import UnknownKafkaVersionError, distributions, newest
+from penstock.pipeline.java.java_runtime import JavaNotFoundError, find_java
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.broker
@@ -189,7 +189,7 @@ def test_ctrl_c_while_it_starts_leaves_no_process(tmp_path: Path) -> None:
 
 def test_a_block_whose_process_is_killed_takes_its_broker_with_it(tmp_path: Path) -> None:
     program = (
-        "import sys; from penstock.dev_broker import DevBroker\n"
+        "import sys; from penstock.dev.dev_broker import DevBroker\n"
         "with DevBroker('tried', sys.argv[1]) as broker: print(broker.status().pid, flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "b")]

@@ -10,12 +10,11 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from penstock.dead_letters import Choice, DeadLetters
-from penstock.supervisor.config_loader import load_config
+from penstock.cli.dead_letters import Choice, DeadLetters
+from penstock.supervisor.source.config_loader import load_config
 from penstock.topology.errors import StreamsError
-
-from .command_stage import PARTITIONS, Stage
-from .waiting import eventually
+from tests.command_stage import PARTITIONS, Stage
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
 APP = """\

@@ -22,17 +22,16 @@ import pytest
 import penstock
 import penstock.testing
 from penstock.cli import cli
-from penstock.statestore.key_value_store import KeyValueStore
-from penstock.statestore.session_store import SessionStore
-from penstock.statestore.versioned_store import VersionedStore
-from penstock.statestore.window_store import WindowStore
-from penstock.supervisor.config_loader import load_config
+from penstock.statestore.stores.key_value_store import KeyValueStore
+from penstock.statestore.stores.session_store import SessionStore
+from penstock.statestore.stores.versioned_store import VersionedStore
+from penstock.statestore.stores.window_store import WindowStore
+from penstock.supervisor.source.config_loader import load_config
 from penstock.testing import wire
-from penstock.topology.config_def import DerivedDefault
-from penstock.topology.join_options import StreamJoinOptions, TableJoinOptions
-from penstock.topology.streams_config import KEYS
-
-from .markdown import Page, blocks, prose
+from penstock.topology.config.config_def import DerivedDefault
+from penstock.topology.config.streams_config import KEYS
+from penstock.topology.declare.join_options import StreamJoinOptions, TableJoinOptions
+from tests.markdown import Page, blocks, prose
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]

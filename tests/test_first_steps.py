@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .first_steps import ROOT, reader
+from tests.first_steps import ROOT, reader
 
 FIVE_MINUTES = 300.0
 

@@ -17,7 +17,7 @@ from examples.flights import dataset, loader, topics
 from examples.flights.progress import Progress, ProgressReader
 from examples.flights.verify import verify
 from penstock import KafkaStreams
-from penstock.dev_broker import DevBroker
+from penstock.dev.dev_broker import DevBroker
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_SECONDS = 300.0

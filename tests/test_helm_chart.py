@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from penstock.supervisor import http_app
-from penstock.supervisor.config_loader import load_config
-from penstock.topology.streams_config import KEYS
-
-from .operator_tools import tool
-from .walls import PROMETHEUS_NAME, shown_metrics
+from penstock.supervisor.http import endpoints as http_app
+from penstock.supervisor.source.config_loader import load_config
+from penstock.topology.config.streams_config import KEYS
+from tests.operator_tools import tool
+from tests.walls import PROMETHEUS_NAME, shown_metrics
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "deploy" / "helm" / "penstock"

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock import jar_lock
-from penstock.jar_lock import JarError, LockedJar, describe, fetch_jars, read_lock
+from penstock.pipeline.java import jar_lock
+from penstock.pipeline.java.jar_lock import JarError, LockedJar, describe, fetch_jars, read_lock
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTENT = bytes(range(256)) * 4096  # 1 MiB
@@ -155,7 +155,7 @@ def test_two_processes_fetch_once(repository: Repository, tmp_path: Path) -> Non
     wanted = jar("a")
     repository.files = {wanted.path: CONTENT}
     program = (
-        "import sys; from pathlib import Path; from penstock.jar_lock import LockedJar, fetch_jars\n"
+        "import sys; from pathlib import Path; from penstock.pipeline.java.jar_lock import LockedJar, fetch_jars\n"
         "fetch_jars([LockedJar(sys.argv[2], '1.0', int(sys.argv[3]), *sys.argv[4:6])], Path(sys.argv[1]))"
     )
     arguments = [str(tmp_path), wanted.name, str(wanted.size), wanted.sha256, wanted.path]

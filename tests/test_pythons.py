@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .first_steps import ROOT, reader
+from tests.first_steps import ROOT, reader
 
 OLDEST = (3, 11)
 #: Where pyenv keeps what it has built.

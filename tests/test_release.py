@@ -75,9 +75,9 @@ def test_the_matrix_has_every_python_and_every_broker() -> None:
     matrix = workflow("tests")["jobs"]["tests"]["strategy"]["matrix"]
     pythons = re.findall(r"Python :: (3\.\d+)$", SETUP["metadata"]["classifiers"], re.MULTILINE)
     assert set(pythons) <= set(matrix["python"])
-    locks = {path.stem.removeprefix("broker-") for path in (ROOT / "penstock").glob("broker-*.lock")}
+    locks = {path.stem.removeprefix("broker-") for path in (ROOT / "penstock" / "dev").glob("broker-*.lock")}
     assert {each["kafka"] for each in matrix["include"]} == locks
-    newest = re.search(r"Kafka (\d+\.\d+\.\d+)", (ROOT / "penstock" / "broker.lock").read_text())
+    newest = re.search(r"Kafka (\d+\.\d+\.\d+)", (ROOT / "penstock" / "dev" / "broker.lock").read_text())
     assert newest is not None
     assert matrix["kafka"] == [newest[1]]
 

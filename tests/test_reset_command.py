@@ -12,9 +12,8 @@ from click.testing import CliRunner
 from confluent_kafka import Consumer
 
 from penstock.cli import cli
-
-from .command_stage import PARTITIONS, Stage, running
-from .waiting import eventually
+from tests.command_stage import PARTITIONS, Stage, running
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
 RECORDS = 40

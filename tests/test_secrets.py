@@ -15,10 +15,10 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli import cli
-from penstock.supervisor.config_loader import load_config
-from penstock.topology.config_def import ConfigKey, ConfigType, is_secret
+from penstock.supervisor.source.config_loader import load_config
+from penstock.topology.config.config_def import ConfigKey, ConfigType, is_secret
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ConfigError
-from penstock.topology.streams_config import StreamsConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 SECRET = "hunter2-and-more"

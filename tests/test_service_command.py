@@ -15,9 +15,9 @@ from click.testing import CliRunner, Result
 
 from penstock.cli import cli
 from penstock.supervisor.exit_codes import ExitCode
-from penstock.supervisor.service_unit import ServiceUnit, is_ours
+from penstock.supervisor.service.service_unit import ServiceUnit, is_ours
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ConfigError
-from penstock.topology.streams_config import StreamsConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = '"application.id" = "delays"\n"bootstrap.servers" = "kafka:9092"\n'

@@ -14,8 +14,7 @@ import pytest
 import penstock
 from publish.links import broken_links
 from publish.site import Stage, reference, site_url, write_llms, write_reference
-
-from .test_docs import anchors
+from tests.test_docs import anchors
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = {path.name for path in (ROOT / "docs").glob("*.md")}

@@ -8,14 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from penstock import state_command
-from penstock.running_application import RunningApplication
-from penstock.state_command import OpenState
-from penstock.statestore.store_view import plain
+from penstock.cli import state as state_command
+from penstock.cli.running_application import RunningApplication
+from penstock.cli.state import OpenState
+from penstock.statestore.view.store_view import plain
 from penstock.topology.errors import InvalidStateStoreError
-
-from .command_stage import PARTITIONS, Stage, running
-from .waiting import eventually
+from tests.command_stage import PARTITIONS, Stage, running
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
 ROWS = 1_200  # more than one page of a task

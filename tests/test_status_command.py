@@ -15,10 +15,9 @@ import click
 import pytest
 
 from penstock.cli import LAZY_COMMANDS, cli
-from penstock.supervisor.control_socket import QUESTION_BYTES_MAX, SOCKET_NAME, socket_address
-
-from .command_stage import APP, PARTITIONS, Stage, running
-from .waiting import eventually
+from penstock.supervisor.control.control_socket import QUESTION_BYTES_MAX, SOCKET_NAME, socket_address
+from tests.command_stage import APP, PARTITIONS, Stage, running
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
 

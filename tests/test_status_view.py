@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from penstock.status_view import status_view
+from penstock.cli.status_view import status_view
 
 MIB = 1 << 20
 

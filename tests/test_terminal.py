@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.statestore.spelling import printable, printable_lines
-
-from .command_stage import Stage
-from .waiting import eventually
+from penstock.statestore.view.spelling import printable, printable_lines
+from tests.command_stage import Stage
+from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Sets a title, moves the cursor, rings, turns text around, and is markup for rich.

@@ -19,9 +19,8 @@ from click.testing import CliRunner, Result
 from confluent_kafka.admin import AdminClient
 
 from penstock.cli import cli
-
-from .conftest import MakeTopic
-from .waiting import eventually
+from tests.conftest import MakeTopic
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
 ROOT = Path(__file__).resolve().parent.parent
@@ -116,7 +115,7 @@ def test_what_cannot_be_is_named(
 def test_a_broker_that_is_not_there_is_named_with_the_reason(
     topic: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.topics.TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr("penstock.cli.topics.TIMEOUT_SECONDS", 1.0)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         address = "{}:{}".format(*taken.getsockname())

@@ -13,8 +13,8 @@ MODULES = {"pickle", "cloudpickle", "marshal", "shelve", "dill"}
 CALLS = {"load", "loads", "Unpickler"}
 #: file: whose bytes it reads.
 ALLOWED = {
-    "supervisor/channel.py": "the pipe between the supervisor and its own processes",
-    "supervisor/pickling.py": "the specification and the topology that the supervisor gives its own processes",
+    "supervisor/channels/channel.py": "the pipe between the supervisor and its own processes",
+    "supervisor/source/pickling.py": "the specification and the topology that the supervisor gives its own processes",
 }
 
 

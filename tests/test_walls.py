@@ -15,10 +15,9 @@ import pytest
 import yaml
 
 from deploy.dashboard import ROWS, dashboard
-
-from .operator_tools import tool
-from .test_docs import anchors
-from .walls import ALERTS, rules
+from tests.operator_tools import tool
+from tests.test_docs import anchors
+from tests.walls import ALERTS, rules
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNBOOK = ROOT / "docs" / "runbook.md"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .markdown import prose
+from tests.markdown import prose
 
 ROOT = Path(__file__).resolve().parent.parent
 #: What to write instead, by the words as a regular expression.

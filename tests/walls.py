@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from deploy import dashboard
-from penstock.supervisor.prometheus import metric_name
+from penstock.supervisor.http.prometheus import metric_name
 
 ALERTS = Path(__file__).resolve().parent.parent / "deploy" / "prometheus" / "alerts.yaml"
 PROMETHEUS_NAME = re.compile(r"\b(?:kafka|penstock)_[a-z0-9_]+\b")

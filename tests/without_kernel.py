@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.statestore import rocksdb_store, thread_cache
-from penstock.topology import fusion
+from penstock.statestore.cache import thread_cache
+from penstock.statestore.rows import rocksdb_store
+from penstock.topology.run import fusion
 
 
 def leave_out_kernel(patch: pytest.MonkeyPatch) -> None:

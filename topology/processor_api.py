@@ -12,11 +12,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from .durations import Duration
+from .common.durations import Duration
+from .context.store_interfaces import StoreBuilder
+from .context.task_context import Cancellable
 from .records import Record, RecordMetadata, TaskId
-from .serdes import Serde
-from .store_interfaces import StoreBuilder
-from .task_context import Cancellable
+from .serdes.serdes import Serde
 
 KIn = TypeVar("KIn")
 VIn = TypeVar("VIn")

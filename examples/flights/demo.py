@@ -24,8 +24,8 @@ from examples.flights.display import answer_tables, live_view, status_line
 from examples.flights.progress import ProgressReader
 from examples.flights.verify import read_table, verify
 from penstock import KafkaStreams, StreamsConfig
-from penstock.dev_broker import DevBroker
-from penstock.supervisor.config_loader import load_config
+from penstock.dev.dev_broker import DevBroker
+from penstock.supervisor.source.config_loader import load_config
 from penstock.topology.errors import PenstockError
 
 TOPOLOGY = "examples.flights.topology:build"

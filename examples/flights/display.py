@@ -14,7 +14,7 @@ from rich.table import Table
 from examples.flights import topics
 from examples.flights.progress import Progress
 from penstock.supervisor.application_state import ApplicationState
-from penstock.supervisor.worker import ThreadStatus
+from penstock.supervisor.processes.worker import ThreadStatus
 
 ROWS_SHOWN = 10
 #: An average over fewer departures says more about one flight than about the hour.

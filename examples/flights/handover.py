@@ -28,9 +28,9 @@ from examples.flights import dataset, loader, topics
 from examples.flights.progress import REQUEST_TIMEOUT_SECONDS, ProgressReader
 from examples.flights.verify import verify
 from penstock import KafkaStreams, StreamsConfig
-from penstock.dev_broker import DevBroker
-from penstock.listed_offsets import listed_offset
-from penstock.supervisor.config_loader import load_config
+from penstock.dev.dev_broker import DevBroker
+from penstock.supervisor.offline.listed_offsets import listed_offset
+from penstock.supervisor.source.config_loader import load_config
 
 TOPOLOGY = "examples.flights.topology:build_for_both"
 CONFIG_FILE = Path(__file__).with_name("penstock.toml")
@@ -97,7 +97,7 @@ class HandoverDemo:
         print(f"Processed locally in {time.monotonic() - started:.0f} s", flush=True)
 
     def _on_spark(self) -> None:
-        from penstock.spark import SparkStreams
+        from penstock.pipeline.spark_streams import SparkStreams
 
         started = time.monotonic()
         with SparkStreams(TOPOLOGY, self.config, master="local[2]", checkpoint=str(self._checkpoint)) as streams:

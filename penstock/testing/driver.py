@@ -9,18 +9,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from penstock.statestore.thread_cache import ThreadCache
-from penstock.topology.compiled import CompiledSource
-from penstock.topology.durations import Duration, to_millis
+from penstock.statestore.cache.thread_cache import ThreadCache
+from penstock.topology.common.durations import Duration, to_millis
+from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.context.store_interfaces import StoreKind
 from penstock.topology.errors import PenstockError, TopologyError
-from penstock.topology.processor_topology import SinkNode, SourceNode
+from penstock.topology.graph.processor_topology import SinkNode, SourceNode
+from penstock.topology.graph.subtopologies import build_whole_topology
+from penstock.topology.graph.topology import Topology
 from penstock.topology.records import Headers, RawRecord
-from penstock.topology.serdes import SerdeLike, Serdes, resolve_serde
-from penstock.topology.store_interfaces import StoreKind
-from penstock.topology.streams_config import StreamsConfig
-from penstock.topology.subtopologies import build_whole_topology
-from penstock.topology.topology import Topology
-from penstock.workers.metrics import Metric
+from penstock.topology.run.compiled import CompiledSource
+from penstock.topology.serdes.serdes import SerdeLike, Serdes, resolve_serde
+from penstock.workers.metrics.sensors import Metric
 
 from .driver_task import Clock, DriverTask, ProducedRecord, RecordQueues
 from .driver_topics import TestInputTopic, TestOutputTopic

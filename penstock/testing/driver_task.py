@@ -8,19 +8,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from penstock.statestore.stores import build_store
-from penstock.statestore.thread_cache import ThreadCache
-from penstock.topology.compiled import CompiledSource, CompiledTopology, StampedRecord, compile_topology
+from penstock.statestore.cache.thread_cache import ThreadCache
+from penstock.statestore.store_factory import build_store
+from penstock.topology.common.java_collections import PriorityQueue
+from penstock.topology.context.punctuation_queue import PunctuationQueue
+from penstock.topology.context.task_context import Cancellable
 from penstock.topology.errors import UnknownStateStoreError
-from penstock.topology.event_loop import TurnedCalls
-from penstock.topology.java_collections import PriorityQueue
+from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.processor_api import Punctuation
-from penstock.topology.processor_topology import ProcessorTopology
-from penstock.topology.punctuation_queue import PunctuationQueue
 from penstock.topology.records import Headers, Message, TaskId
-from penstock.topology.task_context import Cancellable
-from penstock.workers.custom_metrics import CustomMetrics
-from penstock.workers.metrics import Sensor
+from penstock.topology.run.compiled import CompiledSource, CompiledTopology, StampedRecord, compile_topology
+from penstock.topology.run.event_loop import TurnedCalls
+from penstock.workers.metrics.custom_metrics import CustomMetrics
+from penstock.workers.metrics.sensors import Sensor
 
 from .driver_loop import VirtualTimeLoop
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from penstock.topology.durations import Duration, to_millis
+from penstock.topology.common.durations import Duration, to_millis
+from penstock.topology.context.timestamp_extractors import as_timestamp
 from penstock.topology.errors import PenstockError
 from penstock.topology.records import Headers, HeadersLike, Record, as_headers
-from penstock.topology.serdes import Serde
-from penstock.topology.timestamp_extractors import as_timestamp
+from penstock.topology.serdes.serdes import Serde
 
 from .driver_task import ProducedRecord
 

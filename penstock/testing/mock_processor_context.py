@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.topology.durations import Duration, to_millis
+from penstock.topology.common.durations import Duration, to_millis
 from penstock.topology.errors import StreamsError
 from penstock.topology.processor_api import Punctuation
 from penstock.topology.records import Record, RecordMetadata, TaskId
-from penstock.topology.serdes import Serde, resolve_serde
-from penstock.workers.custom_metrics import CustomMetrics
-from penstock.workers.metrics import Sensor
+from penstock.topology.serdes.serdes import Serde, resolve_serde
+from penstock.workers.metrics.custom_metrics import CustomMetrics
+from penstock.workers.metrics.sensors import Sensor
 
 
 @dataclass(frozen=True, slots=True)

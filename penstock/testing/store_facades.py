@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from penstock.statestore.store_iterator import Rows, StoreIterator
+from penstock.statestore.stores.store_iterator import Rows, StoreIterator
 from penstock.topology.records import ValueAndTimestamp
 
 #: The timestamp of rows that a test writes (Kafka: ConsumerRecord.NO_TIMESTAMP).

@@ -16,16 +16,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from penstock.kafka_distribution import distributions
-
-from .checker import EXACTLY_ONCE, SHOWN
-from .interruption import end_early_at_sigint
-from .means import PREVIOUS, why_not
-from .options import Options
-from .run import Chaos
-from .schedule import FAMILIES, PROCESSES, Action
-from .workloads import WORKLOADS
-from .workloads.numbers import Numbers
+from penstock.dev.kafka_distribution import distributions
+from tests.chaos.checker import EXACTLY_ONCE, SHOWN
+from tests.chaos.interruption import end_early_at_sigint
+from tests.chaos.means import PREVIOUS, why_not
+from tests.chaos.options import Options
+from tests.chaos.run import Chaos
+from tests.chaos.schedule import FAMILIES, PROCESSES, Action
+from tests.chaos.workloads import WORKLOADS
+from tests.chaos.workloads.numbers import Numbers
 
 
 def main() -> int:

@@ -7,12 +7,11 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from penstock.kafka_distribution import newest
-
-from .cluster import SETTLE_SECONDS, Cluster, Node, Partition
-from .faults import Faults, Stage
-from .process_faults import send
-from .schedule import Action, Event
+from penstock.dev.kafka_distribution import newest
+from tests.chaos.cluster import SETTLE_SECONDS, Cluster, Node, Partition
+from tests.chaos.faults import Faults, Stage
+from tests.chaos.process_faults import send
+from tests.chaos.schedule import Action, Event
 
 #: For a clean shutdown; its leaders are moved first.
 STOP_SECONDS = 60.0

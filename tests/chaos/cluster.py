@@ -23,8 +23,8 @@ from confluent_kafka.admin import AdminClient
 from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 
-from penstock.dev_broker import ANSWER_TIMEOUT_SECONDS, HOST, STOP_TIMEOUT_SECONDS, DevBroker
-from penstock.kafka_distribution import newest
+from penstock.dev.dev_broker import ANSWER_TIMEOUT_SECONDS, HOST, STOP_TIMEOUT_SECONDS, DevBroker
+from penstock.dev.kafka_distribution import newest
 from tests.brokers import SMALL_COMPILER
 
 #: Where numbers of controllers begin; those of brokers are 1, 2, 3.

@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from .agenda import Agenda
-from .recovery import Recovery
-from .schedule import Action, Event
+from tests.chaos.agenda import Agenda
+from tests.chaos.recovery import Recovery
+from tests.chaos.schedule import Action, Event
 
 #: How much longer a fault lasts that had no effect yet, and how often that is looked at.
 UNSEEN_SECONDS, LOOK_AGAIN_MS = 30.0, 200.0

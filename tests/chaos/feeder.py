@@ -12,7 +12,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
-from .checker import read_all
+from tests.chaos.checker import read_all
 
 #: Records of one transaction, at most.
 BATCH = 24

@@ -13,9 +13,8 @@ from statistics import median
 
 import psutil
 
+from tests.chaos.hosts import Host
 from tests.soak.figures import MIB, Allowance, Sample
-
-from .hosts import Host
 
 SAMPLE_SECONDS = 5.0
 #: A younger process is still starting.

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from penstock.dev_broker import DIE_WITH_PARENT
+from penstock.dev.dev_broker import DIE_WITH_PARENT
 
 ROOT = Path(__file__).resolve().parents[2]
 #: For a process to be gone, in seconds.

@@ -7,11 +7,11 @@ import random
 import signal
 from collections.abc import Callable, Mapping, Sequence
 
-from .faults import Faults, Stage
-from .hosts import Host
-from .machine import Control, Field, MemoryGroup
-from .process_faults import send
-from .schedule import Action, Event
+from tests.chaos.faults import Faults, Stage
+from tests.chaos.hosts import Host
+from tests.chaos.machine import Control, Field, MemoryGroup
+from tests.chaos.process_faults import send
+from tests.chaos.schedule import Action, Event
 
 #: How far a clock is from the brokers', in ms: up to ten minutes.
 CLOCK_MS = (60_000, 600_000)

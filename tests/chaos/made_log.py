@@ -8,10 +8,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from .checkers.atomicity import Places
-from .checkers.log_reader import Log, Partition
-from .checkers.record_batches import Batch, Marker, Record
-from .checkers.transactions import OFFSETS_TOPIC, Decision, History
+from tests.chaos.checkers.atomicity import Places
+from tests.chaos.checkers.log_reader import Log, Partition
+from tests.chaos.checkers.record_batches import Batch, Marker, Record
+from tests.chaos.checkers.transactions import OFFSETS_TOPIC, Decision, History
 
 FEEDER, WORKER, OTHER_WORKER = 1, 2, 3
 PLACES = Places("app", "in", "out", "tallies", "tally-log", "again", "groups", "group-log", groups=2)

@@ -9,20 +9,20 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 
-from penstock.kafka_distribution import newest
+from penstock.dev.kafka_distribution import newest
+from tests.chaos.broker_faults import BrokerFaults
+from tests.chaos.cluster import Cluster
+from tests.chaos.faults import Faults, Stage
+from tests.chaos.hosts import Host
+from tests.chaos.machine import Control, MemoryGroup
+from tests.chaos.machine_faults import MachineFaults
+from tests.chaos.network import Network
+from tests.chaos.network_faults import NetworkFaults
+from tests.chaos.process_faults import ProcessFaults
+from tests.chaos.schedule import BROKERS, FAMILIES, HOSTS, MACHINES, NETWORK, VERSIONS, Action
+from tests.chaos.version_faults import VersionFaults
 
 from . import machine, network, program, versions
-from .broker_faults import BrokerFaults
-from .cluster import Cluster
-from .faults import Faults, Stage
-from .hosts import Host
-from .machine import Control, MemoryGroup
-from .machine_faults import MachineFaults
-from .network import Network
-from .network_faults import NetworkFaults
-from .process_faults import ProcessFaults
-from .schedule import BROKERS, FAMILIES, HOSTS, MACHINES, NETWORK, VERSIONS, Action
-from .version_faults import VersionFaults
 
 #: The version of Penstock that hosts change to and from.
 PREVIOUS = "HEAD^"

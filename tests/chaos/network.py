@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from .switch import Rule, encode
+from tests.chaos.switch import Rule, encode
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Of linux/sched.h and linux/if_tun.h.

@@ -6,13 +6,13 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from .broker_faults import BrokerFaults
-from .cluster import Cluster, Node
-from .faults import Faults, Stage
-from .hosts import Host
-from .network import Network
-from .schedule import Action, Event
-from .switch import Rule
+from tests.chaos.broker_faults import BrokerFaults
+from tests.chaos.cluster import Cluster, Node
+from tests.chaos.faults import Faults, Stage
+from tests.chaos.hosts import Host
+from tests.chaos.network import Network
+from tests.chaos.schedule import Action, Event
+from tests.chaos.switch import Rule
 
 #: One way, in ms.
 DELAY_MS, JITTER_MS = 200.0, 100.0

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from .checker import EXACTLY_ONCE
-from .means import PREVIOUS
-from .schedule import HOSTS, NETWORK, PROCESSES, Action, Event, each_once, endless, schedule
-from .workloads import BUDGET_SECONDS, WORKLOADS, Setting, Workload
-from .workloads.numbers import Numbers, Queried
+from tests.chaos.checker import EXACTLY_ONCE
+from tests.chaos.means import PREVIOUS
+from tests.chaos.schedule import HOSTS, NETWORK, PROCESSES, Action, Event, each_once, endless, schedule
+from tests.chaos.workloads import BUDGET_SECONDS, WORKLOADS, Setting, Workload
+from tests.chaos.workloads.numbers import Numbers, Queried
 
 #: How many events hit the older Kafka before the cluster is upgraded.
 UPGRADE_AFTER = 4

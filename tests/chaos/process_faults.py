@@ -9,9 +9,9 @@ from contextlib import suppress
 
 import psutil
 
-from .faults import Faults, Stage
-from .hosts import THREADS_MAX, Host
-from .schedule import Action, Event
+from tests.chaos.faults import Faults, Stage
+from tests.chaos.hosts import THREADS_MAX, Host
+from tests.chaos.schedule import Action, Event
 
 
 class ProcessFaults(Faults):

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-from .agenda import Agenda
-from .schedule import FAMILIES, MACHINES, NETWORK, Action
+from tests.chaos.agenda import Agenda
+from tests.chaos.schedule import FAMILIES, MACHINES, NETWORK, Action
 
 #: In seconds, on a machine that has much else to do. What every recovery may need: a session (4 s), a transaction of
 #: 6 s that nobody ends and the broker's look for it (each 10 s), a start of processes, and a rebalance.

@@ -13,22 +13,22 @@ from typing import TextIO
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from penstock.kafka_distribution import distribution, newest
+from penstock.dev.kafka_distribution import distribution, newest
+from tests.chaos.agenda import Agenda
+from tests.chaos.broker_faults import BrokerFaults
+from tests.chaos.checker import TopicReader, Verdict
+from tests.chaos.checkers import Report
+from tests.chaos.cluster import Cluster
+from tests.chaos.faults import Faults, Stage
+from tests.chaos.growth import Growth
+from tests.chaos.hosts import Host
+from tests.chaos.means import Means
+from tests.chaos.options import Options
+from tests.chaos.process_faults import resume
+from tests.chaos.recovery import Recovery
+from tests.chaos.schedule import HOSTS, SESSION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, Action, Event
 
 from . import program
-from .agenda import Agenda
-from .broker_faults import BrokerFaults
-from .checker import TopicReader, Verdict
-from .checkers import Report
-from .cluster import Cluster
-from .faults import Faults, Stage
-from .growth import Growth
-from .hosts import Host
-from .means import Means
-from .options import Options
-from .process_faults import resume
-from .recovery import Recovery
-from .schedule import HOSTS, SESSION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, Action, Event
 
 #: How long outputs are awaited before an event, if there is no recovery with a budget of its own.
 SETTLE_SECONDS = 30.0

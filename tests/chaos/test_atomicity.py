@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from .checkers.atomicity import Atomicity, Places, misread
-from .checkers.log_reader import Partition
-from .checkers.transactions import Decision
-from .made_log import (
+from tests.chaos.checkers.atomicity import Atomicity, Places, misread
+from tests.chaos.checkers.log_reader import Partition
+from tests.chaos.checkers.transactions import Decision
+from tests.chaos.made_log import (
     FEEDER,
     OFFSETS,
     OTHER_WORKER,

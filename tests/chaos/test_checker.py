@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from .checker import EXACTLY_ONCE, Ledger, Sequence, Verdict
+from tests.chaos.checker import EXACTLY_ONCE, Ledger, Sequence, Verdict
 
 AT_LEAST_ONCE = "at_least_once"
 COUNTS = {"k0": 3, "k1": 2, "k2": 1}

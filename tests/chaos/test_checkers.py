@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from .checkers import Report
-from .checkers.outputs import Differences, Row, compare_bags, compare_counts, compare_tables
-from .checkers.queries import Answer, Queries
-from .checkers.stuck import Stuck
+from tests.chaos.checkers import Report
+from tests.chaos.checkers.outputs import Differences, Row, compare_bags, compare_counts, compare_tables
+from tests.chaos.checkers.queries import Answer, Queries
+from tests.chaos.checkers.stuck import Stuck
 
 BUDGET = 10.0
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from .means import why_not
-from .options import Options
-from .run import Outcome, run
-from .schedule import BROKERS, MACHINES, NETWORK, PROCESSES, VERSIONS, Action
+from tests.chaos.means import why_not
+from tests.chaos.options import Options
+from tests.chaos.run import Outcome, run
+from tests.chaos.schedule import BROKERS, MACHINES, NETWORK, PROCESSES, VERSIONS, Action
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
 #: How often a run that a broker has spoilt is made again, see Outcome.judged.

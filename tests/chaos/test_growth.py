@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.chaos.growth import ALLOWANCES, MINUTES_MIN, SAMPLE_SECONDS, Growth
 from tests.soak.figures import MIB, Sample
-
-from .growth import ALLOWANCES, MINUTES_MIN, SAMPLE_SECONDS, Growth
 
 SECONDS = 60 * MINUTES_MIN
 FIELDS = [allowance.field for allowance in ALLOWANCES]

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from .hosts import THREADS_TO_SPARE, Host, is_stream_thread
+from tests.chaos.hosts import THREADS_TO_SPARE, Host, is_stream_thread
 
 CLIENT = "from confluent_kafka import Producer; p = Producer({})"
 NO_CLIENT = "import confluent_kafka"

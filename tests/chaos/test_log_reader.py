@@ -8,9 +8,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from .checkers.log_reader import LogReader
-from .checkers.record_batches import varint
-from .checkers.transactions import OFFSETS_TOPIC, History, committed_offset
+from tests.chaos.checkers.log_reader import LogReader
+from tests.chaos.checkers.record_batches import varint
+from tests.chaos.checkers.transactions import OFFSETS_TOPIC, History, committed_offset
 
 SECONDS = 30.0
 

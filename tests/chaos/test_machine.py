@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from .machine import Control, Field, MemoryGroup, compile_shim, compiler, why_no_memory_group
+from tests.chaos.machine import Control, Field, MemoryGroup, compile_shim, compiler, why_no_memory_group
 
 with_compiler = pytest.mark.skipif(compiler() is None, reason="there is no C compiler")
 MIB = 1 << 20

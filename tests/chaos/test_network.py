@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import pytest
 
-from .network import Network, why_not
-from .switch import Rule
+from tests.chaos.network import Network, why_not
+from tests.chaos.switch import Rule
 
 pytestmark = pytest.mark.skipif((REASON := why_not()) is not None, reason=f"no network can be made here: {REASON}")
 PORT = 5_000

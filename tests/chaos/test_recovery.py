@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.chaos.agenda import Agenda
+from tests.chaos.faults import UNSEEN_SECONDS, Faults, Stage
+from tests.chaos.recovery import Recovery, budget
+from tests.chaos.schedule import Action, Event
+
 from . import agenda, faults, recovery
-from .agenda import Agenda
-from .faults import UNSEEN_SECONDS, Faults, Stage
-from .recovery import Recovery, budget
-from .schedule import Action, Event
 
 OUTPUTS = {"copies-0": 1, "copies-1": 1}
 

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from .agenda import Agenda
-from .faults import Stage
-from .options import Options
-from .process_faults import ProcessFaults, stop_cleanly
-from .recovery import Recovery
-from .run import Chaos
-from .schedule import Action, Event
+from tests.chaos.agenda import Agenda
+from tests.chaos.faults import Stage
+from tests.chaos.options import Options
+from tests.chaos.process_faults import ProcessFaults, stop_cleanly
+from tests.chaos.recovery import Recovery
+from tests.chaos.run import Chaos
+from tests.chaos.schedule import Action, Event
 
 
 class Ending:

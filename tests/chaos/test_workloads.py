@@ -10,17 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.checker import EXACTLY_ONCE, Sight
+from tests.chaos.feeder import FeedRecord
+from tests.chaos.options import Options
+from tests.chaos.program import Fault
+from tests.chaos.test_chaos import AT_LEAST_ONCE, chaos
+from tests.chaos.workloads import WORKLOADS, Setting
+from tests.chaos.workloads.dead_letters import LETTERS, PLACE_HEADERS, DeadLetters
+from tests.chaos.workloads.numbers import HotKeys, LargeRecords, Numbers
+from tests.chaos.workloads.recorded import Recorded, compare, outputs_of, record_of
+from tests.chaos.workloads.recorded_cases import CASES, CLOSER, DISORDER_MS, Case, Comparison, encode
+
 from . import program
-from .checker import EXACTLY_ONCE, Sight
-from .feeder import FeedRecord
-from .options import Options
-from .program import Fault
-from .test_chaos import AT_LEAST_ONCE, chaos
-from .workloads import WORKLOADS, Setting
-from .workloads.dead_letters import LETTERS, PLACE_HEADERS, DeadLetters
-from .workloads.numbers import HotKeys, LargeRecords, Numbers
-from .workloads.recorded import Recorded, compare, outputs_of, record_of
-from .workloads.recorded_cases import CASES, CLOSER, DISORDER_MS, Case, Comparison, encode
 
 #: A run of each workload takes about half a minute where nothing else runs.
 REAL = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]

@@ -6,14 +6,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from tests.chaos.cluster import Cluster
+from tests.chaos.faults import Faults, Stage
+from tests.chaos.hosts import ROOT, Host
+from tests.chaos.process_faults import stop_cleanly
+from tests.chaos.schedule import Action, Event
+from tests.chaos.versions import processes_of
 from tests.waiting import eventually
-
-from .cluster import Cluster
-from .faults import Faults, Stage
-from .hosts import ROOT, Host
-from .process_faults import stop_cleanly
-from .schedule import Action, Event
-from .versions import processes_of
 
 #: For the new processes to be members.
 JOIN_SECONDS = 90.0

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .hosts import ROOT, Host
+from tests.chaos.hosts import ROOT, Host
 
 #: What hosts run has to be the same: the topology's module, which this version brings along.
 PROGRAM = "tests/chaos/program.py"

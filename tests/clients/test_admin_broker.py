@@ -25,7 +25,7 @@ from penstock.clients.cluster.admin import KafkaAdmin, NewTopic, answered, resul
 from penstock.clients.cluster.offsets import EARLIEST, LATEST, NO_RECORD
 from penstock.clients.errors import BrokerError, ErrorCode, RetriableBrokerError, UnreachableError
 from penstock.clients.network_settings import network_settings
-from penstock.dev_broker import DevBroker
+from penstock.dev.dev_broker import DevBroker
 from penstock.testing.wire import WireProxy
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TopicPartition

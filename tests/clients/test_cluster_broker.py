@@ -30,7 +30,7 @@ from penstock.clients.group.membership import (
 from penstock.clients.group.requests import GroupMemberConfig
 from penstock.clients.network_settings import network_settings
 from penstock.clients.protocol.messages import FIND_COORDINATOR, HEARTBEAT, METADATA
-from penstock.dev_broker import DevBroker
+from penstock.dev.dev_broker import DevBroker
 from penstock.topology.records import TopicPartition
 from tests.brokers import LedBroker
 from tests.clients.conftest import Open

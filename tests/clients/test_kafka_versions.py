@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from penstock.clients.cluster.cluster import Cluster
-from penstock.dev_broker import DevBroker
-from penstock.kafka_distribution import VERSION_VARIABLE, distributions
+from penstock.dev.dev_broker import DevBroker
+from penstock.dev.kafka_distribution import VERSION_VARIABLE, distributions
 from penstock.testing.wire import WireProxy
 from tests.brokers import CONTROLLER, SmallBroker
 from tests.clients.application import ROOT, Application, Topics, wait_for_values

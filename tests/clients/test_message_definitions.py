@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import penstock.jar_lock
+import penstock.pipeline.java.jar_lock
 from penstock.clients.protocol import admin_messages, messages, streams_messages
 from penstock.clients.protocol.schema import _PRIMITIVES, Api, Structure, Type, _Array, _Nullable, _Number
 
@@ -24,8 +24,8 @@ SUFFIXES = "_v3_and_below"
 
 @pytest.fixture(scope="module")
 def definitions() -> zipfile.ZipFile:
-    lock = penstock.jar_lock.read_lock(ROOT / "penstock" / "broker.lock")
-    (jar,) = penstock.jar_lock.fetch_jars([found for found in lock if found.name == "kafka-clients"])
+    lock = penstock.pipeline.java.jar_lock.read_lock(ROOT / "penstock" / "dev" / "broker.lock")
+    (jar,) = penstock.pipeline.java.jar_lock.fetch_jars([found for found in lock if found.name == "kafka-clients"])
     return zipfile.ZipFile(jar)
 
 

@@ -11,9 +11,9 @@ from penstock import kernel
 
 _IMPORTED = """
 import sys
-import penstock.supervisor.worker_process, penstock.workers.stream_thread
-from penstock.workers.client_supplier import KafkaClientSupplier
-from penstock.topology.streams_config import StreamsConfig
+import penstock.supervisor.processes.worker_process, penstock.workers.thread.stream_thread
+from penstock.workers.thread.client_supplier import KafkaClientSupplier
+from penstock.topology.config.streams_config import StreamsConfig
 supplier = KafkaClientSupplier(StreamsConfig({"application.id": "a", "bootstrap.servers": "127.0.0.1:1"}))
 supplier.get_group_member("m", lambda members: {}).close(leave=False)
 supplier.get_consumer("c").close()

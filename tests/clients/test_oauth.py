@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.dev_broker import DevBroker
+from penstock.dev.dev_broker import DevBroker
 from penstock.testing.wire import Action, Exchange, Rule, WireProxy
 from tests.clients.application import Application, Topics, wait_for_values
 from tests.clients.conftest import MakeApplication

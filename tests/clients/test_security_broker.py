@@ -25,7 +25,7 @@ from penstock.clients.errors import BrokerError, UnreachableError
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import network_settings
 from penstock.clients.protocol.messages import METADATA
-from penstock.dev_broker import DevBroker
+from penstock.dev.dev_broker import DevBroker
 
 pytestmark = pytest.mark.broker
 DEADLINE_SECONDS = 30.0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.dev_broker import DevBroker
+from penstock.dev.dev_broker import DevBroker
 from tests.clients.application import Topics, wait_for_values
 from tests.clients.conftest import MakeApplication, MakeTopic
 

@@ -20,14 +20,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from penstock import PenstockError, StreamsConfig
-from penstock.dev_broker import DevBroker
-from penstock.pipeline.capabilities import Capability, report_capabilities
-from penstock.spark_session import spark_session
+from penstock.dev.dev_broker import DevBroker
+from penstock.pipeline.queries.capabilities import Capability, report_capabilities
+from penstock.pipeline.session.spark_session import spark_session
+from tests.differential.engines import SparkEngine, compare, depends_on_buckets, not_comparable
 from tests.goldens import interpreter
 from tests.goldens.case import Case, files, read
 from tests.goldens.compare import case_config
-
-from .engines import SparkEngine, compare, depends_on_buckets, not_comparable
 
 
 def left_out(case: Case, buckets: int) -> str | None:

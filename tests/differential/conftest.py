@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import PenstockError
-from penstock.spark_session import require_jdk, require_pyspark, spark_session
+from penstock.pipeline.session.spark_session import require_jdk, require_pyspark, spark_session
 
 #: How long Spark's Java may take to end.
 END_SECONDS = 60.0

@@ -19,16 +19,16 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from penstock import Serdes, StreamsConfig, Topology
-from penstock.pipeline.capabilities import Capability, CapabilityReport, report_capabilities
-from penstock.pipeline.checkpoint import full_source_topics
-from penstock.pipeline.query_order import processing_order
-from penstock.pipeline.state_reader import read_stores
-from penstock.spark import SparkStreams
-from penstock.statestore.suppress_buffer import InMemoryTimeOrderedKeyValueChangeBuffer
+from penstock.pipeline.checkpoint.checkpoint import full_source_topics
+from penstock.pipeline.handover.state_reader import read_stores
+from penstock.pipeline.queries.capabilities import Capability, CapabilityReport, report_capabilities
+from penstock.pipeline.queries.query_order import processing_order
+from penstock.pipeline.spark_streams import SparkStreams
+from penstock.statestore.buffers.suppress_buffer import InMemoryTimeOrderedKeyValueChangeBuffer
 from penstock.testing import TopologyTestDriver
 from penstock.testing.driver_task import ProducedRecord
-from penstock.topology.compiled import CompiledSource, StampedRecord
 from penstock.topology.records import Message
+from penstock.topology.run.compiled import CompiledSource, StampedRecord
 from tests.goldens import interpreter
 from tests.goldens.compare import _EMIT_INTERVALS, WALL_CLOCK_START_MS, case_config
 

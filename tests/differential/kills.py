@@ -21,8 +21,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from .__main__ import broker
-from .application import DEADLINE_SECONDS, Application, kill_all
+from tests.differential.__main__ import broker
+from tests.differential.application import DEADLINE_SECONDS, Application, kill_all
 
 #: Runs this Python; on executors, for which Spark sets that variable, one that finds its packages but not those that
 #: were installed from a checkout (-S: no .pth files).

@@ -29,14 +29,14 @@ from penstock import (
     StreamsError,
     TopologyError,
 )
-from penstock.application_reset import ApplicationReset
-from penstock.backfill import Backfill
-from penstock.handover import HandedOver, Handover
-from penstock.pipeline.checkpoint import CheckpointError
-from penstock.pipeline.handover import Moved
-from penstock.spark import SparkStreams
+from penstock.pipeline.checkpoint.checkpoint import CheckpointError
+from penstock.pipeline.handover.backfill import Backfill
+from penstock.pipeline.handover.handover import HandedOver, Handover
+from penstock.pipeline.handover.spark_side import Moved
+from penstock.pipeline.spark_streams import SparkStreams
 from penstock.supervisor.exit_codes import ExitCode
-from penstock.supervisor.topology_gate import admit
+from penstock.supervisor.offline.application_reset import ApplicationReset
+from penstock.supervisor.source.topology_gate import admit
 
 from . import handover_app as app
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from .application import Application
-from .kills import kill_the_driver
+from tests.differential.application import Application
+from tests.differential.kills import kill_the_driver
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock.pipeline.checkpoint_lease import LEASE_FILE, CheckpointLease
-from penstock.pipeline.hadoop_files import HadoopFiles
+from penstock.pipeline.checkpoint.checkpoint_lease import LEASE_FILE, CheckpointLease
+from penstock.pipeline.checkpoint.hadoop_files import HadoopFiles
 from penstock.topology.errors import LockError
 from tests.waiting import eventually
 

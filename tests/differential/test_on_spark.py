@@ -18,14 +18,13 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from penstock import Processor, ProcessorContext, Punctuation, Record, Serdes, StreamsBuilder, StreamsError
-from penstock.pipeline import spark_streams
-from penstock.pipeline.checkpoint import CheckpointError
-from penstock.pipeline.state_reader import blobs
-from penstock.spark import SparkStreams
+from penstock.pipeline.checkpoint.checkpoint import CheckpointError
+from penstock.pipeline.handover.state_reader import blobs
+from penstock.pipeline.queries import streaming_queries as spark_streams
+from penstock.pipeline.spark_streams import SparkStreams
+from tests.differential.engines import SparkEngine, compare, depends_on_buckets
 from tests.goldens.case import read
 from tests.waiting import eventually
-
-from .engines import SparkEngine, compare, depends_on_buckets
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 CASES = Path(__file__).resolve().parents[1] / "goldens" / "cases"

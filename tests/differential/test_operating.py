@@ -13,12 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from penstock.pipeline.checkpoint_lease import LEASE_FILE
+from penstock.pipeline.checkpoint.checkpoint_lease import LEASE_FILE
 from penstock.supervisor.exit_codes import ExitCode
+from tests.differential.application import DEADLINE_SECONDS, Application, kill_all
+from tests.differential.kills import count_more, finish
 from tests.waiting import eventually
-
-from .application import DEADLINE_SECONDS, Application, kill_all
-from .kills import count_more, finish
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
 

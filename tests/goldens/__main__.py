@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from .case import Case, compare_topology, files, read
+from tests.goldens.case import Case, compare_topology, files, read
 
 #: Returns the first difference of a case from its recording, None if there is none.
 Comparison = Callable[[Case], str | None]
@@ -23,7 +23,7 @@ def comparisons(only: str | None) -> dict[str, Comparison]:
     """Return what is compared, by name, in order; all of it unless only one is asked for."""
     found: dict[str, Comparison] = {"describe": compare_topology}
     if only != "describe":
-        from .compare import COMPARISONS
+        from tests.goldens.compare import COMPARISONS
 
         found |= COMPARISONS
     return found if only is None else {only: found[only]}

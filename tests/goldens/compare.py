@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from penstock.testing import TopologyTestDriver
+from penstock.topology.context.store_interfaces import StoreKind
 from penstock.topology.errors import PenstockError, ProcessorStateError, StreamsError, TopologyError
 from penstock.topology.records import Record
-from penstock.topology.serdes import Serdes, as_serde
-from penstock.topology.store_interfaces import StoreKind
+from penstock.topology.serdes.serdes import Serdes, as_serde
 
 from . import interpreter
 

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.statestore.thread_cache import ThreadCache
+from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.testing import TopologyTestDriver
 from penstock.testing.driver import _message
 from penstock.testing.driver_task import DriverTask, ProducedRecord
-from penstock.topology.compiled import CompiledSource
+from penstock.topology.context.store_interfaces import StoreKind
+from penstock.topology.graph.subtopologies import build_whole_topology
+from penstock.topology.graph.topology import Topology
 from penstock.topology.records import RawRecord
-from penstock.topology.store_interfaces import StoreKind
-from penstock.topology.subtopologies import build_whole_topology
-from penstock.topology.topology import Topology
+from penstock.topology.run.compiled import CompiledSource
 
 #: Stores whose changelog topics are compacted: of each key, only the last record need be there.
 COMPACTED = frozenset(StoreKind) - {StoreKind.VERSIONED_KEY_VALUE}

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from .generated_inputs import inputs
+from tests.goldens.generated_inputs import inputs
 
 Op = dict[str, Any]
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock import FixedKeyProcessor, FixedKeyProcessorContext, Processor, ProcessorContext, Punctuation, Record
-
-from .functions import UnknownFunctionError, split, text
+from tests.goldens.functions import UnknownFunctionError, split, text
 
 
 class Base(Processor[Any, Any, Any, Any]):

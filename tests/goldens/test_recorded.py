@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from .case import files, read
-from .compare import compare_run
+from tests.goldens.case import files, read
+from tests.goldens.compare import compare_run
 
 CASES = Path(__file__).parent / "cases"
 #: Cases of wide_generator.py, recorded with the same recorder: those that found faults, others for

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock import PenstockError
-
-from .compare import Run
-from .wide_generator import generate_wide
+from tests.goldens.compare import Run
+from tests.goldens.wide_generator import generate_wide
 
 SEEDS = range(100, 160)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from .generated_inputs import encoded
-from .generator import Generator, Node, Op
+from tests.goldens.generated_inputs import encoded
+from tests.goldens.generator import Generator, Node, Op
 
 NUMBERS = ("long", "integer")
 OPTIMIZATIONS = ("reuse.ktable.source.topics", "merge.repartition.topics", "single.store.self.join")

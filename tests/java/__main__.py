@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from .versions import VERSION_VARIABLE, locks
+from tests.java.versions import VERSION_VARIABLE, locks
 
 
 def main() -> int:

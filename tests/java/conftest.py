@@ -10,13 +10,12 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from benchmarks.systems import compile_java
-from penstock.jar_lock import fetch_jars, read_lock
-from penstock.java_runtime import JavaNotFoundError, find_java
+from penstock.pipeline.java.jar_lock import fetch_jars, read_lock
+from penstock.pipeline.java.java_runtime import JavaNotFoundError, find_java
 from tests import short_lived_jvms
-
-from .handover import PARTITIONS, Handover, Java
-from .program import Topics
-from .versions import chosen_lock, has_streams_protocol
+from tests.java.handover import PARTITIONS, Handover, Java
+from tests.java.program import Topics
+from tests.java.versions import chosen_lock, has_streams_protocol
 
 SOURCE = Path(__file__).parent / "TakeoverProgram.java"
 

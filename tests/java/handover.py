@@ -22,12 +22,11 @@ from confluent_kafka.admin import AdminClient
 
 from penstock import KafkaStreams
 from penstock.supervisor.exit_codes import ExitCode
-from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.assignment.described_members import tasks_given
-from penstock.workers.client_supplier import KafkaClientSupplier
+from penstock.topology.config.streams_config import StreamsConfig
+from penstock.workers.group.assignment.described_members import tasks_given
+from penstock.workers.thread.client_supplier import KafkaClientSupplier
+from tests.java.program import Topics, topology
 from tests.waiting import eventually
-
-from .program import Topics, topology
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS = 3

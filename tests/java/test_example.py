@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.systems import compile_java
-
-from .conftest import kafka_streams_jars
+from tests.java.conftest import kafka_streams_jars
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "moving"
 

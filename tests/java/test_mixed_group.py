@@ -12,10 +12,8 @@ import sys
 import pytest
 
 from penstock.supervisor.exit_codes import ExitCode
-from tests.waiting import eventually
-
-from .conftest import MakeHandover
-from .handover import (
+from tests.java.conftest import MakeHandover
+from tests.java.handover import (
     PATIENCE_SECONDS,
     ROOT,
     Handover,
@@ -23,7 +21,8 @@ from .handover import (
     assert_as_one_uninterrupted_run,
     assert_nothing_is_lost,
 )
-from .program import VARIABLE
+from tests.java.program import VARIABLE
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
 

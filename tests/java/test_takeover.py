@@ -6,9 +6,9 @@ import shutil
 
 import pytest
 
-from .conftest import MakeHandover
-from .handover import Java, assert_as_one_uninterrupted_run
-from .program import topology
+from tests.java.conftest import MakeHandover
+from tests.java.handover import Java, assert_as_one_uninterrupted_run
+from tests.java.program import topology
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

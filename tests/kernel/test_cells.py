@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import Serdes, StreamsBuilder, StreamsConfig, TimeWindows, kernel
-from penstock.statestore.thread_cache import ThreadCache
+from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.testing.driver_task import Clock, DriverTask
+from penstock.topology.graph.subtopologies import build_whole_topology
 from penstock.topology.records import RawRecord
-from penstock.topology.subtopologies import build_whole_topology
 from tests.without_kernel import leave_out_kernel
 
 pytestmark = pytest.mark.skipif(kernel.cells is None, reason="the compiled kernel is not built here")

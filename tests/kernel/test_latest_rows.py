@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from penstock import kernel
-from penstock.statestore.rocksdb_store import RocksDBStore
-from penstock.topology.serdes import Serdes
-from penstock.topology.store_interfaces import StoreBuilder, StoreKind
+from penstock.statestore.rows.rocksdb_store import RocksDBStore
+from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
+from penstock.topology.serdes.serdes import Serdes
 from tests.statestore.support import STATEFUL, OpenStore
 
 pytestmark = pytest.mark.skipif(kernel.rows is None, reason="the compiled kernel is not built here")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch
 
 from penstock import kernel
-from penstock.topology.partitioners import partition_for_key
+from penstock.topology.context.partitioners import partition_for_key
 
 pytestmark = pytest.mark.skipif(kernel.record_accumulator is None, reason="the compiled kernel is not built here")
 TOPIC = "topic"

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import kernel
-from penstock.statestore.row_buffer import RowBuffer
-from penstock.statestore.sorted_keys import SortedKeys
+from penstock.statestore.rows.row_buffer import RowBuffer
+from penstock.statestore.rows.sorted_keys import SortedKeys
 
 pytestmark = pytest.mark.skipif(kernel.rows is None, reason="the compiled kernel is not built here")
 

@@ -8,9 +8,9 @@ import pytest
 
 from penstock import Processor, Record, Serdes, StreamsBuilder, StreamsError
 from penstock.testing import TopologyTestDriver
-from penstock.topology.compiled import call_all, compile_topology
-from penstock.topology.murmur3 import hash128
+from penstock.topology.common.murmur3 import hash128
 from penstock.topology.records import RawRecord
+from penstock.topology.run.compiled import call_all, compile_topology
 
 Options = dict[str, Any]
 

@@ -18,7 +18,7 @@ from penstock import (
     Suppressed,
     TimeWindows,
 )
-from penstock.topology.exception_handlers import ProducerRecord, Response
+from penstock.topology.context.exception_handlers import ProducerRecord, Response
 
 Options = dict[str, Any]
 Declare = Callable[[Any, Options], Any]

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import pytest
 
 from penstock import ConfigError, Materialized, Processor, Punctuation, Serdes, StreamsError
-from penstock.topology.exception_handlers import ErrorHandlerContext, ProducerRecord, Response, Result
+from penstock.topology.context.exception_handlers import ErrorHandlerContext, ProducerRecord, Response, Result
 
 Options = dict[str, Any]
 CONTINUE = {"processing.exception.handler": "continue"}

@@ -8,7 +8,7 @@ import pytest
 
 from penstock import Processor, Record, StreamsBuilder, StreamsError
 from penstock.testing import MockProcessorContext, TopologyTestDriver
-from penstock.topology.exception_handlers import ProducerRecord, Response
+from penstock.topology.context.exception_handlers import ProducerRecord, Response
 
 TAKEN = [
     ([("a", b"x"), ("b", None)], [("a", b"x"), ("b", None)]),

@@ -19,8 +19,7 @@ from penstock import (
     Suppressed,
     TimeWindows,
 )
-
-from .conftest import Flow
+from tests.operators.conftest import Flow
 
 CACHED = {"statestore.cache.max.bytes": 1_000_000}
 #: What happens to the right row between two commits, while a left row is written behind the first step.

@@ -10,7 +10,7 @@ import pytest
 
 from penstock import Serdes, StreamsBuilder, StreamsError
 from penstock.testing import TopologyTestDriver, driver_task
-from penstock.topology.compiled import compile_topology
+from penstock.topology.run.compiled import compile_topology
 
 Function = Callable[[Any, Any], Any]
 

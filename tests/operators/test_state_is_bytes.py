@@ -37,7 +37,7 @@ from penstock import (
     Topology,
     ValueAndTimestamp,
 )
-from penstock.topology.store_interfaces import StoreKind
+from penstock.topology.context.store_interfaces import StoreKind
 from tests.goldens.crash import Committed, CrashingDriver, rows
 from tests.operators.rude_functions import POISON, SHAPES, Functions, Number
 from tests.without_kernel import leave_out_kernel

@@ -21,8 +21,8 @@ from penstock import (
 )
 from penstock.testing import NoSuchElementError, TopologyTestDriver, driver_task
 from penstock.testing.driver_task import RecordQueues
-from penstock.topology.compiled import StampedRecord, compile_topology
 from penstock.topology.records import RawRecord
+from penstock.topology.run.compiled import StampedRecord, compile_topology
 
 Options = dict[str, Any]
 

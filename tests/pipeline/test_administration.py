@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from penstock import StreamsConfig, StreamsError
-from penstock.running_application import RunningApplication
-from penstock.spark_administration import SparkSupervisor, administered
-from penstock.status_command import status
-from penstock.supervisor.administration import Administration
-from penstock.supervisor.metric import by_name, metrics
-from penstock.supervisor.prometheus import exposition
+from penstock.cli.running_application import RunningApplication
+from penstock.cli.status import status
+from penstock.pipeline.queries.spark_administration import SparkSupervisor, administered
+from penstock.supervisor.control.administration import Administration
+from penstock.supervisor.http.prometheus import exposition
+from penstock.supervisor.queries.metric import by_name, metrics
 
 CONFIG = StreamsConfig({"application.id": "my-app", "bootstrap.servers": "localhost:1"})
 

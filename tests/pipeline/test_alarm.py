@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import Row
 
 from penstock import Processor, ProcessorContext, Punctuation, Record, Serdes, StreamsBuilder, StreamsConfig
-from penstock.pipeline import task_processor
-from penstock.pipeline.record_batches import SentRecord, messages, pack, sent_batch, unpack
-from penstock.pipeline.spark_task import TaskPlan
-from penstock.pipeline.task_processor import TaskProcessor
+from penstock.pipeline.tasks import task_processor
+from penstock.pipeline.tasks.record_batches import SentRecord, messages, pack, sent_batch, unpack
+from penstock.pipeline.tasks.spark_task import TaskPlan
+from penstock.pipeline.tasks.task_processor import TaskProcessor
 
 STRINGS: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import KStream, Retries, Serdes, StreamsBuilder, StreamsConfig, StreamsError
-from penstock.pipeline.spark_task import SparkTask, TaskPlan
+from penstock.pipeline.tasks.spark_task import SparkTask, TaskPlan
 from penstock.topology.records import RawRecord
 from tests.pipeline.test_wake_up import DictState
 

@@ -28,7 +28,7 @@ from penstock import (
     TopologyError,
 )
 from penstock.cli import cli
-from penstock.pipeline.capabilities import OPERATORS, Capability, CapabilityReport, report_capabilities
+from penstock.pipeline.queries.capabilities import OPERATORS, Capability, CapabilityReport, report_capabilities
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.topology.operators import stream_join
 from penstock.topology.operators.operator import Operator
@@ -149,9 +149,9 @@ def test_describe_of_a_refused_topology_ends_as_its_start_would(monkeypatch: pyt
 
 
 def test_what_is_refused_fails_before_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.spark.require_pyspark", lambda: None)
+    monkeypatch.setattr("penstock.pipeline.spark_streams.require_pyspark", lambda: None)
     monkeypatch.syspath_prepend(str(HERE))
-    monkeypatch.setattr("penstock.spark.spark_session", lambda *_: pytest.fail("Spark was started"))
+    monkeypatch.setattr("penstock.pipeline.spark_streams.spark_session", lambda *_: pytest.fail("Spark was started"))
     options = ["-c", "application.id=a", "-c", "bootstrap.servers=127.0.0.1:1"]
     result = CliRunner().invoke(cli, ["run", "spark_app:refused", "--engine", "spark", *options])
     assert result.exit_code == 3

@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 
 from penstock import Serdes, StreamsConfig, StreamsError
-from penstock.pipeline.changelog_reader import MemoryState, RestoringTask
-from penstock.pipeline.checkpoint import CheckpointError
-from penstock.pipeline.history_files import check_follows
-from penstock.pipeline.ownership import BACKFILL, LOCAL, SPARK, Ownership, require_engine, unpack_ownership
-from penstock.pipeline.paged_rows import DIRECTORY, unpack_rows
-from penstock.pipeline.query_progress import progress_of
-from penstock.pipeline.spark_stores import SparkStores
-from penstock.pipeline.store_changelogs import StoreChangelog, changelog_records
-from penstock.statestore.buffer_value import BufferValue, serialize_source
-from penstock.statestore.join_buffer import BUFFER_TIME
-from penstock.statestore.state_store import LONG
-from penstock.statestore.suppress_buffer import HEADERS
+from penstock.pipeline.checkpoint.checkpoint import CheckpointError
+from penstock.pipeline.checkpoint.ownership import BACKFILL, LOCAL, SPARK, Ownership, require_engine, unpack_ownership
+from penstock.pipeline.handover.store_changelogs import StoreChangelog, changelog_records
+from penstock.pipeline.queries.history_files import check_follows
+from penstock.pipeline.queries.query_progress import progress_of
+from penstock.pipeline.tasks.changelog_reader import MemoryState, RestoringTask
+from penstock.pipeline.tasks.paged_rows import DIRECTORY, unpack_rows
+from penstock.pipeline.tasks.spark_stores import SparkStores
+from penstock.statestore.buffers.buffer_value import BufferValue, serialize_source
+from penstock.statestore.buffers.join_buffer import BUFFER_TIME
+from penstock.statestore.buffers.suppress_buffer import HEADERS
+from penstock.statestore.stores.state_store import LONG
+from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilder, StoreKind
 from penstock.topology.records import ProcessorRecordContext, RawRecord, TaskId
-from penstock.topology.store_interfaces import StoreBackend, StoreBuilder, StoreKind
 
 START_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000

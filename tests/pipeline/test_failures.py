@@ -11,11 +11,11 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from penstock import StreamsBuilder, StreamsConfig, StreamsError
-from penstock.pipeline.checkpoint import Topics
-from penstock.pipeline.checkpoint_lease import CheckpointLease
-from penstock.pipeline.connector import ConnectorError, check_version
-from penstock.pipeline.failures import query_failure
-from penstock.pipeline.spark_streams import LATE_STARTS_MAX, SparkStreams
+from penstock.pipeline.checkpoint.checkpoint import Topics
+from penstock.pipeline.checkpoint.checkpoint_lease import CheckpointLease
+from penstock.pipeline.queries.failures import query_failure
+from penstock.pipeline.queries.streaming_queries import LATE_STARTS_MAX, SparkStreams
+from penstock.pipeline.session.connector import ConnectorError, check_version
 
 ENDED = "[STREAM_FAILED] Query [id = 38, runId = 26] terminated with exception: "
 TRACEBACK = """Job aborted. Traceback (most recent call last):

@@ -9,19 +9,12 @@ from typing import Any
 import pytest
 
 from penstock import ConfigError, Serdes, StreamsBuilder, StreamsConfig, StreamsError
-from penstock.pipeline.checkpoint import CheckpointError, Topics, check, identity, with_known_ids
-from penstock.pipeline.kafka_settings import EARLIEST, LATEST, java_settings, producer_settings, source_options
-from penstock.pipeline.kafka_sink import KafkaSink
-from penstock.pipeline.record_batches import (
-    SentRecord,
-    messages,
-    pack,
-    pack_by_task,
-    sent_batch,
-    unpack,
-)
-from penstock.spark_session import SparkUnavailableError, package_zip, require_jdk
-from penstock.topology.streams_config import StreamsConfig as Config
+from penstock.pipeline.checkpoint.checkpoint import CheckpointError, Topics, check, identity, with_known_ids
+from penstock.pipeline.session.kafka_settings import EARLIEST, LATEST, java_settings, producer_settings, source_options
+from penstock.pipeline.session.spark_session import SparkUnavailableError, package_zip, require_jdk
+from penstock.pipeline.tasks.kafka_sink import KafkaSink
+from penstock.pipeline.tasks.record_batches import SentRecord, messages, pack, pack_by_task, sent_batch, unpack
+from penstock.topology.config.streams_config import StreamsConfig as Config
 
 BASE = {"application.id": "app", "bootstrap.servers": "broker:9092"}
 
@@ -285,6 +278,6 @@ def test_no_java_or_one_too_old_is_refused(
         java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", "/bin-without-java")
-    monkeypatch.setattr("penstock.java_runtime.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("penstock.pipeline.java.java_runtime.importlib.util.find_spec", lambda name: None)
     with pytest.raises(SparkUnavailableError, match=rf"Spark needs a full JDK 17 or newer \(.*{found}\)\. Install"):
         require_jdk()

@@ -11,11 +11,11 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from penstock import Serdes, StreamsBuilder, StreamsConfig, StreamsError
-from penstock.pipeline import task_processor
-from penstock.pipeline.kafka_sink import KafkaSink
-from penstock.pipeline.record_batches import SentRecord, by_partition, messages, sent_batch
-from penstock.pipeline.spark_task import TaskPlan
-from penstock.pipeline.task_processor import COLLECTION_THRESHOLDS, run_stateless, run_stateless_to_kafka
+from penstock.pipeline.tasks import task_processor
+from penstock.pipeline.tasks.kafka_sink import KafkaSink
+from penstock.pipeline.tasks.record_batches import SentRecord, by_partition, messages, sent_batch
+from penstock.pipeline.tasks.spark_task import TaskPlan
+from penstock.pipeline.tasks.task_processor import COLLECTION_THRESHOLDS, run_stateless, run_stateless_to_kafka
 
 STRINGS: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from penstock import FixedKeyProcessor, Serdes, StreamsBuilder, StreamsConfig, StreamsError
-from penstock.pipeline.capabilities import Capability, report_capabilities
-from penstock.pipeline.record_batches import SentRecord
-from penstock.pipeline.spark_task import SparkTask, TaskPlan
+from penstock.pipeline.queries.capabilities import Capability, report_capabilities
+from penstock.pipeline.tasks.record_batches import SentRecord
+from penstock.pipeline.tasks.spark_task import SparkTask, TaskPlan
 from penstock.testing.driver_task import RecordQueues
-from penstock.topology.processor_topology import ProcessorTopology, SourceNode
+from penstock.topology.graph.processor_topology import ProcessorTopology, SourceNode
+from penstock.topology.graph.subtopologies import build_whole_topology
 from penstock.topology.records import RawRecord
-from penstock.topology.subtopologies import build_whole_topology
 from tests.goldens import interpreter
 from tests.goldens.case import Case, files, read
 from tests.goldens.compare import _EMIT_INTERVALS, WALL_CLOCK_START_MS, _produced, case_config

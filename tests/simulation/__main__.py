@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from .command import main
+from tests.simulation.command import main
 
 sys.exit(main(sys.argv[1:]))

@@ -12,15 +12,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from penstock.topology.async_calls import OrderedBy, Retries
-from penstock.topology.materialized import Materialized
+from penstock.topology.context.async_calls import OrderedBy, Retries
+from penstock.topology.declare.streams_builder import StreamsBuilder
+from penstock.topology.declare.suppressed import Suppressed
 from penstock.topology.processor_api import Processor, Punctuation
 from penstock.topology.records import RawRecord, Record
-from penstock.topology.serdes import Serdes
-from penstock.topology.stores import Stores
-from penstock.topology.streams_builder import StreamsBuilder
-from penstock.topology.suppressed import Suppressed
-from penstock.topology.windows import TimeWindows
+from penstock.topology.serdes.serdes import Serdes
+from penstock.topology.stores.materialized import Materialized
+from penstock.topology.stores.stores import Stores
+from penstock.topology.stores.windows import TimeWindows
 
 IN, TABLE, OUT, COUNTS = "in", "table", "out", "out-counts"
 WINDOW_MS = 10_000

@@ -8,10 +8,9 @@ import selectors
 from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
-from penstock.topology.async_calls import Call
-from penstock.topology.event_loop import LoopCalls
-
-from .world import World
+from penstock.topology.context.async_calls import Call
+from penstock.topology.run.event_loop import LoopCalls
+from tests.simulation.world import World
 
 #: How long the stream thread waits for a call before it looks again, in ms.
 WAIT_MS = 60_000

@@ -13,10 +13,19 @@ from typing import Any
 
 from penstock.clients.group.membership import OffsetAndMetadata
 from penstock.topology.records import TopicPartition
-
-from .applications import COUNTS, IN, OUT, TABLE, Application, InputRecord, changelog_key, decode_count, numbers
-from .broker import Broker
-from .world import World
+from tests.simulation.applications import (
+    COUNTS,
+    IN,
+    OUT,
+    TABLE,
+    Application,
+    InputRecord,
+    changelog_key,
+    decode_count,
+    numbers,
+)
+from tests.simulation.broker import Broker
+from tests.simulation.world import World
 
 History = dict[str, list[str]]
 

@@ -16,9 +16,8 @@ from penstock.clients.errors import ErrorCode, broker_error
 from penstock.clients.group.membership import OffsetAndMetadata
 from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.topology.records import RawRecord, TopicPartition
-
-from .group import Group, Offsets
-from .world import Due, World
+from tests.simulation.group import Group, Offsets
+from tests.simulation.world import Due, World
 
 #: How long after the decision a marker is written, at most, in ms; now and then it takes long.
 MARKER_DELAY_MS = 5

@@ -24,18 +24,17 @@ from penstock.clients.network_settings import NetworkSettings
 from penstock.clients.reading.reader import ReaderEvent, Records
 from penstock.clients.writing.transaction_requests import CommittedOffset, GroupMetadata
 from penstock.clients.writing.writer import Lost
+from penstock.topology.context.partitioners import partition_for_key
 from penstock.topology.errors import BrokerUnavailableError
-from penstock.topology.partitioners import partition_for_key
 from penstock.topology.records import RawRecord, TopicPartition
-from penstock.workers.changelog_bounds import REQUEST_TIMEOUT_MS
-from penstock.workers.client_supplier import KafkaClientSupplier
-from penstock.workers.partition_offsets import API_TIMEOUT_SECONDS
+from penstock.workers.tasks.changelog_bounds import REQUEST_TIMEOUT_MS
+from penstock.workers.tasks.partition_offsets import API_TIMEOUT_SECONDS
+from penstock.workers.thread.client_supplier import KafkaClientSupplier
 from tests.reader_positions import ReaderPositions
+from tests.simulation.broker import Broker, Transaction
+from tests.simulation.connection import Io, SimulatedConnection
+from tests.simulation.java_member import JavaMember, leading_on_java
 from tests.workers.memory_kafka import MemoryAdmin, done, failed
-
-from .broker import Broker, Transaction
-from .connection import Io, SimulatedConnection
-from .java_member import JavaMember, leading_on_java
 
 #: How long a transaction's call waits for the coordinator before it can be tried again, in ms.
 TRANSACTION_WAIT_MS = 1_000

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from .kinds import PLAIN, Kind
-from .mutants import MUTANTS, Mutant
-from .rare import Branch, RareBranches
-from .simulation import Simulation
-from .table import Rare, gaps, lines
-from .world import EPOCH_MS, START_MS, World
+from tests.simulation.kinds import PLAIN, Kind
+from tests.simulation.mutants import MUTANTS, Mutant
+from tests.simulation.rare import Branch, RareBranches
+from tests.simulation.simulation import Simulation
+from tests.simulation.table import Rare, gaps, lines
+from tests.simulation.world import EPOCH_MS, START_MS, World
 
 #: How many schedules a process is given at a time.
 PART = 10

@@ -14,9 +14,8 @@ from typing import Any, Protocol, TypeVar
 from penstock.clients.cluster.cluster import Address
 from penstock.clients.cluster.coordinators import CoordinatorKind
 from penstock.clients.errors import UnreachableError
-
-from .faults import Points
-from .world import World
+from tests.simulation.faults import Points
+from tests.simulation.world import World
 
 T = TypeVar("T")
 Reply = Callable[[Any], None]

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.statestore.bytes_store import NO_MARKS, BytesStore, Marks, RawRow
-from penstock.statestore.memory_store import InMemoryStore
-from penstock.statestore.state_directory import STORES_DIRECTORY
+from penstock.statestore.directory.state_directory import STORES_DIRECTORY
+from penstock.statestore.rows.bytes_store import NO_MARKS, BytesStore, Marks, RawRow
+from penstock.statestore.rows.memory_store import InMemoryStore
 from penstock.topology.errors import LockError, ProcessorStateError, TaskCorruptedError
-
-from .faults import Points
+from tests.simulation.faults import Points
 
 #: What a write says that fails.
 DISK_ERROR = "the simulated disk is full"
@@ -72,7 +71,7 @@ class Disk:
         self._files: dict[Path, Files] = {}
 
     def open_rows(self, points: Points, commits_early: Callable[[], bool]) -> Callable[..., BytesStore]:
-        """Return what takes build_rows' place in one process (penstock.statestore.stores.OpenRows)."""
+        """Return what takes build_rows' place in one process (penstock.statestore.store_factory.OpenRows)."""
 
         def open_rows(builder: Any, task: Any, directory: Path | None, resources: Any) -> BytesStore:
             assert directory is not None

@@ -16,9 +16,8 @@ from typing import Any
 from penstock.clients.errors import ErrorCode
 from penstock.clients.group.membership import OffsetAndMetadata
 from penstock.topology.records import TopicPartition
-
-from .connection import Reply
-from .world import Due, World
+from tests.simulation.connection import Reply
+from tests.simulation.world import Due, World
 
 GROUP_DELAY_MS = 50
 OK = 0

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import random
 
-from .disk import DISK_ERROR
-from .world import World
+from tests.simulation.disk import DISK_ERROR
+from tests.simulation.world import World
 
 #: How often all brokers go away in a round, and for how long, in ms: shorter and longer than a session, a transaction
 #: and the time that a request may take.

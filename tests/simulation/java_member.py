@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from penstock.clients.group.group_member import GroupMember
 from penstock.clients.group.membership import Assign, MemberSubscription
-from penstock.workers.assignment.subscription_info import SubscriptionInfo
-
-from .world import World
+from penstock.workers.group.assignment.subscription_info import SubscriptionInfo
+from tests.simulation.world import World
 
 
 class JavaMember(GroupMember):

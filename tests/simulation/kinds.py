@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from .applications import ASKING, Application
+from tests.simulation.applications import ASKING, Application
 
 
 @dataclass(frozen=True)

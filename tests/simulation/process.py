@@ -9,19 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.control import Command, Report
-from penstock.workers.stream_thread import StreamThread
-from penstock.workers.stream_thread_state import StreamThreadState
+from penstock.topology.config.streams_config import StreamsConfig
+from penstock.workers.control.messages import Command, Report
+from penstock.workers.control.stream_thread_state import StreamThreadState
+from penstock.workers.thread.stream_thread import StreamThread
+from tests.simulation.async_calls import SimulatedCalls
+from tests.simulation.broker import Broker
+from tests.simulation.clients import SimulatedSupplier
+from tests.simulation.disk import Disk
+from tests.simulation.faults import Killed, Points
+from tests.simulation.strand import Strand
+from tests.simulation.world import HostClock, World
 from tests.workers.memory_kafka import done, failed
-
-from .async_calls import SimulatedCalls
-from .broker import Broker
-from .clients import SimulatedSupplier
-from .disk import Disk
-from .faults import Killed, Points
-from .strand import Strand
-from .world import HostClock, World
 
 T = TypeVar("T")
 #: How long a poll without records waits, at most, in ms.

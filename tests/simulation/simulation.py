@@ -13,23 +13,22 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from penstock.statestore.state_directory import StateDirectory
+from penstock.statestore.directory.state_directory import StateDirectory
+from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.context.partitioners import partition_for_key
 from penstock.topology.errors import StreamsError
-from penstock.topology.partitioners import partition_for_key
 from penstock.topology.records import RawRecord, TopicPartition
-from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.task_state import TaskState
-
-from .applications import APPLICATIONS, CLOSER, COUNTS, IN, OUT, TABLE, InputRecord
-from .auditor import Auditor, rows_of
-from .broker import MARKER_DELAY_LONG_MS, Broker
-from .disk import Disk
-from .faults import Trigger
-from .harsh import Harsh
-from .java_member import Kinds
-from .kinds import PLAIN, Kind
-from .process import Host, Process, Roughness
-from .world import HostClock, StalledError, World
+from penstock.workers.tasks.task_state import TaskState
+from tests.simulation.applications import APPLICATIONS, CLOSER, COUNTS, IN, OUT, TABLE, InputRecord
+from tests.simulation.auditor import Auditor, rows_of
+from tests.simulation.broker import MARKER_DELAY_LONG_MS, Broker
+from tests.simulation.disk import Disk
+from tests.simulation.faults import Trigger
+from tests.simulation.harsh import Harsh
+from tests.simulation.java_member import Kinds
+from tests.simulation.kinds import PLAIN, Kind
+from tests.simulation.process import Host, Process, Roughness
+from tests.simulation.world import HostClock, StalledError, World
 
 KEYS = tuple("abcdef")
 FIRST_TIMESTAMP = 1_700_000_000_000

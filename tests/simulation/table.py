@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
-from .gaps import GAPS
-from .rare import Branch
-from .simulation import AIMS
+from tests.simulation.gaps import GAPS
+from tests.simulation.rare import Branch
+from tests.simulation.simulation import AIMS
 
 HITS = tuple(
     f"{hit} {when} {kind}"

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.workers.task_manager import TaskManager
-
-from .command import main, run_part, run_seed, scratch
-from .gaps import GAPS
-from .rare import Branch, Marking, RareBranches
-from .table import EVENTS, HITS, Rare, gaps, lines
+from penstock.workers.tasks.task_manager import TaskManager
+from tests.simulation.command import main, run_part, run_seed, scratch
+from tests.simulation.gaps import GAPS
+from tests.simulation.rare import Branch, Marking, RareBranches
+from tests.simulation.table import EVENTS, HITS, Rare, gaps, lines
 
 SOURCE = '''
 def work(what, log):
@@ -106,7 +105,7 @@ def test_schedules_reach_most_and_the_table_says_what_not() -> None:
     part = run_part(range(25))
     table = list(lines(part.rare, branches))
     assert table[0] == "reached in how many of 25 schedules, and how often in all"
-    assert any("workers/task_manager.py" in line for line in table)
+    assert any("workers/tasks/task_manager.py" in line for line in table)
     missing = gaps(part.rare, branches)
     assert 0 < len(missing) < len(HITS) + len(EVENTS) + len(branches)
     assert sum("GAP" in line for line in table) == len(missing)

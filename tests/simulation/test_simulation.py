@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from .command import main, run_seed, run_seeds, scratch
-from .mutants import MUTANTS, Mutant
+from tests.simulation.command import main, run_seed, run_seeds, scratch
+from tests.simulation.mutants import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = 80

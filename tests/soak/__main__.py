@@ -16,9 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from penstock.dev_broker import DevBroker
-
-from .run import Outcome, soak
+from penstock.dev.dev_broker import DevBroker
+from tests.soak.run import Outcome, soak
 
 
 def main() -> int:

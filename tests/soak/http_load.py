@@ -15,9 +15,8 @@ from itertools import groupby
 from statistics import median
 from typing import Any
 
-from penstock.supervisor.http_connections import CONNECTIONS_MAX, IDLE_SECONDS
-
-from .figures import MIB, Sample
+from penstock.supervisor.http.connections import CONNECTIONS_MAX, IDLE_SECONDS
+from tests.soak.figures import MIB, Sample
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 #: Clients at a time. Together more than the server has connections.

@@ -17,10 +17,9 @@ from confluent_kafka import Producer
 
 from tests.chaos.checker import read_table
 from tests.command_stage import PARTITIONS, Stage, running
+from tests.soak.figures import MIB, Sample, faults, table
+from tests.soak.http_load import HttpLoad, compared
 from tests.waiting import eventually
-
-from .figures import MIB, Sample, faults, table
-from .http_load import HttpLoad, compared
 
 #: Set where the application runs: "leak" has a function keep memory and files, so that a test sees it found.
 FAULT_VARIABLE = "SOAK_FAULT"

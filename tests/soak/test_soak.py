@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from .figures import MIB, SAMPLES_MIN, Sample, faults, trend
-from .http_load import HttpLoad, compared
-from .run import FAULT_VARIABLE, soak
+from tests.soak.figures import MIB, SAMPLES_MIN, Sample, faults, trend
+from tests.soak.http_load import HttpLoad, compared
+from tests.soak.run import FAULT_VARIABLE, soak
 
 SECONDS = 600.0
 #: Connections without a request are closed after ten; the first fifth is without load.

@@ -8,13 +8,13 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings
 
-from penstock.statestore.stores import build_store
-from penstock.statestore.thread_cache import ThreadCache
-from penstock.topology.async_calls import AsyncCalls
+from penstock.statestore.cache.thread_cache import ThreadCache
+from penstock.statestore.store_factory import build_store
+from penstock.topology.context.async_calls import AsyncCalls
+from penstock.topology.context.store_interfaces import StoreBuilder
+from penstock.topology.context.task_context import Cancellable
 from penstock.topology.processor_api import StreamsMetrics
 from penstock.topology.records import Headers, Message, RawRecord, TaskId
-from penstock.topology.store_interfaces import StoreBuilder
-from penstock.topology.task_context import Cancellable
 
 #: Of state machines over real stores. Not shrunk: each attempt opens databases, which takes minutes.
 STATEFUL = settings(

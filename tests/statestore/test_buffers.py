@@ -11,14 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from penstock.statestore.buffer_value import BufferValue, context_size, serialize_source, with_source
-from penstock.statestore.list_value_store import append, entries
+from penstock.statestore.buffers.buffer_value import BufferValue, context_size, serialize_source, with_source
+from penstock.statestore.stores.list_value_store import append, entries
+from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
 from penstock.topology.errors import ProcessorStateError
 from penstock.topology.records import Change, ProcessorRecordContext, RawRecord
-from penstock.topology.serdes import Serdes
-from penstock.topology.store_interfaces import StoreBuilder, StoreKind
-
-from .support import STATEFUL, OpenStore
+from penstock.topology.serdes.serdes import Serdes
+from tests.statestore.support import STATEFUL, OpenStore
 
 CONTEXT = ProcessorRecordContext(5, 7, 0, "in", None)
 LONG_MAX = 2**63 - 1

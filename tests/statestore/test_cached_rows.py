@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
+from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
 from penstock.topology.records import RawRecord, Windowed
-from penstock.topology.serdes import Serdes
-from penstock.topology.store_interfaces import StoreBuilder, StoreKind
-
-from .support import OpenStore
+from penstock.topology.serdes.serdes import Serdes
+from tests.statestore.support import OpenStore
 
 RETENTION = 100_000
 LARGE = 10_000_000

@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
+from penstock.topology.graph.subtopologies import build_whole_topology
 from penstock.topology.records import RawRecord
-from penstock.topology.store_interfaces import StoreBuilder, StoreKind
-from penstock.topology.streams_config import StreamsConfig
-from penstock.topology.subtopologies import build_whole_topology
-
-from ..goldens import interpreter
-from ..goldens.compare import Run, case_config
-from .support import OpenStore
+from tests.goldens import interpreter
+from tests.goldens.compare import Run, case_config
+from tests.statestore.support import OpenStore
 
 CASES = Path(__file__).parent.parent / "goldens" / "cases"
 

@@ -11,13 +11,12 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from penstock.statestore.bytes_store import after
+from penstock.statestore.rows.bytes_store import after
+from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilder, StoreKind
 from penstock.topology.errors import ProcessorStateError, StreamsError
 from penstock.topology.records import RawRecord, ValueAndTimestamp
-from penstock.topology.serdes import Serdes
-from penstock.topology.store_interfaces import StoreBackend, StoreBuilder, StoreKind
-
-from .support import STATEFUL, OpenStore
+from penstock.topology.serdes.serdes import Serdes
+from tests.statestore.support import STATEFUL, OpenStore
 
 # Keys that begin with each other, and bytes that are special to ranges.
 KEYS = st.sampled_from(["", "a", "aa", "a\0", "ab", "b", "\x7f", "c", "d"])

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilder, StoreKind
 from penstock.topology.records import ValueAndTimestamp
-from penstock.topology.serdes import Serdes
-from penstock.topology.store_interfaces import StoreBackend, StoreBuilder, StoreKind
-
-from .support import OpenStore
+from penstock.topology.serdes.serdes import Serdes
+from tests.statestore.support import OpenStore
 
 KEYS = st.sampled_from(["a", "b", "c", "d"])
 STEP = st.sampled_from(["put", "put", "put", "get", "get", "delete", "commit", "abort"])

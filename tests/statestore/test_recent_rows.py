@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from rocksdict import Rdict
 
-from penstock.statestore import recent_rows
-from penstock.statestore.recent_rows import COMMITS_WITHOUT, RecentRows, bytes_of_a_row
-from penstock.statestore.rocksdb_resources import RocksDBConfig, RocksDBResources
-from penstock.statestore.rocksdb_store import RocksDBStore
-from penstock.statestore.row_buffer import RowBuffer
+from penstock.statestore.rows import recent_rows
+from penstock.statestore.rows.recent_rows import COMMITS_WITHOUT, RecentRows, bytes_of_a_row
+from penstock.statestore.rows.rocksdb_resources import RocksDBConfig, RocksDBResources
+from penstock.statestore.rows.rocksdb_store import RocksDBStore
+from penstock.statestore.rows.row_buffer import RowBuffer
 
 PLENTY = 1 << 20
 

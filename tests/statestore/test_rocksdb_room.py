@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 from rocksdict import Options
 
-from penstock.statestore.rocksdb_errors import last_complaint
-from penstock.statestore.rocksdb_store import ROOM_POLL_SECONDS, RocksDBStore
+from penstock.statestore.rows.rocksdb_errors import last_complaint
+from penstock.statestore.rows.rocksdb_store import ROOM_POLL_SECONDS, RocksDBStore
 from tests.small_disk import small_disk
 
 #: No file may become larger than 100 kB, which to RocksDB is what a full disk is.
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
-from penstock.statestore.bytes_store import BytesStore
-from penstock.statestore.memory_store import InMemoryStore
-from penstock.statestore.rocksdb_store import RocksDBStore
+from penstock.statestore.rows.bytes_store import BytesStore
+from penstock.statestore.rows.memory_store import InMemoryStore
+from penstock.statestore.rows.rocksdb_store import RocksDBStore
 from penstock.topology.errors import ProcessorStateError
 
 store = RocksDBStore(Path(sys.argv[1]))
@@ -72,7 +72,7 @@ FULL_IN_THE_BACKGROUND = """
 import sys
 from pathlib import Path
 from shutil import rmtree
-from penstock.statestore.rocksdb_store import RocksDBStore
+from penstock.statestore.rows.rocksdb_store import RocksDBStore
 from penstock.topology.errors import ProcessorStateError
 
 for number in range(5):

@@ -18,29 +18,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rocksdict import Options
 
-from penstock.statestore.bytes_store import BytesStore
-from penstock.statestore.memory_store import InMemoryStore
-from penstock.statestore.rocksdb_errors import open_error
-from penstock.statestore.rocksdb_resources import RocksDBConfig, RocksDBResources
-from penstock.statestore.rocksdb_store import RocksDBStore
-from penstock.statestore.sorted_keys import CHUNK, SortedKeys
-from penstock.statestore.stores import build_store
+from penstock.statestore.rows.bytes_store import BytesStore
+from penstock.statestore.rows.memory_store import InMemoryStore
+from penstock.statestore.rows.rocksdb_errors import open_error
+from penstock.statestore.rows.rocksdb_resources import RocksDBConfig, RocksDBResources
+from penstock.statestore.rows.rocksdb_store import RocksDBStore
+from penstock.statestore.rows.sorted_keys import CHUNK, SortedKeys
+from penstock.statestore.store_factory import build_store
+from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
 from penstock.topology.errors import LockError, ProcessorStateError, TaskCorruptedError
 from penstock.topology.records import TaskId
-from penstock.topology.serdes import Serdes
-from penstock.topology.store_interfaces import StoreBuilder, StoreKind
-
-from .support import StoreTask
+from penstock.topology.serdes.serdes import Serdes
+from tests.statestore.support import StoreTask
 
 #: Commits for ever: in commit n all keys get the value n, the offset is n; says so after each, and flushes some.
 WRITER = """
 import sys
 import time
 from pathlib import Path
-from penstock.statestore.bytes_store import BytesStore
-from penstock.statestore.memory_store import InMemoryStore
-from penstock.statestore.rocksdb_resources import RocksDBConfig, RocksDBResources
-from penstock.statestore.rocksdb_store import RocksDBStore
+from penstock.statestore.rows.bytes_store import BytesStore
+from penstock.statestore.rows.memory_store import InMemoryStore
+from penstock.statestore.rows.rocksdb_resources import RocksDBConfig, RocksDBResources
+from penstock.statestore.rows.rocksdb_store import RocksDBStore
 
 store = RocksDBStore(Path(sys.argv[1]), RocksDBResources(RocksDBConfig(write_buffer_bytes=1 << 16)))
 number = 0
@@ -78,7 +77,7 @@ def test_after_a_sigkill_data_and_offset_are_of_the_same_commit(acknowledged: in
 def test_rows_that_are_sorted_first_are_the_same_rows(
     is_sorted_from: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.statestore.rocksdb_store.SORTED_BATCH_ROWS", is_sorted_from)
+    monkeypatch.setattr("penstock.statestore.rows.rocksdb_store.SORTED_BATCH_ROWS", is_sorted_from)
     numbers = [number * 37 % 1000 for number in range(1000)]
     after = {b"k%03d" % number: None if number % 3 else b"%d" % number for number in numbers}
     store = RocksDBStore(tmp_path / "rows")

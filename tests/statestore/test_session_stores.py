@@ -11,11 +11,10 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilder, StoreKind
 from penstock.topology.records import Windowed
-from penstock.topology.serdes import Serdes
-from penstock.topology.store_interfaces import StoreBackend, StoreBuilder, StoreKind
-
-from .support import STATEFUL, OpenStore
+from penstock.topology.serdes.serdes import Serdes
+from tests.statestore.support import STATEFUL, OpenStore
 
 KEYS = st.sampled_from(["a", "a\0", "ab", "b"])
 RETENTION = 100_000

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from penstock.statestore.checkpoint import OFFSET_UNKNOWN, OffsetCheckpoint
-from penstock.statestore.state_directory import PROCESS_FILE_NAME, StateDirectory
+from penstock.statestore.directory.checkpoint import OFFSET_UNKNOWN, OffsetCheckpoint
+from penstock.statestore.directory.state_directory import PROCESS_FILE_NAME, StateDirectory
 from penstock.topology.errors import LockError, ProcessorStateError
 from penstock.topology.records import TaskId, TopicPartition
 
 TASK = TaskId(0, 1)
 HOLDER = """
 import sys
-from penstock.statestore.state_directory import StateDirectory
+from penstock.statestore.directory.state_directory import StateDirectory
 from penstock.topology.records import TaskId
 
 directory = StateDirectory(sys.argv[1], "app")

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from penstock.statestore.rocksdb_store import RocksDBStore
+from penstock.statestore.rows.rocksdb_store import RocksDBStore
+from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilder, StoreKind
 from penstock.topology.errors import InvalidStateStoreError
 from penstock.topology.records import ValueAndTimestamp, VersionedRecord, Windowed
-from penstock.topology.serdes import Serdes
-from penstock.topology.store_interfaces import StoreBackend, StoreBuilder, StoreKind
-
-from .support import OpenStore
+from penstock.topology.serdes.serdes import Serdes
+from tests.statestore.support import OpenStore
 
 Method = tuple[str, tuple[Any, ...]]
 KEY_VALUE: list[Method] = [

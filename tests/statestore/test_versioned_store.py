@@ -9,12 +9,11 @@ from pathlib import Path
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from penstock.statestore.versioned_store import NOT_PUT, VALID_TO_UNDEFINED, default_segment_interval_ms
+from penstock.statestore.stores.versioned_store import NOT_PUT, VALID_TO_UNDEFINED, default_segment_interval_ms
+from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
 from penstock.topology.records import VersionedRecord
-from penstock.topology.serdes import Serdes
-from penstock.topology.store_interfaces import StoreBuilder, StoreKind
-
-from .support import STATEFUL, OpenStore
+from penstock.topology.serdes.serdes import Serdes
+from tests.statestore.support import STATEFUL, OpenStore
 
 KEYS = st.sampled_from(["", "a", "a\0", "ab"])
 TIMES = st.integers(0, 60)

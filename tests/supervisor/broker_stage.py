@@ -16,7 +16,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from penstock import KafkaStreams, Serdes, StreamsBuilder
-from penstock.supervisor.worker import ThreadStatus
+from penstock.supervisor.processes.worker import ThreadStatus
 from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]

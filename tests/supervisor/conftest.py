@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from penstock.supervisor.source.topology_source import TopologySource
 from penstock.supervisor.supervisor import Supervisor
-from penstock.supervisor.topology_source import TopologySource
-from penstock.topology.streams_config import StreamsConfig
+from penstock.topology.config.streams_config import StreamsConfig
 
 sys.path.insert(0, str(Path(__file__).parent))  # spawned processes get the path, and import worker_targets by name
 

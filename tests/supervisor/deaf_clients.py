@@ -8,7 +8,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 
-from penstock.workers.client_supplier import KafkaClientSupplier
+from penstock.workers.thread.client_supplier import KafkaClientSupplier
 
 DEAF_PARTITION = 0
 #: File in state.dir: how many times more the partition is assigned in vain.

@@ -20,9 +20,9 @@ from http_client import HttpClient
 from stage import PATIENCE, Conductor, until
 
 from penstock import KafkaStreams, StreamsBuilder
-from penstock.running_application import RunningApplication
-from penstock.supervisor.logs import set_up_logging
-from penstock.topology.streams_config import StreamsConfig
+from penstock.cli.running_application import RunningApplication
+from penstock.supervisor.logs.formats import set_up_logging
+from penstock.topology.config.streams_config import StreamsConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 DESCRIPTORS = 256

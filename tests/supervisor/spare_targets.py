@@ -7,7 +7,7 @@ import socket
 
 from worker_targets import CONDUCTOR
 
-from penstock.supervisor.worker_process import WorkerSpec
+from penstock.supervisor.processes.worker_process import WorkerSpec
 
 #: Behind the conductor's path: where spare processes say that they prepare, and wait until they may go on.
 DOOR = ".spare"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from stage import PATIENCE, Application, Conductor, MakeApplication, until
 
-from penstock.supervisor.administration import Administration
 from penstock.supervisor.application_state import ApplicationState as State
+from penstock.supervisor.control.administration import Administration
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.topology.errors import StreamsError
 

@@ -12,7 +12,7 @@ import pytest
 from broker_stage import PATIENCE_SECONDS, STATELESS, App, last_line, produce, read_until, wait_for_line
 from confluent_kafka import Producer
 
-from penstock.dev_broker import DevBroker
+from penstock.dev.dev_broker import DevBroker
 from penstock.supervisor.exit_codes import ExitCode
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from stage import LogLines
 
-from penstock.dev_broker import DevBroker
+from penstock.dev.dev_broker import DevBroker
 from penstock.supervisor.exit_codes import ExitCode
 from tests.waiting import eventually
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from penstock.running_application import NotRunningError, RunningApplication
-from penstock.supervisor.control_socket import CONNECTIONS_MAX, SOCKET_NAME, ControlSocket, socket_address
+from penstock.cli.running_application import NotRunningError, RunningApplication
+from penstock.supervisor.control.control_socket import CONNECTIONS_MAX, SOCKET_NAME, ControlSocket, socket_address
 from penstock.topology.errors import StreamsError
 
 STATUS = b'{"command": "status"}\n'

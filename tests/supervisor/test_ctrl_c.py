@@ -12,7 +12,7 @@ import pytest
 from broker_stage import App, Counting, wait_for_line
 
 from penstock.supervisor.exit_codes import ExitCode
-from penstock.supervisor.signals import SAME_REQUEST_MS
+from penstock.supervisor.service.signals import SAME_REQUEST_MS
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

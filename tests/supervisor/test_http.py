@@ -14,12 +14,12 @@ from http_client import HttpClient
 from stage import Conductor, until
 
 from penstock.supervisor.application_state import ApplicationState as State
-from penstock.supervisor.http_security import is_loopback
+from penstock.supervisor.http.prometheus import exposition, metric_name
+from penstock.supervisor.http.security import is_loopback
 from penstock.supervisor.kafka_streams import KafkaStreams
-from penstock.supervisor.prometheus import exposition, metric_name
+from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.errors import ConfigError
-from penstock.topology.streams_builder import StreamsBuilder
-from penstock.workers.metrics import Metric
+from penstock.workers.metrics.sensors import Metric
 
 TOKEN = "geheim"
 

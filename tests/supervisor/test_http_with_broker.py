@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from http_client import HttpClient
 
 from penstock import KafkaStreams, Materialized, Serdes, SessionWindows, StreamsBuilder, TimeWindows
-from penstock.topology.partitioners import partition_for_key
+from penstock.topology.context.partitioners import partition_for_key
 from tests.waiting import eventually
 from tests.walls import shown_metrics
 

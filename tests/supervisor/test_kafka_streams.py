@@ -24,12 +24,12 @@ from stage import PATIENCE, Conductor, until
 from penstock.supervisor.application_state import ApplicationState as State
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.kafka_streams import KafkaStreams
-from penstock.supervisor.metric import by_name
-from penstock.supervisor.signals import SAME_REQUEST_MS
-from penstock.supervisor.topology_source import TopologyLoadError, TopologySource
-from penstock.supervisor.uncaught_exception import shut_down_client
+from penstock.supervisor.processes.uncaught_exception import shut_down_client
+from penstock.supervisor.queries.metric import by_name
+from penstock.supervisor.service.signals import SAME_REQUEST_MS
+from penstock.supervisor.source.topology_source import TopologyLoadError, TopologySource
+from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.errors import ConfigError, InvalidStateStoreError, LockError, StreamsError, TopologyError
-from penstock.topology.streams_builder import StreamsBuilder
 
 #: What a user writes; run by a fresh interpreter.
 PROGRAM = """\
@@ -457,7 +457,7 @@ def test_a_builder_a_topology_and_a_function_can_be_referred_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "forms_app.py").write_text(
-        "from penstock.topology.streams_builder import StreamsBuilder\n"
+        "from penstock.topology.declare.streams_builder import StreamsBuilder\n"
         "builder = StreamsBuilder()\nbuilder.stream('in').to('out')\n"
         "def topology():\n    other = StreamsBuilder()\n    other.stream('in').to('out')\n    return other.build()\n"
         "ready = topology()\n"

@@ -17,7 +17,7 @@ from broker_stage import wait_for_line
 from stage import LogLines, MakeApplication
 
 from penstock.supervisor.exit_codes import ExitCode
-from penstock.supervisor.topology_source import TopologySource
+from penstock.supervisor.source.topology_source import TopologySource
 
 ROOT = Path(__file__).resolve().parents[2]
 #: How much later than a log record a print may appear. The interpreter's buffers took 15 s.
@@ -180,7 +180,7 @@ def test_our_own_lines_survive_a_configuration_that_disables_them(tmp_path: Path
         "    raise KeyError('enough')\n"
     )
     _, log = logged(tmp_path, module)
-    assert "ends by force" in log  # penstock.supervisor.worker_end
+    assert "ends by force" in log  # penstock.supervisor.processes.worker_end
 
 
 def test_fields_that_are_no_json_become_text(tmp_path: Path) -> None:

@@ -19,11 +19,11 @@ from stage import Conductor, LogLines, MakeApplication
 
 from penstock.clients.librdkafka.making import CLIENT_LOGGER
 from penstock.supervisor.exit_codes import ExitCode
-from penstock.supervisor.log_floods import LIBRDKAFKA, QUIET_SECONDS, FloodFilter, FloodGate
-from penstock.supervisor.logs import formatter, is_the_journal, syslog_priority
-from penstock.supervisor.text_blocks import BLOCK_LINES_MAX, TextBlocks
-from penstock.supervisor.worker_logging import PipeLogHandler
-from penstock.supervisor.worker_output import LINE_BYTES_MAX, BlockReader, LineReader
+from penstock.supervisor.logs.formats import formatter, is_the_journal, syslog_priority
+from penstock.supervisor.logs.log_floods import LIBRDKAFKA, QUIET_SECONDS, FloodFilter, FloodGate
+from penstock.supervisor.logs.text_blocks import BLOCK_LINES_MAX, TextBlocks
+from penstock.supervisor.logs.worker_logging import PipeLogHandler
+from penstock.supervisor.logs.worker_output import LINE_BYTES_MAX, BlockReader, LineReader
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\nZeroDivisionError: by zero'

@@ -9,7 +9,7 @@ import pytest
 from stage import Application, Conductor, LogLines, MakeApplication, ManualClock, WorkerOnStage, until
 
 from penstock.supervisor.application_state import ApplicationState as State
-from penstock.supervisor.memory_guard import AGAIN_MS, CHECK_MS
+from penstock.supervisor.processes.memory_guard import AGAIN_MS, CHECK_MS
 
 MIB = 1 << 20
 #: More than a puppet takes, less than one with a hoard.

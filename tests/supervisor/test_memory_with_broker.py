@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from broker_stage import PARTITIONS, Counting, shared_by
 
-from penstock.supervisor.queries import Answers
-from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.control import Measure
-from penstock.workers.memory_budget import MIB, stores_config
+from penstock.supervisor.queries.queries import Answers
+from penstock.topology.config.streams_config import StreamsConfig
+from penstock.workers.control.messages import Measure
+from penstock.workers.metrics.memory_budget import MIB, stores_config
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker

@@ -146,7 +146,7 @@ def test_lines_that_did_not_fit_are_counted(tmp_path: Path, unread: tuple[int, i
 
 LATE = """
 import sys
-from penstock.supervisor.output_stream import OutputStream
+from penstock.supervisor.logs.output_stream import OutputStream
 
 
 class Late:

@@ -18,7 +18,7 @@ from dataclasses import MISSING, dataclass, field
 from typing import *
 import msgspec
 from sentinels import NOTHING, ONLY, REGISTRY, only
-from penstock.supervisor.pickling import dumps
+from penstock.supervisor.source.pickling import dumps
 T = TypeVar("T")
 
 def read(kind, text):
@@ -39,7 +39,7 @@ ONLY = only()
 TAIL = """
 here = probe()
 there = subprocess.run(
-    [sys.executable, "-c", "import sys; from penstock.supervisor.pickling import loads\\n"
+    [sys.executable, "-c", "import sys; from penstock.supervisor.source.pickling import loads\\n"
      "print(loads(sys.stdin.buffer.read())())"],
     input=dumps(probe), capture_output=True)
 assert there.returncode == 0, there.stderr.decode()

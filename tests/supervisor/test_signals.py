@@ -106,7 +106,9 @@ def test_sigquit_from_a_terminal_leaves_no_process(
     assert process.returncode == ExitCode.FORCED, log
 
 
-@pytest.mark.parametrize("imported", ["penstock.topology.errors", "click", "penstock.supervisor.logs", "penstock.cli"])
+@pytest.mark.parametrize(
+    "imported", ["penstock.topology.errors", "click", "penstock.supervisor.logs.formats", "penstock.cli"]
+)
 def test_ctrl_c_while_the_command_is_imported_shows_no_traceback(tmp_path: Path, imported: str) -> None:
     command = Path(sys.executable).with_name("penstock")
     process = subprocess.Popen(

@@ -16,9 +16,9 @@ from confluent_kafka import Consumer, TopicPartition
 
 from penstock import KafkaStreams, StateRestoreListener
 from penstock.cli import cli
-from penstock.statestore.rocksdb_store import RocksDBStore
-from penstock.statestore.snapshot import MANIFEST_NAME, PARTIAL, new_snapshot, read_snapshot, snapshots_in
-from penstock.statestore.state_directory import StateDirectory
+from penstock.statestore.directory.snapshot import MANIFEST_NAME, PARTIAL, new_snapshot, read_snapshot, snapshots_in
+from penstock.statestore.directory.state_directory import StateDirectory
+from penstock.statestore.rows.rocksdb_store import RocksDBStore
 from penstock.supervisor.exit_codes import ExitCode
 from tests.waiting import eventually
 

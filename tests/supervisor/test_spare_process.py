@@ -17,8 +17,8 @@ from stage import PATIENCE, Application, Conductor, LogLines, MakeApplication, M
 
 from penstock.supervisor.application_state import ApplicationState as State
 from penstock.supervisor.exit_codes import ExitCode
-from penstock.supervisor.spare_process import BEHIND_MS, KILLED_MS, QUIET_MS
-from penstock.supervisor.topology_source import TopologyLoadError, TopologySource
+from penstock.supervisor.processes.spare_process import BEHIND_MS, KILLED_MS, QUIET_MS
+from penstock.supervisor.source.topology_source import TopologyLoadError, TopologySource
 
 READY = "is ready to replace a stream thread"
 

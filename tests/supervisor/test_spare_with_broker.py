@@ -30,9 +30,9 @@ from broker_stage import (
 )
 
 from penstock import KafkaStreams
-from penstock.supervisor import spare_process
 from penstock.supervisor.exit_codes import ExitCode
-from penstock.supervisor.worker import ThreadStatus
+from penstock.supervisor.processes import spare_process
+from penstock.supervisor.processes.worker import ThreadStatus
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker

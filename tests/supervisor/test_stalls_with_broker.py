@@ -11,7 +11,7 @@ from deaf_clients import COUNT_FILE, DeafClientSupplier
 from stage import LogLines
 
 from penstock.supervisor.exit_codes import ExitCode
-from penstock.supervisor.metric import by_name
+from penstock.supervisor.queries.metric import by_name
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker

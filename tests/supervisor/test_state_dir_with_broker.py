@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from broker_stage import PATIENCE_SECONDS, App, last_line, produce, read_table
 
-from penstock.statestore.state_directory import PROCESS_FILE_NAME
+from penstock.statestore.directory.state_directory import PROCESS_FILE_NAME
 from penstock.supervisor.exit_codes import ExitCode
 from tests.waiting import eventually
 

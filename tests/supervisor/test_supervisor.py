@@ -16,11 +16,11 @@ from worker_targets import loads_its_topology
 from penstock import kernel
 from penstock.supervisor.application_state import ApplicationState as State
 from penstock.supervisor.exit_codes import ExitCode
-from penstock.supervisor.signals import SAME_REQUEST_MS, STOP_SIGNALS
-from penstock.supervisor.systemd import SystemdNotifier
-from penstock.supervisor.topology_source import TopologySource
-from penstock.supervisor.uncaught_exception import StreamsUncaughtExceptionHandlerResponse as Response
-from penstock.supervisor.uncaught_exception import StreamThreadError
+from penstock.supervisor.processes.uncaught_exception import StreamsUncaughtExceptionHandlerResponse as Response
+from penstock.supervisor.processes.uncaught_exception import StreamThreadError
+from penstock.supervisor.service.signals import SAME_REQUEST_MS, STOP_SIGNALS
+from penstock.supervisor.service.systemd import SystemdNotifier
+from penstock.supervisor.source.topology_source import TopologySource
 
 
 def test_all_stream_threads_run_and_close_in_good_order(

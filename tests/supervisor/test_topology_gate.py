@@ -14,13 +14,13 @@ from click.testing import CliRunner
 
 from penstock import Serdes, StreamsBuilder
 from penstock.cli import cli
-from penstock.statestore.state_directory import FileLock
+from penstock.statestore.directory.state_directory import FileLock
 from penstock.supervisor.exit_codes import ExitCode
-from penstock.supervisor.topology_gate import FACTS_FILE_NAME, admit
-from penstock.supervisor.topology_source import TopologyLoadError
+from penstock.supervisor.source.topology_gate import FACTS_FILE_NAME, admit
+from penstock.supervisor.source.topology_source import TopologyLoadError
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ProcessorStateError
-from penstock.topology.streams_config import StreamsConfig
-from penstock.topology.topology import Topology
+from penstock.topology.graph.topology import Topology
 
 COUNTING = """
 topology = StreamsBuilder()

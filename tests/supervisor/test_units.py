@@ -22,15 +22,15 @@ from penstock.supervisor.application_state import (
     ApplicationStates,
     state_after,
 )
-from penstock.supervisor.channel import Channel
+from penstock.supervisor.channels.channel import Channel
 from penstock.supervisor.exit_codes import ExitCode, WorkerExitCode
-from penstock.supervisor.queryable_store import QueryableStore
-from penstock.supervisor.restart_policy import RestartLimits, RestartPolicy
-from penstock.supervisor.systemd import SystemdNotifier
-from penstock.supervisor.worker_output import LineReader
+from penstock.supervisor.logs.worker_output import LineReader
+from penstock.supervisor.processes.restart_policy import RestartLimits, RestartPolicy
+from penstock.supervisor.queries.queryable_store import QueryableStore
+from penstock.supervisor.service.systemd import SystemdNotifier
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import ValueAndTimestamp
-from penstock.workers.stream_thread_state import StreamThreadState as Thread
+from penstock.workers.control.stream_thread_state import StreamThreadState as Thread
 
 OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
 

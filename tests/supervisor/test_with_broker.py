@@ -30,8 +30,8 @@ from confluent_kafka import Producer
 from penstock import KafkaStreams, Serdes, StreamsBuilder
 from penstock.supervisor.application_state import ApplicationState as State
 from penstock.supervisor.exit_codes import ExitCode
-from penstock.supervisor.metric import by_name
-from penstock.supervisor.uncaught_exception import StreamsUncaughtExceptionHandlerResponse
+from penstock.supervisor.processes.uncaught_exception import StreamsUncaughtExceptionHandlerResponse
+from penstock.supervisor.queries.metric import by_name
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker

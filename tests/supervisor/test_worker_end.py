@@ -14,9 +14,9 @@ from test_hanging import pass_time
 from penstock.supervisor.application_state import ApplicationState as State
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.kafka_streams import KafkaStreams
-from penstock.supervisor.topology_source import TopologySource
-from penstock.supervisor.uncaught_exception import StreamsUncaughtExceptionHandlerResponse
-from penstock.topology.streams_builder import StreamsBuilder
+from penstock.supervisor.processes.uncaught_exception import StreamsUncaughtExceptionHandlerResponse
+from penstock.supervisor.source.topology_source import TopologySource
+from penstock.topology.declare.streams_builder import StreamsBuilder
 
 LEFT_RUNNING = ["executor", "pool", "thread"]
 

@@ -18,9 +18,9 @@ import warnings
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
-from penstock.supervisor.worker_process import PipeControl, WorkerSpec
+from penstock.supervisor.processes.worker_process import PipeControl, WorkerSpec
 from penstock.topology.errors import ConfigError
-from penstock.workers.control import (
+from penstock.workers.control.messages import (
     ApplicationShutdownRequested,
     Failed,
     Measure,
@@ -35,7 +35,7 @@ from penstock.workers.control import (
     TaskStatus,
     ThreadControl,
 )
-from penstock.workers.metrics import MetricGroup
+from penstock.workers.metrics.sensors import MetricGroup
 
 #: Where the test listens: a unix socket's path, given as a consumer setting because those pass unchanged.
 CONDUCTOR = "consumer.test.conductor"

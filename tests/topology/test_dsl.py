@@ -24,11 +24,11 @@ from penstock import (
     TimeWindows,
     TopologyError,
 )
+from penstock.topology.declare.printed import print_action
+from penstock.topology.graph.processor_topology import ProcessorNode, SourceNode
 from penstock.topology.operators.operator import Operator
 from penstock.topology.operators.stateless import KStreamFilter, PassThrough
-from penstock.topology.printed import print_action
-from penstock.topology.processor_topology import ProcessorNode, SourceNode
-from penstock.topology.windowed_serdes import TimeWindowedSerde
+from penstock.topology.serdes.windowed_serdes import TimeWindowedSerde
 
 
 def one(left: Any, right: Any) -> Any:

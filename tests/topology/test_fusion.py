@@ -24,11 +24,11 @@ from penstock import (
 )
 from penstock.testing import TopologyTestDriver, driver_task
 from penstock.testing.driver_task import DriverTask
-from penstock.topology import partitioners
-from penstock.topology.compiled import compile_topology
-from penstock.topology.exception_handlers import ErrorHandlerContext, Response
-from penstock.topology.partitioners import WindowedHashes, WindowedStreamPartitioner, partition_for_key
-from penstock.topology.windowed_serdes import TimeWindowedSerde
+from penstock.topology.context import partitioners
+from penstock.topology.context.exception_handlers import ErrorHandlerContext, Response
+from penstock.topology.context.partitioners import WindowedHashes, WindowedStreamPartitioner, partition_for_key
+from penstock.topology.run.compiled import compile_topology
+from penstock.topology.serdes.windowed_serdes import TimeWindowedSerde
 from tests.goldens.case import files, read
 from tests.goldens.compare import compare_run
 

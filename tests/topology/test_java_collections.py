@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.topology.java_collections import TreeSet, hash_map_order, hash_set_order, set_hash, string_hash
+from penstock.topology.common.java_collections import TreeSet, hash_map_order, hash_set_order, set_hash, string_hash
 
 
 def test_hash_codes_are_javas() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from penstock import ConfigError, Serde, Serdes, SerializationError, StreamsBuilder
 from penstock.testing import TopologyTestDriver
-from penstock.topology.serdes import resolve_serde
+from penstock.topology.serdes.serdes import resolve_serde
 
 RECORDED = [
     (Serdes.int32(), [1, None, -2, None], "000000000200000001000000030000000400000001fffffffe"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import Materialized, Processor, Record, Serdes, StreamsBuilder, TopologyError
-from penstock.topology.naming import NAME_LENGTH_MAX, validate_name
+from penstock.topology.common.naming import NAME_LENGTH_MAX, validate_name
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * NAME_LENGTH_MAX, "..."])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock import Serdes, Windowed
-from penstock.topology.partitioners import WindowedStreamPartitioner, murmur2, partition_for_key
-from penstock.topology.windowed_serdes import TimeWindowedSerde
+from penstock.topology.context.partitioners import WindowedStreamPartitioner, murmur2, partition_for_key
+from penstock.topology.serdes.windowed_serdes import TimeWindowedSerde
 
 
 @pytest.mark.parametrize(

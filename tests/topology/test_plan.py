@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from penstock import Materialized, Serdes, Stores, StreamsBuilder, TimeWindows
-from penstock.topology.serde_facts import serde_name
-from penstock.topology.streams_config import StreamsConfig
-from penstock.topology.topology_facts import PACKED_BYTES_MAX, facts_of, internal_names, pack_facts, unpack_facts
-from penstock.topology.topology_plan import Plan, Verdict, combined, compare, compare_names
+from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.graph.topology_facts import PACKED_BYTES_MAX, facts_of, internal_names, pack_facts, unpack_facts
+from penstock.topology.graph.topology_plan import Plan, Verdict, combined, compare, compare_names
+from penstock.topology.serdes.serde_facts import serde_name
 
 TEXT, NUMBER = Serdes.string(), Serdes.int64()
 Declare = Callable[[StreamsBuilder], Any]

@@ -22,8 +22,8 @@ from penstock import (
     TopologyError,
     Windowed,
 )
-from penstock.topology.partitioners import partition_for_key
-from penstock.topology.processor_topology import ProcessorNode, ProcessorTopology, SinkNode, SourceNode
+from penstock.topology.context.partitioners import partition_for_key
+from penstock.topology.graph.processor_topology import ProcessorNode, ProcessorTopology, SinkNode, SourceNode
 
 
 class Forward(Processor[Any, Any, Any, Any]):

@@ -30,7 +30,7 @@ MONEY = {"currency": "EUR", "cents": 250}
 
 
 def client() -> Any:
-    from penstock.topology.schema_registry_serdes import registry_client
+    from penstock.topology.serdes.schema_registry_serdes import registry_client
 
     return registry_client("mock://")
 

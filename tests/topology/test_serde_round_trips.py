@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from penstock import Serde, Serdes, SerializationError, StreamsBuilder, Windowed
 from penstock.kernel import codecs as compiled
 from penstock.testing import TopologyTestDriver
-from penstock.topology import codecs
-from penstock.topology.json_codec import json_decoder, json_encoder
+from penstock.topology.serdes import codecs
+from penstock.topology.serdes.json_codec import json_decoder, json_encoder
 
 
 class Level(IntEnum):

@@ -23,16 +23,11 @@ from penstock import (
     Windowed,
 )
 from penstock.testing import TopologyTestDriver
-from penstock.topology import codecs
-from penstock.topology.json_codec import json_decoder, json_encoder
 from penstock.topology.records import Change
-from penstock.topology.serdes import (
-    as_serde,
-    deserializer_for,
-    resolve_serde,
-    serializer_for,
-)
-from penstock.topology.windowed_serdes import ChangedSerde, read_varint, write_varint
+from penstock.topology.serdes import codecs
+from penstock.topology.serdes.json_codec import json_decoder, json_encoder
+from penstock.topology.serdes.serdes import as_serde, deserializer_for, resolve_serde, serializer_for
+from penstock.topology.serdes.windowed_serdes import ChangedSerde, read_varint, write_varint
 
 BYTES = [
     (Serdes.string(), "é", b"\xc3\xa9"),

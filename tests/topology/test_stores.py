@@ -21,8 +21,8 @@ from penstock import (
     TimeWindows,
     TopologyError,
 )
-from penstock.topology.materialized import setting
-from penstock.topology.store_interfaces import StoreBackend, StoreKind
+from penstock.topology.context.store_interfaces import StoreBackend, StoreKind
+from penstock.topology.stores.materialized import setting
 
 
 def stores_of(builder: StreamsBuilder, config: dict[str, Any] | None = None) -> dict[str, StoreBuilder]:

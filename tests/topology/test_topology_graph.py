@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from penstock import Serdes, StreamsBuilder, Topology
 from penstock.cli import cli
-from penstock.topology.topology_graph import STORE, graphs, html, mermaid
+from penstock.topology.graph.topology_graph import STORE, graphs, html, mermaid
 
 
 def topology() -> Topology:

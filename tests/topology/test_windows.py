@@ -23,7 +23,7 @@ from penstock import (
     UnlimitedWindows,
     Window,
 )
-from penstock.topology.durations import to_millis
+from penstock.topology.common.durations import to_millis
 
 
 def test_durations_are_timedeltas_or_milliseconds() -> None:

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from tests.chaos.checker import EXACTLY_ONCE, SHOWN
 from tests.chaos.interruption import end_early_at_sigint
-
-from .run import WirePlans
+from tests.wire.run import WirePlans
 
 
 def main() -> int:

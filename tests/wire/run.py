@@ -13,7 +13,7 @@ import psutil
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from penstock.dev_broker import DevBroker
+from penstock.dev.dev_broker import DevBroker
 from penstock.testing.wire import Plan, WireProxy
 from tests.chaos import program
 from tests.chaos.checker import EXACTLY_ONCE, TopicReader, Verdict

@@ -8,9 +8,9 @@ from typing import Any
 from memory_kafka import Cluster
 
 from penstock.clients.group.membership import OffsetAndMetadata
+from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.records import TopicPartition
-from penstock.topology.serdes import Serdes
-from penstock.topology.streams_builder import StreamsBuilder
+from penstock.topology.serdes.serdes import Serdes
 
 IN, OUT, CHANGELOG = "in", "out", "app-counts-changelog"
 

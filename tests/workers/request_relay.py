@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from typing import Any, NamedTuple
 
-from penstock.dev_broker import HOST
+from penstock.dev.dev_broker import HOST
 
 _LENGTH = struct.Struct(">i")
 _HEADER = struct.Struct(">hh")

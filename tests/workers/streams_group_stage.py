@@ -17,13 +17,13 @@ from penstock.clients.group.streams_group_member import StreamsGroupMember
 from penstock.clients.group.streams_values import InternalTopic, StreamsSubtopology, StreamsTopology
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import network_settings
-from penstock.dev_broker import DevBroker
+from penstock.dev.dev_broker import DevBroker
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.records import TaskId, TopicPartition
-from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.assignment.changelog_offsets import ChangelogOffsets
-from penstock.workers.assignment.streams_group_bytes import StreamsGroupBytes
-from penstock.workers.assignment.streams_partition_assignor import Assignment, StreamsPartitionAssignor
-from penstock.workers.assignment.subscription_info import AssignorError
+from penstock.workers.group.assignment.changelog_offsets import ChangelogOffsets
+from penstock.workers.group.assignment.streams_group_bytes import StreamsGroupBytes
+from penstock.workers.group.assignment.streams_partition_assignor import Assignment, StreamsPartitionAssignor
+from penstock.workers.group.assignment.subscription_info import AssignorError
 
 PARTITIONS = 4
 DEADLINE_SECONDS = 20.0

@@ -15,20 +15,20 @@ from hypothesis import strategies as st
 
 from penstock.clients.group.membership import MemberAssignment, MemberSubscription
 from penstock.clients.log_context import PrefixedLogger
+from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
 from penstock.topology.errors import StreamsError, TaskAssignmentError
 from penstock.topology.records import TaskId, TopicPartition
-from penstock.topology.store_interfaces import StoreBuilder, StoreKind
-from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.assignment.assignment_info import AssignmentInfo
-from penstock.workers.assignment.client_state import AssignmentConfigs, Clients
-from penstock.workers.assignment.streams_partition_assignor import Assignment, StreamsPartitionAssignor
-from penstock.workers.assignment.subscription_info import (
+from penstock.workers.group.assignment.assignment_info import AssignmentInfo
+from penstock.workers.group.assignment.client_state import AssignmentConfigs, Clients
+from penstock.workers.group.assignment.streams_partition_assignor import Assignment, StreamsPartitionAssignor
+from penstock.workers.group.assignment.subscription_info import (
     LATEST_OFFSET,
     LATEST_SUPPORTED_VERSION,
     AssignorError,
     SubscriptionInfo,
 )
-from penstock.workers.assignment.topics_info import TopicsInfo
+from penstock.workers.group.assignment.topics_info import TopicsInfo
 
 LOG = PrefixedLogger("test", "")
 NOW_MS = 1_000_000

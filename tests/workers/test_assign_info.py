@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.topology.records import TaskId, TopicPartition
-from penstock.workers.assignment.assignment_info import AssignmentInfo
-from penstock.workers.assignment.subscription_info import (
+from penstock.workers.group.assignment.assignment_info import AssignmentInfo
+from penstock.workers.group.assignment.subscription_info import (
     FUTURE_PROCESS_ID,
     LATEST_OFFSET,
     LATEST_SUPPORTED_VERSION,
@@ -22,7 +22,7 @@ from penstock.workers.assignment.subscription_info import (
     AssignorError,
     SubscriptionInfo,
 )
-from penstock.workers.assignment.wire import MalformedInfoError
+from penstock.workers.group.assignment.wire import MalformedInfoError
 
 numbers = st.integers(0, 2**31 - 1)
 offsets = st.integers(-(2**63), 2**63 - 1)

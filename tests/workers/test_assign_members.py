@@ -12,17 +12,17 @@ from confluent_kafka.admin import AdminClient
 from penstock.clients.clock import SystemClock
 from penstock.clients.group.membership import Assigned, Fatal, Lost, Rebalance
 from penstock.clients.log_context import PrefixedLogger
+from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.errors import TaskAssignmentError
 from penstock.topology.records import TaskId
-from penstock.topology.streams_builder import StreamsBuilder
-from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.assignment.assignment_info import AssignmentInfo
-from penstock.workers.assignment.changelog_offsets import AdminChangelogOffsets
-from penstock.workers.assignment.streams_partition_assignor import StreamsPartitionAssignor
-from penstock.workers.assignment.subscription_info import LATEST_OFFSET, LATEST_SUPPORTED_VERSION
-from penstock.workers.assignment.topics_info import topics_infos
-from penstock.workers.client_supplier import KafkaClientSupplier, static_instance_id
-from penstock.workers.internal_topic_manager import InternalTopicManager
+from penstock.workers.group.assignment.assignment_info import AssignmentInfo
+from penstock.workers.group.assignment.changelog_offsets import AdminChangelogOffsets
+from penstock.workers.group.assignment.streams_partition_assignor import StreamsPartitionAssignor
+from penstock.workers.group.assignment.subscription_info import LATEST_OFFSET, LATEST_SUPPORTED_VERSION
+from penstock.workers.group.assignment.topics_info import topics_infos
+from penstock.workers.group.internal_topic_manager import InternalTopicManager
+from penstock.workers.thread.client_supplier import KafkaClientSupplier, static_instance_id
 
 pytestmark = pytest.mark.broker
 

@@ -21,19 +21,19 @@ from test_assign_group import COUNTS, TASKS, TOPICS, FixedClock, FixedOffsets, r
 from penstock.clients.clock import SystemClock
 from penstock.clients.cluster.admin import NewTopic
 from penstock.clients.log_context import PrefixedLogger
-from penstock.dev_broker import DevBroker
+from penstock.dev.dev_broker import DevBroker
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.records import TaskId, TopicPartition
-from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.assignment import cycle_canceling
-from penstock.workers.assignment.assignment_info import AssignmentInfo
-from penstock.workers.assignment.client_state import Clients, ClientState, sorted_clients
-from penstock.workers.assignment.cycle_canceling import cancel_negative_cycles
-from penstock.workers.assignment.rack_aware import Costs, PartitionRacks, RackAwareOptimizer
-from penstock.workers.assignment.standby_task_assignors import ClientTagAwareStandbyTaskAssignor
-from penstock.workers.assignment.streams_partition_assignor import StreamsPartitionAssignor
-from penstock.workers.assignment.task_groups import TaskGroup, fill_shares
-from penstock.workers.client_supplier import KafkaClientSupplier
-from penstock.workers.internal_topic_manager import InternalTopicManager
+from penstock.workers.group.assignment import cycle_canceling
+from penstock.workers.group.assignment.assignment_info import AssignmentInfo
+from penstock.workers.group.assignment.client_state import Clients, ClientState, sorted_clients
+from penstock.workers.group.assignment.cycle_canceling import cancel_negative_cycles
+from penstock.workers.group.assignment.rack_aware import Costs, PartitionRacks, RackAwareOptimizer
+from penstock.workers.group.assignment.standby_task_assignors import ClientTagAwareStandbyTaskAssignor
+from penstock.workers.group.assignment.streams_partition_assignor import StreamsPartitionAssignor
+from penstock.workers.group.assignment.task_groups import TaskGroup, fill_shares
+from penstock.workers.group.internal_topic_manager import InternalTopicManager
+from penstock.workers.thread.client_supplier import KafkaClientSupplier
 
 LOG = PrefixedLogger("test", "")
 RACKS = ("red", "green", "blue")

@@ -10,12 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.topology.records import TaskId
-from penstock.workers.assignment.spread import interleaved
-from penstock.workers.assignment.subscription_info import LATEST_OFFSET
-from penstock.workers.assignment.task_assignors import HighAvailabilityTaskAssignor, StickyTaskAssignor, TaskAssignor
-from penstock.workers.assignment.thread_assignment import spread_over_threads
-
-from .test_assign_tasks import again, client, run
+from penstock.workers.group.assignment.spread import interleaved
+from penstock.workers.group.assignment.subscription_info import LATEST_OFFSET
+from penstock.workers.group.assignment.task_assignors import (
+    HighAvailabilityTaskAssignor,
+    StickyTaskAssignor,
+    TaskAssignor,
+)
+from penstock.workers.group.assignment.thread_assignment import spread_over_threads
+from tests.workers.test_assign_tasks import again, client, run
 
 
 def all_tasks(partitions: Collection[int]) -> set[TaskId]:

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from penstock.topology.errors import TaskAssignmentError
 from penstock.topology.records import TaskId
-from penstock.workers.assignment.client_state import AssignmentConfigs, Clients, ClientState, sorted_clients
-from penstock.workers.assignment.subscription_info import LATEST_OFFSET, UNKNOWN_OFFSET_SUM
-from penstock.workers.assignment.task_assignors import (
+from penstock.workers.group.assignment.client_state import AssignmentConfigs, Clients, ClientState, sorted_clients
+from penstock.workers.group.assignment.subscription_info import LATEST_OFFSET, UNKNOWN_OFFSET_SUM
+from penstock.workers.group.assignment.task_assignors import (
     FallbackPriorTaskAssignor,
     HighAvailabilityTaskAssignor,
     StickyTaskAssignor,
     TaskAssignor,
     validate_task_assignment,
 )
-from penstock.workers.assignment.thread_assignment import spread_over_threads
+from penstock.workers.group.assignment.thread_assignment import spread_over_threads
 
 END_OFFSET = 1_000_000
 ASSIGNORS: list[TaskAssignor] = [HighAvailabilityTaskAssignor(), StickyTaskAssignor(), FallbackPriorTaskAssignor()]

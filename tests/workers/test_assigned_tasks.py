@@ -11,15 +11,15 @@ from memory_kafka import Cluster, ManualClock
 from thread_stage import Stage
 
 from penstock.clients.log_context import TRACE, PrefixedLogger
-from penstock.statestore.rocksdb_store import RocksDBStore
+from penstock.statestore.rows.rocksdb_store import RocksDBStore
+from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.errors import TaskMigratedError
 from penstock.topology.records import TaskId, TopicPartition
-from penstock.topology.serdes import Serdes
-from penstock.topology.streams_builder import StreamsBuilder
-from penstock.workers.assigned_streams_tasks import AssignedStreamsTasks
-from penstock.workers.stream_task import StreamTask
-from penstock.workers.task_state import TaskState
-from penstock.workers.task_timeouts import TaskTimeouts
+from penstock.topology.serdes.serdes import Serdes
+from penstock.workers.tasks.assigned_streams_tasks import AssignedStreamsTasks
+from penstock.workers.tasks.stream_task import StreamTask
+from penstock.workers.tasks.task_state import TaskState
+from penstock.workers.tasks.task_timeouts import TaskTimeouts
 
 TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
 IDS = [TaskId(0, 0), TaskId(0, 1)]

@@ -15,8 +15,8 @@ from memory_kafka import Cluster, ManualClock
 from thread_stage import Application, Thread
 
 from penstock import KStream, Processor, ProcessorContext, Punctuation, Record, Serdes, StreamsBuilder, StreamsError
-from penstock.topology.async_calls import OrderedBy
-from penstock.workers.topic_partition_metadata import TopicPartitionMetadata
+from penstock.topology.context.async_calls import OrderedBy
+from penstock.workers.tasks.topic_partition_metadata import TopicPartitionMetadata
 
 MakeApplication = Callable[..., Application]
 TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}

@@ -19,13 +19,13 @@ from penstock.clients.errors import BrokerError, ErrorCode, broker_error
 from penstock.clients.group.membership import OffsetAndMetadata
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import network_settings
+from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.errors import HandedOverError, MissingSourceTopicError, StreamsError
 from penstock.topology.processor_api import Processor, ProcessorContext, Punctuation, Record
 from penstock.topology.records import TopicPartition
-from penstock.topology.serdes import Serdes
-from penstock.topology.streams_builder import StreamsBuilder
-from penstock.workers.cleanup_policies import CleanupPolicies
-from penstock.workers.topic_partition_metadata import SPARK_MARK, TopicPartitionMetadata
+from penstock.topology.serdes.serdes import Serdes
+from penstock.workers.group.cleanup_policies import CleanupPolicies
+from penstock.workers.tasks.topic_partition_metadata import SPARK_MARK, TopicPartitionMetadata
 from tests.waiting import wait_for_partitions
 
 MakeApplication = Callable[..., Application]

@@ -10,7 +10,7 @@ from memory_kafka import Cluster, ManualClock, MemoryAdmin
 from thread_stage import Application, Thread
 
 from penstock.topology.records import TaskId, TopicPartition
-from penstock.workers.processor_state_manager import CHECKPOINT_INTERVAL_MS
+from penstock.workers.tasks.processor_state_manager import CHECKPOINT_INTERVAL_MS
 
 TASK = TaskId(0, 0)
 NEVER = 10**9

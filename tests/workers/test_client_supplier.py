@@ -19,15 +19,11 @@ from penstock.clients.connection.security import PLAINTEXT, Security, check_secu
 from penstock.clients.group.requests import GroupMemberConfig
 from penstock.clients.librdkafka import LibrdkafkaReader, LibrdkafkaWriter, as_reader, making
 from penstock.clients.network_settings import NetworkSettings
+from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.context.partitioners import murmur2
 from penstock.topology.errors import ConfigError
-from penstock.topology.partitioners import murmur2
-from penstock.topology.streams_config import StreamsConfig
-from penstock.workers import client_supplier
-from penstock.workers.client_supplier import (
-    KafkaClientSupplier,
-    process_id_file,
-    static_instance_id,
-)
+from penstock.workers.thread import client_supplier
+from penstock.workers.thread.client_supplier import KafkaClientSupplier, process_id_file, static_instance_id
 
 MakeTopic = Callable[..., str]
 SECONDS = 20.0
@@ -140,7 +136,7 @@ def test_exactly_once_makes_a_transactional_producer_and_reads_committed(
 
 
 def test_what_the_admin_does_not_follow_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "penstock.workers.client_supplier")
+    caplog.set_level("INFO", "penstock.workers.thread.client_supplier")
     values = {"admin__socket__keepalive__enable": True, "admin__socket__timeout__ms": 5_000}
     KafkaClientSupplier(config(**values)).get_admin("a").close()
     assert caplog.messages == [

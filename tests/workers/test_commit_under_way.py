@@ -14,8 +14,8 @@ from penstock import Processor, Punctuation, Serdes, Stores, StreamsBuilder
 from penstock.clients.group.membership import CommitTimeoutError
 from penstock.topology.errors import StreamsError, TaskTimeoutError
 from penstock.topology.records import TaskId, TopicPartition
-from penstock.workers.processor_state_manager import CHECKPOINT_INTERVAL_MS
-from penstock.workers.task_manager import NOT_COMMITTED
+from penstock.workers.tasks.processor_state_manager import CHECKPOINT_INTERVAL_MS
+from penstock.workers.tasks.task_manager import NOT_COMMITTED
 
 TASK = TaskId(0, 0)
 #: Three times that is less than what is between two commits that ask for ends of changelogs.

@@ -12,10 +12,10 @@ from memory_kafka import Cluster
 from thread_stage import Application, Thread
 
 from penstock import ConfigError, FixedKeyProcessor, Processor, Serdes, Stores, StreamsBuilder
-from penstock.supervisor.prometheus import exposition
-from penstock.workers.control import Measure, QueryResult
-from penstock.workers.custom_metrics import CustomMetrics
-from penstock.workers.metrics import Metric, Sensor
+from penstock.supervisor.http.prometheus import exposition
+from penstock.workers.control.messages import Measure, QueryResult
+from penstock.workers.metrics.custom_metrics import CustomMetrics
+from penstock.workers.metrics.sensors import Metric, Sensor
 
 TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
 PRICES = "prices"

@@ -10,8 +10,8 @@ from counting import IN, OUT, counting, counts, feed
 from memory_kafka import Cluster
 from thread_stage import Application
 
-from penstock.statestore.checkpoint import CHECKPOINT_FILE_NAME
-from penstock.statestore.state_directory import FileLock, StateDirectory
+from penstock.statestore.directory.checkpoint import CHECKPOINT_FILE_NAME
+from penstock.statestore.directory.state_directory import FileLock, StateDirectory
 from penstock.topology.records import TaskId
 
 

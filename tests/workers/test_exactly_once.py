@@ -19,8 +19,8 @@ from penstock.clients.errors import (
     broker_error,
 )
 from penstock.clients.writing.writer import Lost
+from penstock.topology.context.exception_handlers import FailedProcessingError
 from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskMigratedError
-from penstock.topology.exception_handlers import FailedProcessingError
 from penstock.topology.records import RawRecord, TaskId, TopicPartition
 
 MakeApplication = Callable[..., Application]

@@ -38,16 +38,16 @@ from penstock.clients.writing.produce_settings import produce_settings
 from penstock.clients.writing.transaction_requests import GroupMetadata
 from penstock.clients.writing.transactional_producer import TransactionalKafkaProducer
 from penstock.clients.writing.writer import Writer
-from penstock.dev_broker import DevBroker
+from penstock.dev.dev_broker import DevBroker
+from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.context.exception_handlers import FailedProcessingError
 from penstock.topology.errors import BrokerUnavailableError, ConfigError, StreamsError, TaskMigratedError
-from penstock.topology.exception_handlers import FailedProcessingError
 from penstock.topology.records import TaskId, TopicPartition
-from penstock.topology.streams_config import StreamsConfig
-from penstock.workers import streams_producer
-from penstock.workers.production_errors import production_error_handler
-from penstock.workers.record_sends import make_send
-from penstock.workers.sink_topics import SinkTopics
-from penstock.workers.streams_producer import StreamsProducer
+from penstock.workers.tasks import streams_producer
+from penstock.workers.tasks.production_errors import production_error_handler
+from penstock.workers.tasks.record_sends import make_send
+from penstock.workers.tasks.sink_topics import SinkTopics
+from penstock.workers.tasks.streams_producer import StreamsProducer
 
 pytestmark = pytest.mark.broker
 

@@ -15,11 +15,11 @@ from penstock import kernel
 from penstock.clients.librdkafka import as_reader
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.reading.fetcher import Fetcher
-from penstock.dev_broker import DevBroker
+from penstock.dev.dev_broker import DevBroker
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.records import TopicPartition
-from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.client_supplier import KafkaClientSupplier
-from penstock.workers.partition_consumer import PartitionConsumer
+from penstock.workers.tasks.partition_consumer import PartitionConsumer
+from penstock.workers.thread.client_supplier import KafkaClientSupplier
 
 pytestmark = [
     pytest.mark.broker,

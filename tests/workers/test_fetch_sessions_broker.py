@@ -16,7 +16,7 @@ from penstock.clients.cluster.brokers import KafkaBrokers
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.reading.fetch_settings import fetch_settings
 from penstock.clients.reading.fetcher import Fetcher
-from penstock.dev_broker import HOST
+from penstock.dev.dev_broker import HOST
 from penstock.topology.records import TopicPartition
 from tests.brokers import SmallBroker
 

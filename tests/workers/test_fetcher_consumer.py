@@ -12,7 +12,7 @@ from penstock.clients.cluster.brokers import Leaders
 from penstock.clients.errors import ErrorCode
 from penstock.topology.errors import MissingSourceTopicError, StreamsError
 from penstock.topology.records import TopicPartition
-from penstock.workers.partition_consumer import InvalidOffsetError, PartitionConsumer
+from penstock.workers.tasks.partition_consumer import InvalidOffsetError, PartitionConsumer
 from tests.record_bytes import Given, GivenAnswer, GivenBatch, encoded_log
 
 pytestmark = pytest.mark.skipif(kernel.record_batches is None, reason="the compiled kernel is not built here")

@@ -9,9 +9,9 @@ import pytest
 from confluent_kafka import Producer
 
 from penstock.clients.librdkafka import LibrdkafkaReader
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.records import TopicPartition
-from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.client_supplier import KafkaClientSupplier
+from penstock.workers.thread.client_supplier import KafkaClientSupplier
 
 pytestmark = pytest.mark.broker
 

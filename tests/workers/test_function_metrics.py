@@ -15,12 +15,12 @@ from test_task_metrics import beat, measured
 from thread_stage import Application, Thread
 
 from penstock import Retries, StreamsBuilder
-from penstock.supervisor.dashboard_figures import figures
-from penstock.supervisor.description import waiting
-from penstock.topology.function_times import SAMPLES, FunctionTimes
-from penstock.workers.control import Status, TaskStatus
-from penstock.workers.function_metrics import FUNCTION_GROUP, percentile
-from penstock.workers.metrics import Metric
+from penstock.supervisor.control.description import waiting
+from penstock.supervisor.http.dashboard_figures import figures
+from penstock.topology.context.function_times import SAMPLES, FunctionTimes
+from penstock.workers.control.messages import Status, TaskStatus
+from penstock.workers.metrics.function_metrics import FUNCTION_GROUP, percentile
+from penstock.workers.metrics.sensors import Metric
 
 MakeApplication = Callable[..., Application]
 

@@ -9,7 +9,12 @@ import pytest
 from test_assign_group import FOREIGN_TOPICS, TOPICS, assignor, rebalance, topics_info
 
 from penstock.topology.records import TaskId, TopicPartition
-from penstock.workers.assignment.group_gate import OtherTopologyError, refuse_consumers, refuse_other_topology, unfit
+from penstock.workers.group.assignment.group_gate import (
+    OtherTopologyError,
+    refuse_consumers,
+    refuse_other_topology,
+    unfit,
+)
 
 
 @pytest.mark.parametrize(

@@ -18,16 +18,16 @@ import pytest
 from penstock.clients.group.membership import MemberSubscription
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.records import TaskId, TopicPartition
-from penstock.workers.assignment.client_state import AssignmentConfigs
-from penstock.workers.assignment.group_assignment import GroupMembers, GroupSubscriptions
-from penstock.workers.assignment.rack_aware import RackAwareOptimizer, rack_aware_optimizer
-from penstock.workers.assignment.subscription_info import LATEST_SUPPORTED_VERSION, SubscriptionInfo
-from penstock.workers.assignment.task_assignors import (
+from penstock.workers.group.assignment.client_state import AssignmentConfigs
+from penstock.workers.group.assignment.group_assignment import GroupMembers, GroupSubscriptions
+from penstock.workers.group.assignment.rack_aware import RackAwareOptimizer, rack_aware_optimizer
+from penstock.workers.group.assignment.subscription_info import LATEST_SUPPORTED_VERSION, SubscriptionInfo
+from penstock.workers.group.assignment.task_assignors import (
     HighAvailabilityTaskAssignor,
     StickyTaskAssignor,
     validate_task_assignment,
 )
-from penstock.workers.assignment.thread_assignment import Role, assign_as_kafka_streams
+from penstock.workers.group.assignment.thread_assignment import Role, assign_as_kafka_streams
 
 GOLDENS = Path(__file__).parent / "group_goldens"
 LOG = PrefixedLogger("test", "")

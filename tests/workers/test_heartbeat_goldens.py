@@ -17,8 +17,8 @@ import pytest
 from penstock.clients.group import streams_messages
 from penstock.clients.group.requests import GroupMemberConfig
 from penstock.clients.group.streams_values import Heartbeat, Report, Tasks
-from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.assignment.streams_topology import streams_topology
+from penstock.topology.config.streams_config import StreamsConfig
+from penstock.workers.group.assignment.streams_topology import streams_topology
 from tests.goldens import case as golden
 from tests.goldens import interpreter
 

@@ -20,21 +20,21 @@ from penstock.clients.cluster.topics import ClusterDescription
 from penstock.clients.errors import UnreachableError
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import network_settings
+from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
+from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError, TopologyError
 from penstock.topology.records import TaskId, TopicPartition
-from penstock.topology.store_interfaces import StoreBuilder, StoreKind
-from penstock.topology.streams_builder import StreamsBuilder
-from penstock.topology.streams_config import StreamsConfig
-from penstock.topology.windows import TimeWindows
-from penstock.workers.assignment.changelog_offsets import AdminChangelogOffsets
-from penstock.workers.assignment.repartition_topics import repartition_topic_counts
-from penstock.workers.assignment.topics_info import TopicsInfo, partition_groups, topics_infos
-from penstock.workers.client_supplier import KafkaClientSupplier
-from penstock.workers.internal_topic_manager import (
+from penstock.topology.stores.windows import TimeWindows
+from penstock.workers.group.assignment.changelog_offsets import AdminChangelogOffsets
+from penstock.workers.group.assignment.repartition_topics import repartition_topic_counts
+from penstock.workers.group.assignment.topics_info import TopicsInfo, partition_groups, topics_infos
+from penstock.workers.group.internal_topic_manager import (
     InternalTopicManager,
     changelog_topic_config,
     repartition_topic_config,
 )
+from penstock.workers.thread.client_supplier import KafkaClientSupplier
 from tests.waiting import wait_for_partitions
 
 MakeTopic = Callable[..., str]

@@ -22,9 +22,9 @@ from test_stream_thread_broker import Runner
 from thread_stage import Spec
 
 from penstock import StreamsBuilder, StreamsConfig
-from penstock.dev_broker import DevBroker
+from penstock.dev.dev_broker import DevBroker
 from penstock.topology.records import TopicPartition
-from penstock.topology.serdes import Serdes
+from penstock.topology.serdes.serdes import Serdes
 from tests import waiting
 from tests.brokers import SECOND, THIRD, LedBroker
 

@@ -40,7 +40,7 @@ from penstock.clients.librdkafka import group_metadata
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import NetworkSettings, network_settings
 from penstock.clients.writing.transaction_requests import GroupMetadata
-from penstock.dev_broker import DevBroker
+from penstock.dev.dev_broker import DevBroker
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TopicPartition
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from penstock.statestore.rocksdb_resources import RocksDBConfig
+from penstock.statestore.rows.rocksdb_resources import RocksDBConfig
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ConfigError
-from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.host_memory import CGROUP_V1_FILE, CGROUPS, host_bytes
-from penstock.workers.memory_budget import MIB, PROCESS_BYTES, stores_config
+from penstock.workers.metrics.host_memory import CGROUP_V1_FILE, CGROUPS, host_bytes
+from penstock.workers.metrics.memory_budget import MIB, PROCESS_BYTES, stores_config
 
 GIB = 1 << 30
 
@@ -66,7 +66,7 @@ def test_too_little_is_refused_if_configured_and_told_if_not(caplog: pytest.LogC
 def test_the_stores_of_a_process_share_what_it_was_given() -> None:
     """In a process of its own: the sizes are the process's."""
     program = (
-        "from penstock.statestore.rocksdb_resources import RocksDBConfig, process_resources, set_process_config\n"
+        "from penstock.statestore.rows.rocksdb_resources import RocksDBConfig, process_resources, set_process_config\n"
         "set_process_config(RocksDBConfig(block_cache_bytes=9 << 20))\n"
         "assert process_resources().config.block_cache_bytes == 9 << 20\n"
         "try:\n"

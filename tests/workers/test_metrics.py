@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.workers.batch_sizer import RECORDS_MAX, TARGET_MS, BatchSizer
-from penstock.workers.garbage_collection import YOUNG_THRESHOLD, tuned_garbage_collection
-from penstock.workers.metrics import Sensor, ThreadMetrics
+from penstock.workers.metrics.sensors import Sensor, ThreadMetrics
+from penstock.workers.thread.batch_sizer import RECORDS_MAX, TARGET_MS, BatchSizer
+from penstock.workers.thread.garbage_collection import YOUNG_THRESHOLD, tuned_garbage_collection
 
 WINDOW_MS = 1_000
 

@@ -11,11 +11,11 @@ from counting import IN, OUT, counts, feed
 from memory_kafka import Cluster, ManualClock
 from thread_stage import Application, Thread
 
-from penstock.topology.serdes import Serdes
-from penstock.topology.streams_builder import StreamsBuilder
-from penstock.workers.control import Measure, QueryResult
-from penstock.workers.metrics import SamplingBudget
-from penstock.workers.node_samples import EDGE_GROUP, NODE_GROUP, RECORDS
+from penstock.topology.declare.streams_builder import StreamsBuilder
+from penstock.topology.serdes.serdes import Serdes
+from penstock.workers.control.messages import Measure, QueryResult
+from penstock.workers.metrics.node_samples import EDGE_GROUP, NODE_GROUP, RECORDS
+from penstock.workers.metrics.sensors import SamplingBudget
 
 MakeApplication = Callable[..., Application]
 TEXT = Serdes.string()

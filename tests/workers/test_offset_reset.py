@@ -19,9 +19,9 @@ from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.network_settings import network_settings
 from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.records import TopicPartition
-from penstock.workers.offset_reset import OffsetReset
-from penstock.workers.partition_offsets import OFFSET_BEGINNING, OFFSET_END, PartitionOffsets
-from penstock.workers.topic_names import TopicNames
+from penstock.workers.group.topic_names import TopicNames
+from penstock.workers.tasks.offset_reset import OffsetReset
+from penstock.workers.tasks.partition_offsets import OFFSET_BEGINNING, OFFSET_END, PartitionOffsets
 
 NOW_MS = 1_000_000
 LOG = PrefixedLogger("penstock.test", "")

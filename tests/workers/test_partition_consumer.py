@@ -13,10 +13,10 @@ from memory_kafka import Cluster, ManualClock
 from penstock.clients.librdkafka import LibrdkafkaReader
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.reading.reader import Reader
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.records import TopicPartition
-from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.client_supplier import KafkaClientSupplier
-from penstock.workers.partition_consumer import PartitionConsumer
+from penstock.workers.tasks.partition_consumer import PartitionConsumer
+from penstock.workers.thread.client_supplier import KafkaClientSupplier
 
 IN_0 = TopicPartition("in", 0)
 DEADLINE_SECONDS = 60.0

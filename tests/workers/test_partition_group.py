@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.records import Message, RawRecord, TopicPartition
-from penstock.workers.partition_group import MAX_TASK_IDLE_MS_DISABLED, PartitionGroup
+from penstock.workers.tasks.partition_group import MAX_TASK_IDLE_MS_DISABLED, PartitionGroup
 
 LOG = PrefixedLogger("penstock.test", "")
 A, B, C = (TopicPartition(topic, 0) for topic in "abc")

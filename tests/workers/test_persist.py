@@ -12,13 +12,13 @@ from counting import IN, OUT, counting, counts, feed
 from memory_kafka import Cluster, ManualClock
 from thread_stage import Application, Thread
 
-from penstock.statestore.rocksdb_errors import failed_call
-from penstock.statestore.rocksdb_store import RocksDBStore
+from penstock.statestore.rows.rocksdb_errors import failed_call
+from penstock.statestore.rows.rocksdb_store import RocksDBStore
 from penstock.topology.errors import ProcessorStateError, TaskCorruptedError
 from penstock.topology.records import TaskId
-from penstock.workers import processor_state_manager
-from penstock.workers.processor_state_manager import PERSIST_INTERVAL_MS
-from penstock.workers.stream_thread import PERSIST_CHECK_MS
+from penstock.workers.tasks import processor_state_manager
+from penstock.workers.tasks.processor_state_manager import PERSIST_INTERVAL_MS
+from penstock.workers.thread.stream_thread import PERSIST_CHECK_MS
 
 TASK = TaskId(0, 0)
 

@@ -22,16 +22,16 @@ from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.writing import sender
 from penstock.clients.writing.kafka_producer import KafkaProducer
 from penstock.clients.writing.produce_settings import COMPRESSION_TYPES
-from penstock.dev_broker import DevBroker
+from penstock.dev.dev_broker import DevBroker
+from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.context.exception_handlers import FailedProcessingError, ProducerRecord, Response
 from penstock.topology.errors import StreamsError, TaskMigratedError
-from penstock.topology.exception_handlers import FailedProcessingError, ProducerRecord, Response
 from penstock.topology.records import TaskId
-from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.client_supplier import KafkaClientSupplier
-from penstock.workers.production_errors import production_error_handler
-from penstock.workers.record_sends import make_log_change, make_send
-from penstock.workers.sink_topics import SinkTopics
-from penstock.workers.streams_producer import StreamsProducer
+from penstock.workers.tasks.production_errors import production_error_handler
+from penstock.workers.tasks.record_sends import make_log_change, make_send
+from penstock.workers.tasks.sink_topics import SinkTopics
+from penstock.workers.tasks.streams_producer import StreamsProducer
+from penstock.workers.thread.client_supplier import KafkaClientSupplier
 from tests import waiting
 
 pytestmark = [

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.topology.punctuation_queue import PunctuationQueue
+from penstock.topology.context.punctuation_queue import PunctuationQueue
 
 
 @given(st.integers(0, 50), st.integers(1, 20), st.lists(st.integers(0, 30), max_size=20))

@@ -20,11 +20,11 @@ from thread_stage import Application, Spec
 
 from penstock.clients.errors import ErrorCode, broker_error
 from penstock.clients.log_context import PrefixedLogger
+from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.records import TopicPartition
-from penstock.topology.serdes import Serdes
-from penstock.topology.streams_builder import StreamsBuilder
-from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.record_purge import RecordPurge
+from penstock.topology.serdes.serdes import Serdes
+from penstock.workers.tasks.record_purge import RecordPurge
 
 P0, P1 = TopicPartition("app-r-repartition", 0), TopicPartition("app-r-repartition", 1)
 TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}

@@ -15,7 +15,7 @@ from confluent_kafka.cimpl import NewTopic
 from group_settings import DEADLINE_SECONDS, configure_streams_group
 from test_stream_thread_broker import Case, Runner
 
-from penstock.dev_broker import DevBroker
+from penstock.dev.dev_broker import DevBroker
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

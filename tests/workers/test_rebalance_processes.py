@@ -15,12 +15,12 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from group_settings import configure_streams_group
 
 from penstock.supervisor.kafka_streams import KafkaStreams
+from penstock.topology.context.partitioners import partition_for_key
+from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.errors import InvalidStateStoreError
-from penstock.topology.partitioners import partition_for_key
 from penstock.topology.processor_api import FixedKeyProcessor, FixedKeyProcessorContext
 from penstock.topology.records import Record
-from penstock.topology.serdes import Serdes
-from penstock.topology.streams_builder import StreamsBuilder
+from penstock.topology.serdes.serdes import Serdes
 
 pytestmark = pytest.mark.broker
 

@@ -12,8 +12,8 @@ from thread_stage import Application, Thread
 
 from penstock.topology.errors import MissingSourceTopicError
 from penstock.topology.records import TaskId, TopicPartition
-from penstock.workers.control import ApplicationShutdownRequested
-from penstock.workers.stream_thread_state import StreamThreadState
+from penstock.workers.control.messages import ApplicationShutdownRequested
+from penstock.workers.control.stream_thread_state import StreamThreadState
 
 MakeApplication = Callable[..., Application]
 PARTITIONS = 4

@@ -15,13 +15,13 @@ from penstock.clients.librdkafka import LibrdkafkaWriter
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.writing.writer import Lost
 from penstock.topology import records
+from penstock.topology.context.exception_handlers import ProducerRecord, Response
 from penstock.topology.errors import StreamsError, TaskMigratedError
-from penstock.topology.exception_handlers import ProducerRecord, Response
-from penstock.workers.measurement import dead_letters
-from penstock.workers.production_errors import production_error_handler
-from penstock.workers.record_sends import make_log_change, make_send
-from penstock.workers.sink_topics import METADATA_MS, PARTITION_COUNT_MS, SinkTopics
-from penstock.workers.streams_producer import StreamsProducer
+from penstock.workers.tasks.production_errors import production_error_handler
+from penstock.workers.tasks.record_sends import make_log_change, make_send
+from penstock.workers.tasks.sink_topics import METADATA_MS, PARTITION_COUNT_MS, SinkTopics
+from penstock.workers.tasks.streams_producer import StreamsProducer
+from penstock.workers.thread.measurement import dead_letters
 
 TOPIC = "topic"
 TASK = records.TaskId(0, 1)

@@ -14,11 +14,11 @@ from penstock.clients.errors import ErrorCode, broker_error
 from penstock.clients.log_context import PrefixedLogger
 from penstock.topology.errors import BrokerUnavailableError, StreamsError
 from penstock.topology.records import TaskId, TopicPartition
-from penstock.workers.changelog_bounds import RETRY_BACKOFF_MS, Bounds, ChangelogBounds
-from penstock.workers.control import Status, TaskStatus
-from penstock.workers.restore_progress import RATE_WINDOW_MS, Rate
-from penstock.workers.state_restore_listener import StateRestoreListener
-from penstock.workers.stream_thread import RestoreBudget
+from penstock.workers.control.messages import Status, TaskStatus
+from penstock.workers.restore.restore_progress import RATE_WINDOW_MS, Rate
+from penstock.workers.restore.state_restore_listener import StateRestoreListener
+from penstock.workers.tasks.changelog_bounds import RETRY_BACKOFF_MS, Bounds, ChangelogBounds
+from penstock.workers.thread.stream_thread import RestoreBudget
 
 MakeApplication = Callable[..., Application]
 PARTITIONS = 8
@@ -37,8 +37,8 @@ def app(cluster: Cluster, application: MakeApplication) -> Application:
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """One batch of ten records in each iteration of the loop."""
-    monkeypatch.setattr("penstock.workers.stream_thread.RESTORE_BUDGET", RestoreBudget(0, 10))
-    monkeypatch.setattr("penstock.workers.stream_thread.RESTORE_ALONE_BUDGET", RestoreBudget(0, 10))
+    monkeypatch.setattr("penstock.workers.thread.stream_thread.RESTORE_BUDGET", RestoreBudget(0, 10))
+    monkeypatch.setattr("penstock.workers.thread.stream_thread.RESTORE_ALONE_BUDGET", RestoreBudget(0, 10))
 
 
 def fill(cluster: Cluster, partition: int, records: int) -> None:
@@ -103,7 +103,7 @@ def test_a_running_task_goes_on_while_others_restore(cluster: Cluster, app: Appl
 def test_a_thread_with_nothing_else_to_do_restores_in_larger_batches(
     cluster: Cluster, app: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.workers.stream_thread.RESTORE_ALONE_BUDGET", RestoreBudget(0, 40))
+    monkeypatch.setattr("penstock.workers.thread.stream_thread.RESTORE_ALONE_BUDGET", RestoreBudget(0, 40))
     for partition in range(PARTITIONS):
         fill(cluster, partition, 50)
     fill(cluster, PARTITIONS - 1, 450)

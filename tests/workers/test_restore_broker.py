@@ -31,7 +31,7 @@ from penstock import (
     TaskId,
 )
 from penstock import TopicPartition as Partition
-from penstock.dev_broker import DevBroker
+from penstock.dev.dev_broker import DevBroker
 from tests import waiting
 
 pytestmark = pytest.mark.broker

@@ -10,9 +10,9 @@ from counting import IN, OUT, counting, counts, feed
 from memory_kafka import Cluster
 from thread_stage import Application, Thread
 
-from penstock.statestore.rocksdb_store import RocksDBStore
+from penstock.statestore.rows.rocksdb_store import RocksDBStore
 from penstock.topology.records import TaskId, TopicPartition
-from penstock.workers.stream_thread import RestoreBudget
+from penstock.workers.thread.stream_thread import RestoreBudget
 
 MakeApplication = Callable[..., Application]
 TASK = TaskId(0, 0)
@@ -158,7 +158,7 @@ def test_a_changelog_that_was_truncated_beyond_the_store_is_restored_from_its_be
 def test_a_changelog_that_is_truncated_while_it_is_read_is_read_from_its_beginning(
     cluster: Cluster, app: Application, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.workers.stream_thread.RESTORE_ALONE_BUDGET", RestoreBudget(0, 100))
+    monkeypatch.setattr("penstock.workers.thread.stream_thread.RESTORE_ALONE_BUDGET", RestoreBudget(0, 100))
     app.stage.state_dir.joinpath("app").rename(app.stage.state_dir / "gone")
     thread = app.thread()
     thread.until(lambda: thread._changelog_reader.total_restored == 300)

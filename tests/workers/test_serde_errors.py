@@ -11,7 +11,7 @@ from memory_kafka import Cluster
 from thread_stage import Application
 
 from penstock import Materialized, Serdes, StreamsBuilder, StreamsError
-from penstock.statestore.state_directory import StateDirectory
+from penstock.statestore.directory.state_directory import StateDirectory
 from penstock.topology.errors import TaskCorruptedError
 
 CHANGELOG = "app-counts-changelog"

@@ -10,11 +10,11 @@ import pytest
 from penstock.clients.network_settings import FOREVER_MS, NETWORK_FIELDS, NetworkSettings
 from penstock.clients.reading.fetch_settings import FetchSettings, fetch_settings
 from penstock.clients.writing.produce_settings import ProduceSettings, produce_settings
-from penstock.topology.config_keys import KEYS
+from penstock.topology.config.config_keys import KEYS
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ConfigError
-from penstock.topology.streams_config import StreamsConfig
-from penstock.workers import client_supplier
-from penstock.workers.client_supplier import KafkaClientSupplier
+from penstock.workers.thread import client_supplier
+from penstock.workers.thread.client_supplier import KafkaClientSupplier
 
 Layers = Callable[..., dict[str, NetworkSettings]]
 REFUSED = ConfigError

@@ -17,12 +17,12 @@ from thread_stage import Application, Thread
 from penstock.clients.errors import UnreachableError
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.reading.reader import ReaderEvent
+from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.records import TaskId, TopicPartition
-from penstock.topology.serdes import Serdes
-from penstock.topology.streams_builder import StreamsBuilder
-from penstock.workers.control import PartitionStalled
-from penstock.workers.stall_watchdog import LOOKS_PER_TIMEOUT, Stall, StallAction, StallWatchdog
-from penstock.workers.stream_thread_state import StreamThreadState
+from penstock.topology.serdes.serdes import Serdes
+from penstock.workers.control.messages import PartitionStalled
+from penstock.workers.control.stream_thread_state import StreamThreadState
+from penstock.workers.stalls.stall_watchdog import LOOKS_PER_TIMEOUT, Stall, StallAction, StallWatchdog
 
 P0, P1 = TopicPartition(IN, 0), TopicPartition(IN, 1)
 TIMEOUT_MS = 60_000

@@ -12,10 +12,10 @@ from memory_kafka import Cluster, ManualClock
 from thread_stage import Application, Thread
 
 from penstock import Materialized, Serdes, StreamsBuilder, Suppressed, TimeWindows
-from penstock.statestore.rocksdb_store import RocksDBStore
+from penstock.statestore.rows.rocksdb_store import RocksDBStore
 from penstock.topology.records import TaskId, TopicPartition
-from penstock.workers.standby_update_listener import StandbyUpdateListener, SuspendReason
-from penstock.workers.stream_thread_state import StreamThreadState
+from penstock.workers.control.stream_thread_state import StreamThreadState
+from penstock.workers.restore.standby_update_listener import StandbyUpdateListener, SuspendReason
 
 MakeApplication = Callable[..., Application]
 TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}

@@ -13,9 +13,13 @@ import pytest
 from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.writing.transactions import TRANSACTION_TRANSITIONS, TransactionState
 from penstock.topology.errors import StreamsError
-from penstock.workers.changelog import CHANGELOG_TRANSITIONS, ChangelogState
-from penstock.workers.stream_thread_state import STREAM_THREAD_TRANSITIONS, StreamThreadState, stream_thread_states
-from penstock.workers.task_state import TASK_TRANSITIONS, TaskState
+from penstock.workers.control.stream_thread_state import (
+    STREAM_THREAD_TRANSITIONS,
+    StreamThreadState,
+    stream_thread_states,
+)
+from penstock.workers.restore.changelog import CHANGELOG_TRANSITIONS, ChangelogState
+from penstock.workers.tasks.task_state import TASK_TRANSITIONS, TaskState
 
 MACHINES: list[tuple[type[Enum], Any]] = [
     (StreamThreadState, STREAM_THREAD_TRANSITIONS),

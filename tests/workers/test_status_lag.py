@@ -9,10 +9,10 @@ from counting import IN, OUT, counting, feed
 from memory_kafka import Cluster
 from thread_stage import Application
 
+from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.errors import ProcessorStateError
-from penstock.topology.serdes import Serdes
-from penstock.topology.streams_builder import StreamsBuilder
-from penstock.workers.control import Status
+from penstock.topology.serdes.serdes import Serdes
+from penstock.workers.control.messages import Status
 
 MakeApplication = Callable[..., Application]
 

@@ -14,9 +14,9 @@ from thread_stage import Application
 
 from penstock.clients.group.membership import OffsetAndMetadata
 from penstock.topology.records import TopicPartition
-from penstock.workers.control import Pause, Query, QueryResult, Resume, Shutdown, StateChanged, Status
-from penstock.workers.stream_thread_state import StreamThreadState
-from penstock.workers.topic_partition_metadata import TopicPartitionMetadata
+from penstock.workers.control.messages import Pause, Query, QueryResult, Resume, Shutdown, StateChanged, Status
+from penstock.workers.control.stream_thread_state import StreamThreadState
+from penstock.workers.tasks.topic_partition_metadata import TopicPartitionMetadata
 
 MakeApplication = Callable[..., Application]
 

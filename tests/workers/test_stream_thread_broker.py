@@ -18,9 +18,9 @@ from counting import counting_topics
 from group_settings import configure_streams_group
 from thread_stage import Spec
 
-from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.control import Command, Failed, Report, Shutdown, StateChanged, Status
-from penstock.workers.stream_thread import StreamThread
+from penstock.topology.config.streams_config import StreamsConfig
+from penstock.workers.control.messages import Command, Failed, Report, Shutdown, StateChanged, Status
+from penstock.workers.thread.stream_thread import StreamThread
 
 pytestmark = pytest.mark.broker
 

@@ -9,9 +9,9 @@ import pytest
 from penstock.clients.group.streams_values import NO_LAG, HostPartitions, Report, Tasks, TasksAssigned
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TaskId, TopicPartition
-from penstock.workers.assignment.assignment_info import AssignmentInfo
-from penstock.workers.assignment.streams_group_bytes import StreamsGroupBytes
-from penstock.workers.assignment.subscription_info import (
+from penstock.workers.group.assignment.assignment_info import AssignmentInfo
+from penstock.workers.group.assignment.streams_group_bytes import StreamsGroupBytes
+from penstock.workers.group.assignment.subscription_info import (
     LATEST_OFFSET,
     UNKNOWN_OFFSET_SUM,
     AssignorError,

@@ -24,7 +24,7 @@ from penstock.clients.group import streams_messages, streams_protocol
 from penstock.clients.group.membership import Assigned, Fatal, FencedInstanceIdError, Lost, Rebalance
 from penstock.clients.group.streams_values import NO_LAG, InternalTopic, StreamsSubtopology, StreamsTopology
 from penstock.topology.records import TaskId, TopicPartition
-from penstock.workers.assignment.subscription_info import LATEST_OFFSET, UNKNOWN_OFFSET_SUM, AssignorError
+from penstock.workers.group.assignment.subscription_info import LATEST_OFFSET, UNKNOWN_OFFSET_SUM, AssignorError
 
 pytestmark = pytest.mark.broker
 

@@ -39,7 +39,7 @@ from penstock.clients.group.streams_values import StreamsSubtopology, StreamsTop
 from penstock.clients.librdkafka.group_metadata import encode_group_metadata
 from penstock.clients.network_settings import network_settings
 from penstock.clients.protocol.streams_messages import STREAMS_GROUP_HEARTBEAT
-from penstock.dev_broker import DevBroker
+from penstock.dev.dev_broker import DevBroker
 from penstock.topology.errors import MissingSourceTopicError, StreamsError, TaskMigratedError
 from penstock.topology.records import TopicPartition
 

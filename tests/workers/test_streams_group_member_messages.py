@@ -26,10 +26,10 @@ from penstock.clients.group.streams_values import (
 from penstock.clients.protocol.compact import CompactReader
 from penstock.clients.protocol.schema import Structure
 from penstock.clients.protocol.streams_messages import STREAMS_GROUP_HEARTBEAT
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import StreamsError
 from penstock.topology.records import TaskId, TopicPartition
-from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.assignment.streams_topology import streams_topology
+from penstock.workers.group.assignment.streams_topology import streams_topology
 
 CONFIG = GroupMemberConfig("g", "slot-0", max_poll_interval_ms=1_234)
 NO_TOPOLOGY = StreamsTopology(())

@@ -11,15 +11,15 @@ from counting import IN, OUT, counting
 from memory_kafka import Cluster
 from thread_stage import Application, Thread
 
+from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.context.partitioners import partition_for_key
+from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.errors import UnknownStateStoreError
-from penstock.topology.partitioners import partition_for_key
 from penstock.topology.records import TopicPartition
-from penstock.topology.serdes import Serdes
-from penstock.topology.streams_builder import StreamsBuilder
-from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.control import HostsChanged
-from penstock.workers.streams_metadata import HostInfo, HostReporter, StreamsMetadataState, store_topics
-from penstock.workers.topic_names import TopicNames
+from penstock.topology.serdes.serdes import Serdes
+from penstock.workers.control.messages import HostsChanged
+from penstock.workers.group.streams_metadata import HostInfo, HostReporter, StreamsMetadataState, store_topics
+from penstock.workers.group.topic_names import TopicNames
 
 A, B = HostInfo("a", 80), HostInfo("b", 90)
 

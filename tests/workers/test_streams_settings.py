@@ -14,10 +14,10 @@ from thread_stage import Application
 
 from penstock.clients.group.streams_values import NO_LAG
 from penstock.clients.log_context import PrefixedLogger
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.records import TaskId, TopicPartition
-from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.assignment.streams_settings import tell_broker_settings
-from penstock.workers.task_offset_reporter import INTERVAL_MS, TaskOffsetReporter
+from penstock.workers.group.assignment.streams_settings import tell_broker_settings
+from penstock.workers.group.task_offset_reporter import INTERVAL_MS, TaskOffsetReporter
 
 LOG = PrefixedLogger("test", "")
 REQUIRED = {"application.id": "app", "bootstrap.servers": "broker:9092"}

@@ -10,11 +10,11 @@ from counting import IN, OUT, counting, feed
 from memory_kafka import Cluster, ManualClock
 from thread_stage import Application, Thread
 
-from penstock.topology.serdes import Serdes
-from penstock.topology.streams_builder import StreamsBuilder
-from penstock.workers.control import Measure, QueryResult
-from penstock.workers.metrics import MetricGroup, Sensor
-from penstock.workers.task_metrics import Growth
+from penstock.topology.declare.streams_builder import StreamsBuilder
+from penstock.topology.serdes.serdes import Serdes
+from penstock.workers.control.messages import Measure, QueryResult
+from penstock.workers.metrics.sensors import MetricGroup, Sensor
+from penstock.workers.metrics.task_metrics import Growth
 
 MakeApplication = Callable[..., Application]
 

@@ -14,14 +14,14 @@ from thread_stage import Application, Thread
 from penstock.clients.errors import UnreachableError
 from penstock.clients.group.membership import CommitTimeoutError
 from penstock.clients.log_context import PrefixedLogger
+from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.errors import BrokerUnavailableError, StreamsError, TaskTimeoutError
 from penstock.topology.processor_api import Processor, ProcessorContext, Record
 from penstock.topology.records import TaskId, TopicPartition
-from penstock.topology.serdes import Serdes
-from penstock.topology.streams_builder import StreamsBuilder
-from penstock.workers.sink_topics import PARTITION_COUNT_MS
-from penstock.workers.stream_thread_parts import COMMIT_OFFSETS_TIMEOUT_MS
-from penstock.workers.task_timeouts import TaskTimeouts
+from penstock.topology.serdes.serdes import Serdes
+from penstock.workers.tasks.sink_topics import PARTITION_COUNT_MS
+from penstock.workers.tasks.task_timeouts import TaskTimeouts
+from penstock.workers.thread.stream_thread_parts import COMMIT_OFFSETS_TIMEOUT_MS
 
 TIMEOUT_MS = 300_000
 LONG_AGO = BrokerUnavailableError("No answer from anybody.")

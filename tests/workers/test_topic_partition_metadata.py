@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.workers.topic_partition_metadata import TopicPartitionMetadata
+from penstock.workers.tasks.topic_partition_metadata import TopicPartitionMetadata
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
 

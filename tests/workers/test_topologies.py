@@ -12,16 +12,16 @@ from counting import IN, OUT, counting, counts, feed
 from memory_kafka import Cluster, ManualClock
 from thread_stage import Application
 
+from penstock.topology.declare.streams_builder import StreamsBuilder
 from penstock.topology.errors import StreamsError
-from penstock.topology.materialized import Materialized
 from penstock.topology.processor_api import Punctuation
 from penstock.topology.records import TaskId, TopicPartition
-from penstock.topology.serdes import Serdes
-from penstock.topology.streams_builder import StreamsBuilder
-from penstock.topology.windows import JoinWindows
-from penstock.workers.control import Status
-from penstock.workers.state_restore_listener import StateRestoreListener
-from penstock.workers.stream_thread_state import StreamThreadState
+from penstock.topology.serdes.serdes import Serdes
+from penstock.topology.stores.materialized import Materialized
+from penstock.topology.stores.windows import JoinWindows
+from penstock.workers.control.messages import Status
+from penstock.workers.control.stream_thread_state import StreamThreadState
+from penstock.workers.restore.state_restore_listener import StateRestoreListener
 
 MakeApplication = Callable[..., Application]
 TEXT: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}

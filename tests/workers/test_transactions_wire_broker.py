@@ -21,8 +21,8 @@ from penstock.clients.writing.produce_settings import produce_settings
 from penstock.clients.writing.transaction_requests import CommittedOffset, GroupMetadata
 from penstock.clients.writing.transactional_producer import TransactionalKafkaProducer
 from penstock.clients.writing.writer import TransactionalWriter
-from penstock.dev_broker import HOST, DevBroker
-from penstock.kafka_distribution import preferred
+from penstock.dev.dev_broker import HOST, DevBroker
+from penstock.dev.kafka_distribution import preferred
 from penstock.topology.records import TopicPartition
 
 pytestmark = [

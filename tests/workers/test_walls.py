@@ -8,11 +8,11 @@ from counting import IN, OUT, counting, feed
 from memory_kafka import Cluster
 from thread_stage import Application
 
-from penstock.supervisor.metric import CLIENT_GROUP, DISK_GROUP, PROCESS_GROUP
-from penstock.supervisor.prometheus import metric_name
-from penstock.topology.serdes import Serdes
-from penstock.topology.streams_builder import StreamsBuilder
-from penstock.workers.control import Measure, QueryResult
+from penstock.supervisor.http.prometheus import metric_name
+from penstock.supervisor.queries.metric import CLIENT_GROUP, DISK_GROUP, PROCESS_GROUP
+from penstock.topology.declare.streams_builder import StreamsBuilder
+from penstock.topology.serdes.serdes import Serdes
+from penstock.workers.control.messages import Measure, QueryResult
 from tests.walls import shown_metrics
 
 LETTERS = "letters"

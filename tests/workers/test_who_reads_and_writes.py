@@ -13,8 +13,8 @@ from penstock.clients.reading.fetcher import Fetcher
 from penstock.clients.writing.kafka_producer import KafkaProducer
 from penstock.clients.writing.transactional_producer import TransactionalKafkaProducer
 from penstock.topology.errors import ConfigError
-from penstock.workers import client_supplier
-from penstock.workers.client_supplier import KafkaClientSupplier
+from penstock.workers.thread import client_supplier
+from penstock.workers.thread.client_supplier import KafkaClientSupplier
 
 
 @pytest.mark.skipif(kernel.record_accumulator is None, reason="the compiled kernel is not built here")

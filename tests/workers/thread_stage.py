@@ -13,10 +13,10 @@ from memory_clients import MemoryClientSupplier, MemoryMember
 from memory_io import MemoryReader, MemoryWriter
 from memory_kafka import Cluster, ManualClock
 
-from penstock.topology.streams_config import StreamsConfig
-from penstock.workers.control import Command, Report
-from penstock.workers.stream_thread import StreamThread
-from penstock.workers.stream_thread_state import StreamThreadState
+from penstock.topology.config.streams_config import StreamsConfig
+from penstock.workers.control.messages import Command, Report
+from penstock.workers.control.stream_thread_state import StreamThreadState
+from penstock.workers.thread.stream_thread import StreamThread
 
 APPLICATION_ID = "app"
 PROCESS_ID = str(uuid5(NAMESPACE_DNS, "stage"))

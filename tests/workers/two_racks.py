@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.dev_broker import DevBroker
+from penstock.dev.dev_broker import DevBroker
 from tests.brokers import LedBroker
 
 RACKS = ("red", "blue")

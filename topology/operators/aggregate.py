@@ -6,9 +6,9 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ..context.store_interfaces import StoreKind
+from ..context.task_context import Process
 from ..records import Headers
-from ..store_interfaces import StoreKind
-from ..task_context import Process
 from .fused_cells import FusedCell, cached_store
 from .fused_rows import FusedRow
 from .fused_update import FusedUpdate
@@ -17,7 +17,7 @@ from .table_store import KTableMaterializedValueGetterSupplier, TableStore
 from .value_getters import KTableValueGetterSupplier
 
 if TYPE_CHECKING:
-    from ..fusion import LoopCode, Names
+    from ..run.fusion import LoopCode, Names
 
 Initializer = Callable[[], Any]
 Aggregator = Callable[[Any, Any, Any], Any]

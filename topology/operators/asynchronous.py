@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from ..async_calls import AsyncCalls, CallOptions, OrderedBy
+from ..context.async_calls import AsyncCalls, CallOptions, OrderedBy
+from ..context.task_context import Process, TaskContext
 from ..records import Headers
-from ..task_context import Process, TaskContext
 from .operator import NodeContext, Operator
 from .stateless import iterate
 from .waiting import Held, WaitingRecords

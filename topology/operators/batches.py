@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..context.task_context import Process, TaskContext
 from ..errors import StreamsError
 from ..records import Headers
-from ..task_context import Process, TaskContext
 from .operator import NodeContext, Operator
 from .stateless import describe
 from .waiting import Held, WaitingRecords
@@ -18,7 +18,7 @@ class KStreamMapBatches(Operator):
     """Replaces the values of up to max_records records by function(values), as many in the same order.
 
     max_wait_ms: how long the first of a batch waits for others. columns: makes what the function takes of the values,
-    and values of what it returns (topology/arrow_batches.py); None for lists.
+    and values of what it returns (topology/context/arrow_batches.py); None for lists.
     """
 
     reads_record_metadata = True

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..common.murmur3 import hash128
+from ..config.upgrade_from import has_members_before
+from ..context.task_context import Process
 from ..errors import StreamsError
-from ..murmur3 import hash128
 from ..records import Change, Headers, ValueAndTimestamp
-from ..serdes import SerdeLike, resolve_serde, serializer_for
-from ..task_context import Process
-from ..upgrade_from import has_members_before
+from ..serdes.serdes import SerdeLike, resolve_serde, serializer_for
 from .foreign_key_serdes import (
     CombinedKey,
     CombinedKeySchema,

@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from ..errors import SerializationError
-from ..serdes import Serde, SerdeLike, as_serde
+from ..serdes.serdes import Serde, SerdeLike, as_serde
 
 _LENGTH = struct.Struct(">i")
 _HASH_BYTES = 16

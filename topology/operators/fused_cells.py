@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..serdes import ITSELF, inline
-from ..store_interfaces import HEADERS, MESSAGE, STAMP, TIMESTAMP, USED, VALUE, Cells, StoreKind
+from ..context.store_interfaces import HEADERS, MESSAGE, STAMP, TIMESTAMP, USED, VALUE, Cells, StoreKind
+from ..serdes.serdes import ITSELF, inline
 from .fused_update import FusedUpdate, counts
 from .operator import NodeContext
 from .value_getters import KTableValueGetter
 
 if TYPE_CHECKING:
-    from ..fusion import LoopCode, Names
+    from ..run.fusion import LoopCode, Names
 
 
 def cached_store(node: NodeContext, name: str, kind: StoreKind) -> Any:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from ..store_interfaces import TimestampedRows
+from ..context.store_interfaces import TimestampedRows
 from .fused_update import FusedUpdate
 
 if TYPE_CHECKING:
-    from ..fusion import LoopCode
+    from ..run.fusion import LoopCode
 
 _LONG = struct.Struct(">q")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .counting import count_aggregator, count_initializer
 
 if TYPE_CHECKING:
-    from ..fusion import LoopCode, Names
+    from ..run.fusion import LoopCode, Names
 
 
 class FusedUpdate(ABC):

@@ -11,10 +11,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..task_context import Process, TaskContext
+from ..context.task_context import Process, TaskContext
 
 if TYPE_CHECKING:
-    from ..fusion import LoopCode, Names
+    from ..run.fusion import LoopCode, Names
     from .waiting import WaitingRecords
 
 T = TypeVar("T")

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..durations import Duration, to_millis
+from ..common.durations import Duration, to_millis
+from ..context.task_context import Cancellable, Process, TaskContext
+from ..context.timestamp_extractors import TIMESTAMP_MAX, as_timestamp
 from ..errors import StreamsError
 from ..processor_api import Punctuation, StreamsMetrics
 from ..records import Headers, Record, RecordMetadata, TaskId
-from ..serdes import Serde, resolve_serde
-from ..task_context import Cancellable, Process, TaskContext
-from ..timestamp_extractors import TIMESTAMP_MAX, as_timestamp
+from ..serdes.serdes import Serde, resolve_serde
 from .operator import NodeContext, Operator
 from .record_context import record_metadata
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..context.task_context import Process, TaskContext
 from ..records import Headers, Message, ProcessorRecordContext, RawRecord, RecordMetadata
-from ..task_context import Process, TaskContext
 
 _new = tuple.__new__
 

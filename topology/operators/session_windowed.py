@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from ..context.store_interfaces import StoreKind
+from ..context.task_context import Process
 from ..records import Change, Headers, ValueAndTimestamp, Windowed
-from ..store_interfaces import StoreKind
-from ..task_context import Process
 from .aggregate import Aggregator, Initializer
 from .fused_cells import cached_store
 from .operator import NodeContext

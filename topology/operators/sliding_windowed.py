@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
+from ..context.task_context import Process
 from ..errors import StreamsError
 from ..records import Headers, ValueAndTimestamp, Windowed
-from ..task_context import Process
 from .aggregate import Aggregator, Initializer
 from .operator import NodeContext
 from .table_store import as_read

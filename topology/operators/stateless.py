@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..context.task_context import Process
 from ..errors import StreamsError
 from ..records import Headers
-from ..task_context import Process
 from .operator import NodeContext, Operator
 
 if TYPE_CHECKING:
-    from ..fusion import LoopCode, Names
+    from ..run.fusion import LoopCode, Names
 
 Predicate = Callable[[Any, Any], Any]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from ..context.task_context import Process
 from ..records import Headers
-from ..task_context import Process
 from .operator import NodeContext, Operator
 from .stream_join_serdes import (
     LeftOrRightValue,

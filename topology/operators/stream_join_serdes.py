@@ -6,7 +6,7 @@ import struct
 from typing import Any, NamedTuple
 
 from ..errors import SerializationError
-from ..serdes import Serde, SerdeLike, as_serde
+from ..serdes.serdes import Serde, SerdeLike, as_serde
 
 _TIMESTAMP_AND_SIDE = struct.Struct(">q?")
 

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from ..context.task_context import Process
 from ..errors import StreamsError
 from ..records import Headers, ProcessorRecordContext
-from ..task_context import Process
 from .fused_cells import write_lookup
 from .operator import NodeContext, Operator
 from .record_context import record_context, with_record_context
 from .value_getters import KTableValueGetter, KTableValueGetterSupplier
 
 if TYPE_CHECKING:
-    from ..fusion import LoopCode, Names
+    from ..run.fusion import LoopCode, Names
 
 KeyMapper = Callable[[Any, Any], Any]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..context.task_context import Process
 from ..errors import StreamsError
 from ..records import Headers, ProcessorRecordContext, ValueAndTimestamp
-from ..task_context import Process
 from .operator import NodeContext, Operator
 from .record_context import record_context, with_record_context
 from .table_store import NO_TIMESTAMP

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..context.task_context import Process
 from ..records import Change, Headers, ValueAndTimestamp
-from ..task_context import Process
 from .operator import NodeContext, Operator
 from .table_store import KTableMaterializedValueGetterSupplier, TableStore
 from .value_getters import KTableValueGetter, KTableValueGetterSupplier, Table

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..config.upgrade_from import has_members_before
+from ..context.task_context import Process
 from ..errors import StreamsError
 from ..records import Change, Headers, ValueAndTimestamp
-from ..task_context import Process
-from ..upgrade_from import has_members_before
 from .aggregate import Aggregator, Initializer, Reducer
 from .operator import NodeContext, Operator
 from .stateless import check_pair

@@ -6,8 +6,8 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from ..context.task_context import Process
 from ..records import Change, Headers, ValueAndTimestamp
-from ..task_context import Process
 from .operator import NodeContext, Operator
 from .table_store import KTableMaterializedValueGetterSupplier, TableStore
 from .value_getters import Getter, KTableValueGetter, KTableValueGetterSupplier, Table

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..context.store_interfaces import StoreKind
 from ..errors import InvalidStateStoreError
 from ..records import Change, Headers, ValueAndTimestamp
-from ..store_interfaces import StoreKind
 from .operator import NodeContext
 from .value_getters import Getter, GetterAsOf, KTableValueGetter, KTableValueGetterSupplier
 

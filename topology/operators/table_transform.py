@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..context.task_context import Process
 from ..errors import StreamsError
 from ..records import Change, Headers, ValueAndTimestamp
-from ..task_context import Process
 from .operator import NodeContext, Operator
 from .processor_operator import forwarding_disabled_context
 from .table_store import NO_TIMESTAMP, KTableMaterializedValueGetterSupplier, TableStore

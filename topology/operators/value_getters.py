@@ -10,8 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from ..context.store_interfaces import Cells
 from ..records import ValueAndTimestamp
-from ..store_interfaces import Cells
 from .operator import NodeContext
 
 #: (key) -> row.

@@ -10,9 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from ..function_times import FunctionTimes
+from ..context.function_times import FunctionTimes
+from ..context.task_context import Process, TaskContext
 from ..records import Headers, Message, TopicPartition
-from ..task_context import Process, TaskContext
 from .record_context import process_as_input
 
 

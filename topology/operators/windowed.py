@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..context.store_interfaces import Cells, StoreKind
+from ..context.task_context import Process
 from ..errors import TopologyError
 from ..records import Change, Headers, Window, Windowed
-from ..store_interfaces import Cells, StoreKind
-from ..task_context import Process
 from .aggregate import Aggregator, Initializer
 from .fused_cells import FusedCell, cached_store, exact_key
 from .operator import NodeContext, Operator
@@ -18,7 +18,7 @@ from .value_getters import Getter, KTableValueGetter, KTableValueGetterSupplier
 from .window_close import CloseEmitter, EmitRange
 
 if TYPE_CHECKING:
-    from ..fusion import LoopCode, Names
+    from ..run.fusion import LoopCode, Names
 
 
 #: The kernel reckons with numbers of 64 bits.
@@ -170,7 +170,7 @@ class KStreamWindowAggregate(WindowedAggregator):
     @property
     def advance_ms(self) -> int | None:
         """How far apart windows start; None for windows of a user's own, of which nothing else is known."""
-        from ..windows import TimeWindows
+        from ..stores.windows import TimeWindows
 
         return self.windows.advance_ms if type(self.windows) is TimeWindows else None
 

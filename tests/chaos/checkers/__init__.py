@@ -4,6 +4,6 @@ Nothing here shares code with Penstock, except ``final_tables``, whose oracle is
 held against Kafka Streams' recorded results (``tests/goldens``).
 """
 
-from .report import Report
+from tests.chaos.checkers.report import Report
 
 __all__ = ["Report"]

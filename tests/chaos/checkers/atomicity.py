@@ -22,10 +22,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .log_reader import Log, LogReader, Partition
-from .record_batches import Record
-from .report import Report
-from .transactions import OFFSETS_TOPIC, History, Transaction, committed_offset
+from tests.chaos.checkers.log_reader import Log, LogReader, Partition
+from tests.chaos.checkers.record_batches import Record
+from tests.chaos.checkers.report import Report
+from tests.chaos.checkers.transactions import OFFSETS_TOPIC, History, Transaction, committed_offset
 
 #: A record of the feeder: key and number.
 Number = tuple[str, int]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 
-from .record_batches import Batch, decode
+from tests.chaos.checkers.record_batches import Batch, decode
 
 FETCH, LIST_OFFSETS, METADATA = 1, 2, 3
 FETCH_VERSION, LIST_OFFSETS_VERSION, METADATA_VERSION = 4, 1, 1

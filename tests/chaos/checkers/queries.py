@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from typing import Any
 
-from .report import Report
+from tests.chaos.checkers.report import Report
 
 TIMEOUT_SECONDS = 10.0
 #: Between two questions.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from .report import Report
+from tests.chaos.checkers.report import Report
 
 
 class Stuck:

@@ -13,8 +13,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from .log_reader import Fields, Log, LogReader, Partition
-from .record_batches import Marker, Record
+from tests.chaos.checkers.log_reader import Fields, Log, LogReader, Partition
+from tests.chaos.checkers.record_batches import Marker, Record
 
 STATE_TOPIC, OFFSETS_TOPIC = "__transaction_state", "__consumer_offsets"
 #: Kafka's TransactionState.

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from .dead_letters import DeadLetters
-from .numbers import AsyncFunctions, HotKeys, LargeRecords, Numbers, Queried, SlowFunction
-from .recorded import Recorded
-from .workload import BUDGET_SECONDS, Setting, Workload
+from tests.chaos.workloads.dead_letters import DeadLetters
+from tests.chaos.workloads.numbers import AsyncFunctions, HotKeys, LargeRecords, Numbers, Queried, SlowFunction
+from tests.chaos.workloads.recorded import Recorded
+from tests.chaos.workloads.workload import BUDGET_SECONDS, Setting, Workload
 
 __all__ = ["BUDGET_SECONDS", "WORKLOADS", "Setting", "Workload"]
 

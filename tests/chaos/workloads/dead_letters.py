@@ -25,8 +25,7 @@ from tests.chaos.checker import Sight, TopicReader, Verdict, read_table
 from tests.chaos.checkers import Report
 from tests.chaos.feeder import NumberFeeder, Numbering
 from tests.chaos.hosts import ROOT
-
-from .workload import Setting, Workload
+from tests.chaos.workloads.workload import Setting, Workload
 
 LETTERS = "letters"
 CHANGELOG = f"{program.APPLICATION_ID}-{program.TALLY_STORE}-changelog"

@@ -21,8 +21,7 @@ from tests.chaos.checkers.atomicity import Places, audit
 from tests.chaos.checkers.queries import Client, Queries
 from tests.chaos.checkers.stuck import Stuck
 from tests.chaos.feeder import NumberFeeder, Numbering
-
-from .workload import Setting, Workload
+from tests.chaos.workloads.workload import Setting, Workload
 
 PLACES = Places(
     group=program.APPLICATION_ID,

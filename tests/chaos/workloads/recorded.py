@@ -18,9 +18,8 @@ from tests.chaos.checker import Sight, TopicReader, Verdict, read_all
 from tests.chaos.checkers import Report
 from tests.chaos.checkers.outputs import Differences, Row, compare_bags, compare_counts, compare_tables
 from tests.chaos.feeder import BATCH, Feeder, FeedRecord, TransactionWriter
-
-from .recorded_cases import CASES, CLOSER, DISORDER_MS, Case, Comparison, decode_long, encode
-from .workload import Setting, Workload
+from tests.chaos.workloads.recorded_cases import CASES, CLOSER, DISORDER_MS, Case, Comparison, decode_long, encode
+from tests.chaos.workloads.workload import Setting, Workload
 
 #: How far ahead of everything else the closing records are, in ms.
 CLOSE_MS = 60_000

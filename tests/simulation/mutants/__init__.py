@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .commits import COMMIT_MUTANTS
-from .mutant import Mutant
-from .ownership import OWNERSHIP_MUTANTS
+from tests.simulation.mutants.commits import COMMIT_MUTANTS
+from tests.simulation.mutants.mutant import Mutant
+from tests.simulation.mutants.ownership import OWNERSHIP_MUTANTS
 
 #: Some are faults that the code once had: those say "this was found".
 MUTANTS: tuple[Mutant, ...] = (*COMMIT_MUTANTS, *OWNERSHIP_MUTANTS)

@@ -6,15 +6,14 @@ from typing import Any
 
 from penstock.clients.group import protocol_member
 from penstock.clients.writing.transaction_requests import GroupMetadata
-from penstock.statestore.state_store import StateStore
+from penstock.statestore.stores.state_store import StateStore
 from penstock.topology.operators.waiting import Waiting
-from penstock.workers import record_sends
-from penstock.workers.committer import AtLeastOnceCommit, Commit, ExactlyOnceCommit
-from penstock.workers.processor_state_manager import ProcessorStateManager
-from penstock.workers.stream_task import StreamTask
-from penstock.workers.streams_producer import StreamsProducer
-
-from .mutant import Mutant
+from penstock.workers.tasks import record_sends
+from penstock.workers.tasks.committer import AtLeastOnceCommit, Commit, ExactlyOnceCommit
+from penstock.workers.tasks.processor_state_manager import ProcessorStateManager
+from penstock.workers.tasks.stream_task import StreamTask
+from penstock.workers.tasks.streams_producer import StreamsProducer
+from tests.simulation.mutants.mutant import Mutant
 
 
 def commit_before_flush(original: Any) -> Any:

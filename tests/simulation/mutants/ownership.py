@@ -7,23 +7,22 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.clients.group.standstill import Standstill
-from penstock.statestore.state_directory import StateDirectory
-from penstock.statestore.state_store import StateStore
+from penstock.statestore.directory.state_directory import StateDirectory
+from penstock.statestore.stores.state_store import StateStore
 from penstock.topology.records import TopicPartition
-from penstock.workers import changelog_bounds
-from penstock.workers.assigned_streams_tasks import AssignedStreamsTasks
-from penstock.workers.assignment.group_assignment import GroupSubscriptions
-from penstock.workers.assignment.subscription_info import UNKNOWN_OFFSET_SUM
-from penstock.workers.changelog import Changelog
-from penstock.workers.changelog_bounds import Bounds, ChangelogBounds
-from penstock.workers.partition_consumer import PartitionConsumer
-from penstock.workers.stream_task import StreamTask
-from penstock.workers.streams_producer import StreamsProducer
-from penstock.workers.task_manager import TaskManager
-from penstock.workers.task_state import TaskState
+from penstock.workers.group.assignment.group_assignment import GroupSubscriptions
+from penstock.workers.group.assignment.subscription_info import UNKNOWN_OFFSET_SUM
+from penstock.workers.restore.changelog import Changelog
+from penstock.workers.tasks import changelog_bounds
+from penstock.workers.tasks.assigned_streams_tasks import AssignedStreamsTasks
+from penstock.workers.tasks.changelog_bounds import Bounds, ChangelogBounds
+from penstock.workers.tasks.partition_consumer import PartitionConsumer
+from penstock.workers.tasks.stream_task import StreamTask
+from penstock.workers.tasks.streams_producer import StreamsProducer
+from penstock.workers.tasks.task_manager import TaskManager
+from penstock.workers.tasks.task_state import TaskState
+from tests.simulation.mutants.mutant import Mutant
 from tests.workers.memory_kafka import MemoryAdmin
-
-from .mutant import Mutant
 
 
 def nothing(_: Any) -> Any:

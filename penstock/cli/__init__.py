@@ -1,0 +1,397 @@
+"""The ``penstock`` command. User errors end in one message and an exit code of supervisor/exit_codes.py."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Mapping
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+import click
+
+from penstock.cli.options import as_json, configuration, examples, print_json
+from penstock.cli.running_application import EXIT_NOT_RUNNING, NotRunningError
+from penstock.cli.terminal import print_text
+from penstock.supervisor.exit_codes import ExitCode
+from penstock.supervisor.kafka_streams import KafkaStreams
+from penstock.supervisor.logs.formats import flush_log, leave_client_logs_out, say_at_the_end, set_up_logging
+from penstock.supervisor.logs.output_stream import open_standard_streams
+from penstock.supervisor.source.config_loader import load_config
+from penstock.supervisor.source.topology_source import TopologySource
+from penstock.topology.config.config_def import is_secret
+from penstock.topology.config.streams_config import KEYS, StreamsConfig
+from penstock.topology.errors import ConfigError, LockError, PenstockError, TopologyError
+from penstock.topology.graph.topology import Topology
+from penstock.topology.graph.topology_graph import html, mermaid
+from penstock.topology.shadowing import NamingShadows, ShadowedModuleError
+from penstock_distribution import VERSION
+
+#: The first matching class decides how the command ends.
+EXIT_CODES: tuple[tuple[type[PenstockError], int], ...] = (
+    (NotRunningError, EXIT_NOT_RUNNING),
+    (ConfigError, ExitCode.USAGE),
+    (TopologyError, ExitCode.TOPOLOGY),
+    (LockError, ExitCode.LOCKED),
+    (PenstockError, ExitCode.FAILED),
+)
+
+#: Commands in separate modules: some import a Kafka client or RocksDB, which the supervisor must not hold. Each has its
+#: summary in `penstock --help`, which need not load them all.
+LAZY_COMMANDS: Mapping[str, tuple[str, str]] = {
+    "backfill": (
+        "penstock.cli.backfill:backfill",
+        "Build an application's state from the history in its topics, on Spark.",
+    ),
+    "bench": ("penstock.cli.bench:bench", "Measure Penstock against Kafka Streams; only from the source tree."),
+    "broker": ("penstock.cli.broker:broker", "Run a real Kafka broker for development, in the background."),
+    "completion": (
+        "penstock.cli.completion:completion",
+        "Print the shell script that completes commands and options of penstock.",
+    ),
+    "dlq": ("penstock.cli.dlq:dlq", "Look at dead letters, and replay them once the code is fixed."),
+    "handover": (
+        "penstock.cli.handover:handover",
+        "Move an application's state and offsets from the local engine to Spark, or back.",
+    ),
+    "lag": ("penstock.cli.status:lag", "Show the lag of input partitions, the largest first."),
+    "pause": (
+        "penstock.cli.threads:pause",
+        "Stop processing until resume or the next start; the application stays in its group (KIP-834).",
+    ),
+    "plan": (
+        "penstock.cli.plan:plan",
+        "Compare a topology with the running one and the one that created the state; changes nothing.",
+    ),
+    "reset": (
+        "penstock.cli.reset:reset",
+        "Reset an application: input offsets, internal topics, the state on this host.",
+    ),
+    "resume": ("penstock.cli.threads:resume", "Continue after a pause."),
+    "service": ("penstock.cli.service:service", "Run an application as a systemd service."),
+    "snapshot": ("penstock.cli.snapshot:snapshot", "Copy the state stores, and start another machine from them."),
+    "state": (
+        "penstock.cli.state:state",
+        "Read the state stores of a running or a stopped application.",
+    ),
+    "status": ("penstock.cli.status:status", "Show what a running application does, and its last errors."),
+    "threads": ("penstock.cli.threads:threads", "Add, remove and restart stream threads."),
+    "topic": ("penstock.cli.topic:topic", "Create topics, list them, write and read their records."),
+    "top": ("penstock.cli.status:top", "Show the status every second, until Ctrl-C."),
+}
+
+
+class PenstockGroup(click.Group):
+    """Turns errors that Penstock raises on purpose into a message; loads LAZY_COMMANDS on first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return all commands."""
+        return sorted([*super().list_commands(ctx), *LAZY_COMMANDS])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command; imports it if it is one of LAZY_COMMANDS."""
+        if cmd_name in LAZY_COMMANDS:
+            module, _, name = LAZY_COMMANDS[cmd_name][0].partition(":")
+            command: click.Command = getattr(importlib.import_module(module), name)
+            return command
+        return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands into the help text."""
+        names = self.list_commands(ctx)
+        help_texts = {name: text for name, (_, text) in LAZY_COMMANDS.items()}
+        help_texts |= {name: command.get_short_help_str(100) for name, command in self.commands.items()}
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help_texts[name]) for name in names])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except PenstockError as error:
+            flush_log()
+            print_text(f"Error: {error}", err=True)
+            return ctx.exit(next(code for kind, code in EXIT_CODES if isinstance(error, kind)))
+        except OSError as error:
+            if error.filename is None:
+                raise
+            print_text(f"Error: {error.filename} cannot be used: {error.strerror}.", err=True)
+            return ctx.exit(ExitCode.FAILED)
+
+
+@click.group(
+    cls=PenstockGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog=examples(
+        "penstock broker start                          a real Kafka for development",
+        "penstock topic create flights                  a topic on it; produce and consume write and read",
+        "penstock describe my_app:topology              the parts of a topology",
+        "penstock run my_app:topology --config penstock.toml --threads 4",
+        "penstock config --config penstock.toml         the effective configuration and its origins",
+        "penstock status                                what the application on this host does",
+    ),
+)
+@click.version_option(VERSION, message="%(prog)s %(version)s")
+def cli() -> None:
+    """Run Kafka Streams topologies in Python, on any number of processes."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # penstock_command.py; from here on click prints Aborted!
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # topologies and handlers are named as seen from here
+    leave_client_logs_out()
+
+
+@cli.command(
+    epilog=examples(
+        "penstock run my_app:topology --config penstock.toml",
+        "penstock run my_app:topology --threads 4 -c application.id=delays -c bootstrap.servers=localhost:9092",
+        "PENSTOCK_COMMIT_INTERVAL_MS=1000 penstock run my_app:topology --config penstock.toml",
+    )
+)
+@click.argument("topology", metavar="MODULE:TOPOLOGY")
+@configuration
+@click.option("--threads", type=click.IntRange(min=1), help="Stream threads, each a process (num.stream.threads).")
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "spark"]),
+    default="local",
+    show_default=True,
+    help="What runs the topology.",
+)
+@click.option("--master", help="Spark's master, with --engine spark: local[4], spark://host:7077, yarn …")
+@click.option("--checkpoint", metavar="DIR", help="Spark's checkpoint directory, with --engine spark.")
+@click.option(
+    "--packages",
+    metavar="COORDINATES",
+    help="Maven coordinates of Spark's Kafka connector, for Spark to fetch in place of the locked jars.",
+)
+@click.option(
+    "--json",
+    "json_output",
+    is_flag=True,
+    help="The log as lines of JSON (penstock.log.format=json); with --engine spark one line per micro-batch.",
+)
+@click.option(
+    "--accept-changes", is_flag=True, help="Run even if `penstock plan` refuses (penstock.topology.changes=accept)."
+)
+def run(
+    topology: str,
+    config_file: Path | None,
+    assignments: tuple[str, ...],
+    threads: int | None,
+    engine: str,
+    master: str | None,
+    checkpoint: str | None,
+    packages: str | None,
+    json_output: bool,
+    accept_changes: bool,
+) -> None:
+    """Run a topology until a signal ends it.
+
+    MODULE:TOPOLOGY names a Topology, a StreamsBuilder, or a function that returns one; modules are found in the working
+    directory too.
+
+    \b
+    Signals:
+      SIGTERM, SIGINT    stop cleanly: commit and close; a second one, a second later, kills
+      SIGQUIT            kill at once
+      SIGTTIN, SIGTTOU   add, remove a stream thread
+      SIGUSR1            write a status description to the log
+    """
+    if engine == "local" and (master or checkpoint or packages):
+        raise ConfigError("--master, --checkpoint and --packages are for --engine spark.")
+    if engine == "spark" and threads is not None:
+        raise ConfigError("--threads is for --engine local: Spark has as many as its master says, e.g. local[4].")
+    options: dict[str, tuple[str, Any]] = {}
+    if threads is not None:
+        options["num.stream.threads"] = "--threads", threads
+    if accept_changes:
+        options["penstock.topology.changes"] = "--accept-changes", "accept"
+    if json_output and engine == "local":
+        options["penstock.log.format"] = "--json", "json"
+    config = load_config(config_file, os.environ, assignments, options)
+    set_up_logging(config)
+    if engine == "spark":
+        from penstock.pipeline.spark_streams import run_on_spark
+
+        run_on_spark(topology, config, master, checkpoint, packages, json_output)
+        return
+    streams = KafkaStreams(topology, config)
+    code = streams.run()
+    if streams.failure_reason:  # the log may be long, and its last lines are of the shutdown
+        say_at_the_end(streams.failure_reason)
+    raise SystemExit(code)
+
+
+@cli.command(
+    epilog=examples(
+        "penstock describe my_app:topology",
+        "penstock describe my_app:topology --mermaid",
+        "penstock describe my_app:topology --html > topology.html",
+        "penstock describe my_app:topology --json | jq .stores",
+        "penstock describe my_app:topology --engine spark",
+    )
+)
+@click.argument("topology", metavar="MODULE:TOPOLOGY")
+@configuration
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "spark"]),
+    default="local",
+    show_default=True,
+    help="With spark: the behavior of each operator on Spark.",
+)
+@click.option("--mermaid", "form", flag_value="mermaid", help="As a flowchart in Mermaid's language.")
+@click.option("--html", "form", flag_value="html", help="As a self-contained page with drawings.")
+@as_json
+def describe(
+    topology: str,
+    config_file: Path | None,
+    assignments: tuple[str, ...],
+    engine: str,
+    form: str | None,
+    json_output: bool,
+) -> None:
+    """Print a topology's sub-topologies, processors, stores and topics, as Kafka Streams does, or as a picture.
+
+    With --engine spark: whether each operator's results there are identical, coarser (and how) or refused (and why);
+    the exit code is 3 if an operator is refused.
+    """
+    config = load_config(config_file, os.environ, assignments)
+    if form is not None and json_output:
+        raise click.UsageError(f"--{form} and --json exclude each other.")
+    built = TopologySource.of(topology).load_for_command(config)
+    if engine == "spark":
+        from penstock.pipeline.queries.capabilities import Capability, report_capabilities
+
+        if form is not None:
+            raise click.UsageError(f"--{form} draws the topology, which is the same on Spark: leave --engine out.")
+        report = report_capabilities(built, config)
+        if json_output:
+            print_json(report.as_json())
+        else:
+            click.echo(str(report))
+        if report.capability is Capability.REFUSED:
+            raise SystemExit(ExitCode.TOPOLOGY)
+    elif json_output:
+        print_json(_as_json(built, config))
+    elif form is not None:
+        click.echo(mermaid(built.describe()) if form == "mermaid" else html(built.describe(), topology))
+    else:
+        click.echo(str(built.describe()).rstrip("\n"))
+
+
+def _as_json(topology: Topology, config: StreamsConfig) -> dict[str, Any]:
+    """Return what ``/topology`` says of a running application; if the id is not configured, names say so."""
+    import orjson
+
+    from penstock.workers.group.topic_names import TopicNames
+    from penstock.workers.queries.topology_json import topology_json
+
+    built = topology.internal_builder.build_subtopologies(config)
+    names = TopicNames(config["application.id"] or "<application.id>", built)
+    found: dict[str, Any] = orjson.loads(topology_json(topology, built, names))
+    return found
+
+
+@cli.command(
+    "config",
+    epilog=examples(
+        "penstock config --config penstock.toml",
+        "penstock config --all > penstock.toml          a file to start from",
+    ),
+)
+@configuration
+@as_json
+@click.option("--all", "show_all", is_flag=True, help="Every key with its meaning, including defaults.")
+def show_config(config_file: Path | None, assignments: tuple[str, ...], json_output: bool, show_all: bool) -> None:
+    """Print the effective configuration and the origin of each value, in TOML. Secrets are masked.
+
+    The command line (-c) overrides the environment (PENSTOCK_COMMIT_INTERVAL_MS sets commit.interval.ms), which
+    overrides the file, which overrides the defaults.
+    """
+    config = load_config(config_file, os.environ, assignments)
+    if json_output:
+        keys = config if show_all else _told(config)
+        print_json({key: {"value": _value(config, key), "origin": config.origin(key)} for key in keys})
+        return
+    text = "\n".join(_all_lines(config) if show_all else _lines(config))
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.syntax import Syntax
+
+        Console().print(Syntax(text, "toml", background_color="default"))
+    else:
+        click.echo(text)
+
+
+def _told(config: StreamsConfig) -> list[str]:
+    """Return the given keys, and those whose defaults depend on them."""
+    given = {key for key in config if not config.origin(key).startswith("default")}
+    return [key for key in config if key in given or config.origin(key).removeprefix("default by ") in given]
+
+
+def _lines(config: StreamsConfig) -> list[str]:
+    nothing = ["# Nothing is configured: every key has its default, which --all shows."]
+    return [_line(config, key) for key in _told(config)] or nothing
+
+
+def _all_lines(config: StreamsConfig) -> list[str]:
+    lines = []
+    for key in config:
+        if key in KEYS:
+            lines.append(f"# {KEYS[key].documentation}")
+        lines.append(_line(config, key))
+    return lines
+
+
+def _value(config: StreamsConfig, key: str) -> Any:
+    return "***" if is_secret(key) and config.shown(key) is not None else config.shown(key)
+
+
+def _line(config: StreamsConfig, key: str) -> str:
+    value = config.shown(key)
+    text = f'"{key}" = {_toml("***" if is_secret(key) else value)}  # {config.origin(key)}'
+    return text if value is not None else f"# {text}"
+
+
+def _toml(value: Any) -> str:
+    if value is None:
+        return '""'
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    escapes: Mapping[str, str] = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t"}
+    return '"' + "".join(escapes.get(character, character) for character in str(value)) + '"'
+
+
+def main() -> None:
+    """Run the command; never returns."""
+    # Processes of stream threads import the main module, as multiprocessing has it: this one holds nothing for them.
+    this = sys.modules["__main__"]
+    this.__file__ = this.__spec__ = None
+    open_standard_streams()
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr does by itself
+    try:
+        with NamingShadows():
+            cli(prog_name="penstock")
+    except ShadowedModuleError as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(ExitCode.USAGE)
+    except Exception:  # noqa: BLE001  everything that is meant for a user is a message by now
+        flush_log()
+        traceback.print_exc()
+        click.echo("This is a bug in Penstock, or in one of your functions that the traceback names.", err=True)
+        sys.exit(ExitCode.INTERNAL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""``penstock backfill``: process history on Spark, then continue on the local engine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from penstock.cli.handover import as_plain, progress_bar, show_result
+from penstock.cli.options import as_json, configuration, examples, print_json
+from penstock.cli.reset import Moment
+from penstock.pipeline.handover.backfill import Backfill
+from penstock.supervisor.source.config_loader import load_config
+
+PARQUET = "parquet:"
+
+
+class Start(click.ParamType["int | str"]):
+    """A Moment, becomes ms since 1970; ``earliest``, becomes -1; or ``parquet:PATH``, which stays as it is."""
+
+    name = "earliest|datetime|parquet:path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """See click.ParamType."""
+        if isinstance(value, str) and value.startswith(PARQUET):
+            if value == PARQUET:
+                self.fail("parquet: needs a path after it", param, ctx)
+            return value
+        return -1 if value == "earliest" else Moment().convert(value, param, ctx)
+
+
+@click.command(
+    epilog=examples(
+        "penstock backfill my_app:topology --config penstock.toml --checkpoint /data/checkpoints/my-app",
+        "penstock backfill my_app:topology --config penstock.toml --from 2026-01-01T00:00:00+00:00",
+        "penstock backfill my_app:topology --config penstock.toml --from parquet:/data/history/2025",
+    )
+)
+@click.argument("topology", metavar="MODULE:TOPOLOGY")
+@configuration
+@as_json
+@click.option(
+    "--from",
+    "since",
+    type=Start(),
+    default="earliest",
+    show_default=True,
+    help="From here on: earliest, a time, or the history in Parquet files (parquet:PATH).",
+)
+@click.option("--until", type=Moment(), metavar="TIME", help="Stop before this time; default: the current end.")
+@click.option("--master", help="Spark's master: local[4], spark://host:7077, yarn …")
+@click.option("--checkpoint", metavar="DIR", help="An empty directory for Spark's checkpoint.")
+@click.option("--packages", metavar="COORDINATES", help="Spark fetches its Kafka connector by these, from Maven.")
+def backfill(
+    topology: str,
+    config_file: Path | None,
+    assignments: tuple[str, ...],
+    json_output: bool,
+    since: int | str,
+    until: int | None,
+    master: str | None,
+    checkpoint: str | None,
+    packages: str | None,
+) -> None:
+    """Build an application's state from the history in its topics, on Spark.
+
+    Then `penstock run` continues from there. For an application without state. If the command is interrupted, run it
+    again: it continues where it stopped.
+    """
+    config = load_config(config_file, os.environ, assignments)
+    with (
+        progress_bar(not json_output) as progress,
+        Backfill(
+            topology, config, master=master, checkpoint=checkpoint, packages=packages, progress=progress
+        ) as filling,
+    ):
+        if isinstance(since, str):
+            done = filling.run(None, until, since.removeprefix(PARQUET))
+        else:
+            done = filling.run(None if since < 0 else since, until)
+    if json_output:
+        print_json({"records": done.records, **as_plain(done.handed_over)})
+        return
+    click.echo(f"Spark has read {done.records:,} records, internal topics included.")
+    show_result(done.handed_over)

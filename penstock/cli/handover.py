@@ -1,0 +1,125 @@
+"""``penstock handover``: from the local engine to Spark, and back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from penstock.cli.options import as_json, configuration, examples, print_json
+from penstock.cli.status_view import counted, show, table
+from penstock.pipeline.handover.handover import HandedOver, Handover, Progress
+from penstock.supervisor.source.config_loader import load_config
+
+
+@click.command(
+    epilog=examples(
+        "penstock handover my_app:topology --config penstock.toml --to spark --checkpoint /data/checkpoints/my-app",
+        "penstock handover my_app:topology --config penstock.toml --to local --checkpoint /data/checkpoints/my-app",
+    )
+)
+@click.argument("topology", metavar="MODULE:TOPOLOGY")
+@configuration
+@as_json
+@click.option("--to", "engine", type=click.Choice(["spark", "local"]), required=True, help="The new engine.")
+@click.option("--master", help="Spark's master: local[4], spark://host:7077, yarn …")
+@click.option("--checkpoint", metavar="DIR", help="Spark's checkpoint directory.")
+@click.option("--packages", metavar="COORDINATES", help="Spark fetches its Kafka connector by these, from Maven.")
+@click.option(
+    "--keep-checkpoint",
+    is_flag=True,
+    help="With --to spark: return to the checkpoint's state after a local run by mistake, whose state is dropped.",
+)
+@click.option("--wait", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Wait for members to leave.")
+def handover(
+    topology: str,
+    config_file: Path | None,
+    assignments: tuple[str, ...],
+    json_output: bool,
+    engine: str,
+    master: str | None,
+    checkpoint: str | None,
+    packages: str | None,
+    keep_checkpoint: bool,
+    wait: float,
+) -> None:
+    """Move an application's state and offsets from the local engine to Spark, or back.
+
+    The application must not run. If the command is interrupted, the old engine still has the application; run the
+    command again. Then continue on the other engine with `penstock run`.
+    """
+    if keep_checkpoint and engine != "spark":
+        raise click.UsageError("--keep-checkpoint is for --to spark.")
+    config = load_config(config_file, os.environ, assignments)
+    with (
+        progress_bar(not json_output) as progress,
+        Handover(
+            topology,
+            config,
+            master=master,
+            checkpoint=checkpoint,
+            packages=packages,
+            wait_seconds=wait,
+            progress=progress,
+        ) as handing,
+    ):
+        if keep_checkpoint:
+            done = handing.keep_checkpoint()
+        else:
+            done = handing.to_spark() if engine == "spark" else handing.to_local()
+    if json_output:
+        print_json(as_plain(done))
+    else:
+        show_result(done)
+
+
+@contextmanager
+def progress_bar(wanted: bool) -> Iterator[Progress]:
+    """Provide a progress display on a terminal; elsewhere it does nothing."""
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    console = Console(stderr=True)
+    with Bar(console=console, transient=True, disable=not (wanted and console.is_terminal)) as bar:
+        task = bar.add_task("Starting Spark", total=None)
+
+        def progress(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total)
+
+        yield progress
+
+
+def as_plain(done: HandedOver) -> dict[str, Any]:
+    """Return a result as plain values."""
+    return {
+        "engine": done.engine,
+        "stores": {name: {"keys": moved.rows, "deleted": moved.deleted} for name, moved in done.stores.items()},
+        "offsets": done.offsets,
+        "deleted_tasks": list(done.deleted_tasks),
+        "seconds": round(done.seconds, 1),
+        "note": done.note,
+    }
+
+
+def show_result(done: HandedOver) -> None:
+    """Print the moved parts."""
+    if done.stores:
+        view = table("store", "keys", "deleted", left=("store",))
+        for name, moved in sorted(done.stores.items()):
+            view.add_row(name, f"{moved.rows:,}", f"{moved.deleted:,}")
+        show(view)
+    partitions = sum(map(len, done.offsets.values()))
+    keys = sum(moved.rows for moved in done.stores.values())
+    parts = [counted(len(done.stores), "store"), f"{keys:,} keys", f"offsets of {counted(partitions, 'partition')}"]
+    if done.note:
+        click.echo(done.note)
+    else:
+        click.echo(f"Moved {', '.join(parts)} in {done.seconds:.1f} s.")
+    if done.deleted_tasks:
+        click.echo(f"Deleted stale state of {counted(len(done.deleted_tasks), 'task')} on this host.")
+    run = "`penstock run --engine spark`" if done.engine == "spark" else "`penstock run`"
+    click.echo(f"The application is the {done.engine} engine's now: {run} goes on.")

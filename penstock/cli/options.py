@@ -1,0 +1,73 @@
+"""Shared by several commands: options, examples at the end of a help text, JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from penstock.cli.terminal import print_text
+from penstock.topology.common.durations import iso_8601_millis
+
+#: Number of rows or records: up to the limit of all counters.
+LIMIT = click.IntRange(1, 2**31 - 1)
+_SHORT = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+
+
+def examples(*lines: str) -> str:
+    """Return the end of a help text: one example per line, not re-wrapped."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def configuration(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options for the configuration; they become config_file and assignments."""
+    file = click.Path(dir_okay=False, path_type=Path)
+    command = click.option(
+        "-c",
+        "assignments",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Set one key; may be repeated, overrides the file.",
+    )(command)
+    return click.option(
+        "--config",
+        "config_file",
+        type=file,
+        envvar="PENSTOCK_CONFIG",
+        show_envvar=True,
+        help="Configuration file (TOML).",
+    )(command)
+
+
+def as_json(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the option --json, which becomes json_output."""
+    return click.option("--json", "json_output", is_flag=True, help="Print JSON, for programs.")(command)
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON: indented for a terminal, one line for a program."""
+    print_text(json.dumps(value, indent=2 if sys.stdout.isatty() else None, default=str))
+
+
+class Duration(click.ParamType[int]):
+    """A duration such as PT1H30M or 90m; becomes ms."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """See click.ParamType."""
+        if isinstance(value, int):
+            return value
+        match = _SHORT.fullmatch(value)
+        if match is not None and any(match.groups()):
+            days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+            return (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
+        try:
+            return iso_8601_millis(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a duration such as PT1H30M, 90m or 2d", param, ctx)

@@ -1,0 +1,138 @@
+"""``penstock plan``: the effect of a new version of a topology on the state of the earlier one."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from penstock.cli.options import configuration, examples
+from penstock.supervisor.exit_codes import ExitCode
+from penstock.supervisor.source.config_loader import load_config
+from penstock.supervisor.source.topology_gate import FACTS_FILE_NAME, application_directory, plain_facts, read_facts
+from penstock.supervisor.source.topology_source import TopologySource
+from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.errors import ConfigError, StreamsError
+from penstock.topology.graph.topology_facts import Facts, internal_names
+from penstock.topology.graph.topology_plan import Plan, Verdict, combined, compare, compare_names, compare_reads
+
+#: Time limit for the group's response, in ms: the file beside the state is mostly enough.
+GROUP_TIMEOUT_MS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A description of what the topology was compared with, and the result; None: no comparison was possible."""
+
+    what: str
+    plan: Plan | None
+
+
+@click.command(
+    epilog=examples(
+        "penstock plan my_app:topology --config penstock.toml",
+        "penstock plan my_app:topology --config penstock.toml --json",
+        "penstock plan my_app:topology --config penstock.toml --against other-host/topology.json",
+    )
+)
+@click.argument("topology", metavar="MODULE:TOPOLOGY")
+@configuration
+@click.option(
+    "--against",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Compare only with this topology.json; default: with the one beside this host's state, and with the group.",
+)
+@click.option("--offline", is_flag=True, help="Do not ask the brokers for the group's topology.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def plan(
+    topology: str,
+    config_file: Path | None,
+    assignments: tuple[str, ...],
+    against: Path | None,
+    offline: bool,
+    as_json: bool,
+) -> None:
+    """Compare a topology with the running one and the one that created the state; changes nothing.
+
+    The verdict is safe, rebuild these stores (they are restored from their changelogs at the next start), or refuse:
+    `penstock run` also refuses a topology that does not fit this host's state, with the same exit code.
+    """
+    config = load_config(config_file, os.environ, assignments)
+    config.require("application.id")
+    file = against or application_directory(config) / FACTS_FILE_NAME
+    new = plain_facts(TopologySource.of(topology).load_for_command(config), config)
+    made = [_with_file(file, new)]
+    if against is None and not offline and config["bootstrap.servers"]:
+        made += _with_group(config, new)
+    found = combined(one.plan for one in made if one.plan is not None)
+    if all(one.plan is None for one in made):
+        tried = "; ".join(one.what for one in made)
+        raise ConfigError(
+            f"There is nothing to compare with: {tried}. `penstock run` writes the file; state.dir and application.id "
+            "say where. --against takes another host's."
+        )
+    click.echo(_json(found, made) if as_json else _text(found, made))
+    raise SystemExit(ExitCode.TOPOLOGY if found.verdict is Verdict.REFUSE else ExitCode.OK)
+
+
+def _with_file(file: Path, new: Facts) -> Comparison:
+    earlier = read_facts(file)
+    return (
+        Comparison(f"{file} does not exist", None) if earlier is None else Comparison(str(file), compare(earlier, new))
+    )
+
+
+def _with_group(config: StreamsConfig, new: Facts) -> list[Comparison]:
+    """Return the comparisons with the topologies of the group's running members, or of a streams group's broker."""
+    from penstock.workers.group.assignment.described_members import (  # these take a while to import
+        facts_told,
+        topics_read,
+    )
+    from penstock.workers.thread.client_supplier import KafkaClientSupplier
+
+    application_id: str = config["application.id"]
+    name = f"the group {application_id}"
+    try:
+        with KafkaClientSupplier(config).get_offsets_reader(f"{application_id}-plan", GROUP_TIMEOUT_MS) as reader:
+            group = reader.describe()
+    except StreamsError as error:
+        return [Comparison(f"{name} could not be asked: {str(error).rstrip('.')}", None)]
+    if group.topics is not None:
+        plan = compare_names(group.topics, internal_names(new, application_id))
+        return [Comparison(f"{name}: the names of its topics, as its broker knows them", plan)]
+    if not group.has_members:
+        return [Comparison(f"{name} has no members", None)]
+    if group.protocol == "consumer":
+        return [Comparison(f"{name} is a consumer group: its members are no Kafka Streams application", None)]
+    told = [facts for member in group.members if (facts := facts_told(member)) is not None]
+    distinct = [facts for number, facts in enumerate(told) if facts not in told[:number]]
+    if not distinct and (reads := topics_read(group)):
+        plan = compare_reads(reads, internal_names(new, application_id))
+        return [Comparison(f"{name}: the topics that the tasks of its {len(group.members)} members read", plan)]
+    if not distinct:
+        return [Comparison(f"{name}: its {len(group.members)} members do not report their topology", None)]
+    what = f"{name}: {len(told)} of {len(group.members)} members"
+    if len(distinct) > 1:
+        what += f", which run {len(distinct)} topologies"
+    return [Comparison(what, combined(compare(facts, new) for facts in distinct))]
+
+
+def _json(found: Plan, made: Iterable[Comparison]) -> str:
+    findings = [{"verdict": f.verdict.name.lower(), "subject": f.subject, "text": f.text} for f in found.findings]
+    compared = [{"with": one.what, "verdict": one.plan.verdict.name.lower() if one.plan else None} for one in made]
+    verdict = found.verdict.name.lower()
+    return json.dumps(
+        {"verdict": verdict, "rebuild": list(found.rebuild), "findings": findings, "compared": compared}, indent=2
+    )
+
+
+def _text(found: Plan, made: Iterable[Comparison]) -> str:
+    lines = [
+        f"{f.verdict.name.lower():8} {f.subject}: {f.text}" for f in sorted(found.findings, key=lambda f: -f.verdict)
+    ]
+    compared = [f"{'Compared with' if one.plan else 'Not compared:'} {one.what}" for one in made]
+    return "\n".join([*lines, *compared, f"Verdict: {found.summary()}"])

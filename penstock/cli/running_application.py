@@ -1,0 +1,144 @@
+"""The running application of a command: found by its control socket, and queried over it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from penstock.supervisor.control.control_socket import SOCKET_NAME, socket_address
+from penstock.supervisor.source.config_loader import load_config
+from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.errors import ConfigError, StreamsError
+
+#: Default time limit of a response.
+ANSWER_SECONDS = 30.0
+#: Exit code of commands if the application does not run, as for init scripts (LSB).
+EXIT_NOT_RUNNING = 3
+
+
+class NotRunningError(StreamsError):
+    """No application runs where the command looked."""
+
+
+class RunningApplication:
+    """A connection to a running application. A context manager that closes it.
+
+    directory: the application's state directory. Raises NotRunningError if no process listens there, StreamsError if
+    this user may not connect, or too many wait.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(ANSWER_SECONDS)
+        try:
+            with socket_address(directory) as address:
+                self._socket.connect(address)
+        except PermissionError:
+            self._socket.close()
+            raise StreamsError(
+                f"The application in {directory} belongs to another user. Run the command as that user: sudo -u USER …"
+            ) from None
+        except BlockingIOError:  # the kernel's queue is full
+            self._socket.close()
+            raise StreamsError(
+                f"The application in {directory} runs, but accepts no command: many are waiting, or it has no file "
+                "descriptor left (its log says so). Try again."
+            ) from None
+        except ConnectionRefusedError:  # only a killed process leaves its socket behind
+            self._socket.close()
+            raise NotRunningError(
+                f"No application runs in {directory} any more: its supervisor was killed (out of memory?). Its log and "
+                "the kernel's say more; `penstock run`, or its service, starts it again."
+            ) from None
+        except OSError:  # no directory, or no socket
+            self._socket.close()
+            raise NotRunningError(
+                f"No application runs in {directory}. `penstock run` starts one; if it runs with another "
+                "application.id or state.dir, name its configuration: --config FILE."
+            ) from None
+        self._answers = self._socket.makefile("rb")
+
+    def ask(self, command: str, arguments: Mapping[str, Any] | None = None, *, timeout: float = ANSWER_SECONDS) -> Any:
+        """Return the application's response; raises StreamsError with its message if it refuses.
+
+        timeout: seconds to wait for the response.
+        """
+        self._socket.settimeout(timeout)
+        try:
+            question = json.dumps({"command": command, "arguments": dict(arguments or {})}).encode() + b"\n"
+            with suppress(BrokenPipeError):  # a refused client is disconnected before it sends
+                self._socket.sendall(question)
+            line = self._answers.readline()
+        except TimeoutError:
+            raise StreamsError(
+                f"The application in {self.directory} has not answered within {timeout:.0f} s. "
+                "Look at its log; a supervisor that hangs is restarted by systemd's watchdog."
+            ) from None
+        except OSError:
+            line = b""
+        if not line:
+            raise NotRunningError(f"The application in {self.directory} has ended while the command waited.")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise StreamsError(answer["error"]["message"])
+        return answer["result"]
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._answers.close()
+        self._socket.close()
+
+    def __enter__(self) -> RunningApplication:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def find(config: StreamsConfig) -> RunningApplication:
+    """Return the application that a configuration names by application.id and state.dir.
+
+    Without an application.id: the only one that runs below state.dir. Raises NotRunningError, or ConfigError if there
+    are several.
+    """
+    state_dir = Path(config["state.dir"])
+    if config["application.id"] is not None:
+        return RunningApplication(state_dir / config["application.id"])
+    running = _running_below(state_dir)
+    if not running:
+        raise NotRunningError(
+            f"No application runs below {state_dir}. `penstock run` starts one; if it runs with another state.dir, "
+            "name its configuration: --config FILE."
+        )
+    if len(running) > 1:
+        ids = [application.directory.name for application in running]
+        for application in running:
+            application.close()
+        raise ConfigError(f"{len(ids)} applications run below {state_dir}: choose one: {_choices(ids)}")
+    return running[0]
+
+
+def _choices(ids: list[str]) -> str:
+    return ", ".join(f"-c application.id={application_id}" for application_id in sorted(ids))
+
+
+def _running_below(state_dir: Path) -> list[RunningApplication]:
+    found = []
+    for path in sorted(state_dir.glob(f"*/{SOCKET_NAME}")):
+        with suppress(NotRunningError):
+            found.append(RunningApplication(path.parent))
+    return found
+
+
+def application(config_file: Path | None, assignments: tuple[str, ...]) -> RunningApplication:
+    """Return the application that the options of a command name; see find."""
+    return find(load_config(config_file, os.environ, assignments))

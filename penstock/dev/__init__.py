@@ -1,0 +1,1 @@
+"""For development: a broker on this machine."""

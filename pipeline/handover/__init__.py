@@ -1,0 +1,1 @@
+"""State carried from one engine to the other."""

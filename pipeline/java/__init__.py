@@ -1,0 +1,1 @@
+"""Java and its jars, for Spark and for the development broker."""

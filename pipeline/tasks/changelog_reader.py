@@ -1,0 +1,221 @@
+"""Reads changelogs on Spark's executors: into pages for Spark's state, or their keys, to find those to delete."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+
+from penstock.statestore.stores.state_store import plain_rows
+from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.context.store_interfaces import StoreKind
+from penstock.topology.errors import BrokerUnavailableError, StreamsError
+from penstock.topology.records import Headers, Message, TaskId
+
+from ..handover.store_changelogs import StoreChangelog
+from ..session.kafka_settings import RENAMED_FOR_LIBRDKAFKA
+from .paged_rows import DIRECTORY, unpack_rows
+from .spark_stores import SparkStores
+from .spark_task import OWN_BLOB, OWN_STORE
+
+#: Rows of a query's initial state; rows: the number of the store's rows in data.
+SEED_DDL = "task int, store string, number bigint, data binary, rows bigint"
+#: Records taken from the consumer at once.
+BATCH_RECORDS = 10_000
+#: Seconds without a response from the brokers before the reader fails.
+PATIENCE_SECONDS = 120.0
+POLL_SECONDS = 1.0
+#: Pages that go to Spark in one Arrow batch: at most 64 KB each.
+PAGES_AT_ONCE = 100
+
+
+@dataclass(frozen=True)
+class SeedPlan:
+    """The input for one sub-topology's seeds; sent to the executors.
+
+    ends: for a source topic that serves as changelog, the offset up to which it was processed, by partition. own: by
+    task its state beside its stores, as saved by spark_task.SparkTask.
+    """
+
+    subtopology: int
+    config: StreamsConfig
+    changelogs: Mapping[str, StoreChangelog]
+    ends: Mapping[str, Mapping[int, int]]
+    own: Mapping[int, bytes]
+
+
+class MemoryState:
+    """A TaskState in memory."""
+
+    def __init__(self) -> None:
+        self.blobs: dict[tuple[str, int], bytes] = {}
+
+    def read(self, store: str, number: int) -> bytes | None:
+        """Return a blob, None if there is none."""
+        return self.blobs.get((store, number))
+
+    def write(self, store: str, number: int, data: bytes) -> None:
+        """Keep a blob."""
+        self.blobs[store, number] = data
+
+    def remove(self, store: str, number: int) -> None:
+        """Remove a blob that is there."""
+        del self.blobs[store, number]
+
+
+class RestoringTask:
+    """The part of a TaskContext that stores need while they are restored."""
+
+    def __init__(self, config: StreamsConfig, task_id: TaskId) -> None:
+        self.config: Mapping[str, Any] = config
+        self.application_id: str = config["application.id"]
+        self.task_id = task_id
+        self.message: Message | None = None
+        self.timestamp = -1
+        self.headers: Headers = None
+        self.stream_time_ms = -1
+        self.processor_metadata: dict[str, int] = {}
+
+    def internal_topic(self, name: str) -> str:
+        """See TaskContext."""
+        return f"{self.application_id}-{name}"
+
+    def log_change(self, *_: Any) -> None:
+        """See TaskContext; restored rows are already in the changelog."""
+
+    def record_dropped(self, node: str, reason: str) -> None:
+        """See TaskContext; a restore does not count expired rows."""
+
+    def request_commit(self) -> None:
+        """See TaskContext."""
+
+
+def make_seeds(plan: SeedPlan) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return a function for mapInArrow: from rows with the number of a task to the rows of its seed."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for task in batch.column("task").to_pylist():
+                yield from _seed(plan, task)
+
+    return run
+
+
+def _seed(plan: SeedPlan, task: int) -> Iterator[pa.RecordBatch]:
+    for name, changelog in plan.changelogs.items():
+        state = _restored(plan, task, changelog)
+        found = [(number, data) for (store, number), data in state.blobs.items() if store == name]
+        for start in range(0, len(found), PAGES_AT_ONCE):
+            yield _seed_rows(task, name, found[start : start + PAGES_AT_ONCE])
+    if task in plan.own:
+        yield _seed_rows(task, OWN_STORE, [(OWN_BLOB, plan.own[task])])
+
+
+def _seed_rows(task: int, store: str, blobs: list[tuple[int, bytes]]) -> pa.RecordBatch:
+    counts = [0 if number == DIRECTORY else sum(1 for _ in unpack_rows(data)) for number, data in blobs]
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([task] * len(blobs), pa.int32()),
+            pa.array([store] * len(blobs), pa.string()),
+            pa.array([number for number, _ in blobs], pa.int64()),
+            pa.array([data for _, data in blobs], pa.binary()),
+            pa.array(counts, pa.int64()),
+        ],
+        ["task", "store", "number", "data", "rows"],
+    )
+
+
+def _restored(plan: SeedPlan, task: int, changelog: StoreChangelog) -> MemoryState:
+    """Return the state of one store of one task, as restored from its changelog by the local engine's code."""
+    builder, state = changelog.builder, MemoryState()
+    context: Any = RestoringTask(plan.config, TaskId(plan.subtopology, task))
+    stores = SparkStores({builder.name: builder}, context, state, None)
+    store = stores.by_name[builder.name]
+    end = plan.ends.get(changelog.topic, {}).get(task, 0) if changelog.is_source else None
+    for messages in read_changelog(plan.config, changelog.topic, task, end):
+        store.restore(messages, None)
+        if builder.kind is StoreKind.SUPPRESS_BUFFER:
+            for key, value in plain_rows(messages):
+                stores.log_change(builder.name, key, value)
+    stores.commit()
+    stores.close()
+    return state
+
+
+def live_keys(config: StreamsConfig, topic: str, partition: int) -> set[bytes]:
+    """Return the keys that a changelog has a value for."""
+    live: set[bytes] = set()
+    for messages in read_changelog(config, topic, partition, None):
+        for key, value in plain_rows(messages):
+            if value is None:
+                live.discard(key)
+            else:
+                live.add(key)
+    return live
+
+
+def read_changelog(config: StreamsConfig, topic: str, partition: int, end: int | None) -> Iterator[list[Message]]:
+    """Yield the records of a partition in batches, from the first up to end (None: the current end).
+
+    Raises BrokerUnavailableError if the brokers return nothing for PATIENCE_SECONDS, StreamsError if they refuse.
+    """
+    consumer = Consumer(consumer_settings(config))
+    try:
+        last = consumer.get_watermark_offsets(TopicPartition(topic, partition), PATIENCE_SECONDS)[1]
+        last = last if end is None else min(end, last)
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
+        silent_since, at = time.monotonic(), 0
+        while at < last:
+            messages, at_now = _take(consumer, topic, partition, at)
+            if at_now > at:
+                silent_since, at = time.monotonic(), at_now
+            elif time.monotonic() - silent_since > PATIENCE_SECONDS:
+                raise BrokerUnavailableError(
+                    f"{topic}-{partition} gave nothing for {PATIENCE_SECONDS:.0f} s at offset {at}, its end is {last}. "
+                    "A transaction that is still open ends by itself; then repeat the command"
+                )
+            wanted = [message for message in messages if message.offset() < last]
+            if wanted:
+                yield wanted
+    finally:
+        consumer.close()
+
+
+def _take(consumer: Consumer, topic: str, partition: int, at: int) -> tuple[list[Any], int]:
+    """Return the next records, and the offset after them."""
+    messages = []
+    for message in consumer.consume(BATCH_RECORDS, POLL_SECONDS):
+        error = message.error()
+        offset = message.offset()
+        if error is None:
+            messages.append(message)
+            at = (offset or 0) + 1
+        elif error.code() == KafkaError._PARTITION_EOF:  # after transaction markers too
+            at = max(at, offset or 0)
+        elif not error.retriable() and error.code() not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
+            raise StreamsError(f"{topic}-{partition} cannot be read: {error.str()}")
+    return messages, at
+
+
+def consumer_settings(config: StreamsConfig) -> dict[str, Any]:
+    """Return librdkafka's settings of a consumer that reads changelogs and is in no group."""
+    shared = {name: value for name, value in config.common_client_settings().items() if value not in (None, "")}
+    own = {**config.with_prefix("consumer."), **config.with_prefix("restore.consumer.")}
+    security = {name: value for name, value in own.items() if name.startswith(("ssl.", "sasl.", "security."))}
+    renamed = {RENAMED_FOR_LIBRDKAFKA.get(name, name): value for name, value in shared.items()}
+    return {
+        **renamed,
+        **security,
+        "client.id": f"{config['application.id']}-handover",
+        "group.id": config["application.id"],
+        "enable.auto.commit": False,
+        "allow.auto.create.topics": False,
+        "enable.partition.eof": True,
+        # A local engine with exactly-once has left aborted records.
+        "isolation.level": "read_committed",
+        "log_level": 3,
+    }

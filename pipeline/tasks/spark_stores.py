@@ -1,0 +1,122 @@
+"""The stores of a task on Spark: statestore's own, over rows that are kept in Spark's state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Protocol
+
+from penstock.statestore.buffers.suppress_buffer import HEADERS
+from penstock.statestore.cache.thread_cache import ThreadCache
+from penstock.statestore.rows.bytes_store import NO_MARKS, Marks
+from penstock.statestore.rows.memory_store import MemoryLRUCache
+from penstock.statestore.store_factory import build_store
+from penstock.statestore.stores.state_store import StateStore
+from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilder, StoreKind
+from penstock.topology.context.task_context import TaskContext
+from penstock.topology.records import RawRecord
+
+from .paged_rows import PagedRows, pack_rows, unpack_rows
+
+
+class TaskState(Protocol):
+    """The state of one task, as Spark keeps it: blobs by store and number. The store "" is the task's own."""
+
+    def read(self, store: str, number: int) -> bytes | None:
+        """Return a blob, None if there is none."""
+
+    def write(self, store: str, number: int, data: bytes) -> None:
+        """Keep a blob."""
+
+    def remove(self, store: str, number: int) -> None:
+        """Remove a blob that is there."""
+
+
+class StoreBlobs:
+    """The blobs of one store; see paged_rows.Blobs."""
+
+    def __init__(self, state: TaskState, store: str) -> None:
+        self._state = state
+        self._store = store
+
+    def read(self, number: int) -> bytes | None:
+        """Return a blob, None if there is none."""
+        return self._state.read(self._store, number)
+
+    def write(self, number: int, data: bytes) -> None:
+        """Keep a blob."""
+        self._state.write(self._store, number, data)
+
+    def remove(self, number: int) -> None:
+        """Remove a blob that is there."""
+        self._state.remove(self._store, number)
+
+
+class PersistentLRUCache(MemoryLRUCache):
+    """An LRU store whose rows are kept in one blob, least recently used first."""
+
+    _BLOB = 1
+
+    def __init__(self, blobs: StoreBlobs, max_entries: int) -> None:
+        super().__init__(max_entries)
+        self._blobs = blobs
+        for key, value in unpack_rows(blobs.read(self._BLOB) or b""):
+            self._set(key, value, None)
+
+    def commit(self, changelog_offset: int | None, marks: Marks = NO_MARKS) -> None:
+        """See BytesStore.commit. Reads change the order too, so the blob is always written."""
+        super().commit(changelog_offset, marks)
+        self._blobs.write(self._BLOB, pack_rows((key, self._data[key]) for key in self._recency))
+
+
+class SparkStores:
+    """The open stores of one task.
+
+    A suppress buffer has no rows: its changelog records are kept in pages, and fill the buffer of the next micro-batch.
+    The changelogs of other stores have no readers here.
+    """
+
+    def __init__(
+        self, builders: dict[str, StoreBuilder], task: TaskContext, state: TaskState, cache: ThreadCache | None
+    ) -> None:
+        self._task = task
+        self._state = state
+        self._images: dict[str, PagedRows] = {}
+        self.by_name: dict[str, StateStore] = {name: self._open(each, cache) for name, each in builders.items()}
+
+    def _open(self, builder: StoreBuilder, cache: ThreadCache | None) -> Any:
+        blobs = StoreBlobs(self._state, builder.name)
+        if builder.kind is StoreKind.SUPPRESS_BUFFER:
+            return self._suppress_buffer(builder, blobs)
+
+        def open_rows(builder: StoreBuilder, *_: Any) -> Any:
+            if builder.backend is StoreBackend.LRU and builder.max_entries is not None:
+                return PersistentLRUCache(blobs, builder.max_entries)
+            return PagedRows(blobs)
+
+        return build_store(builder, self._task, None, cache, open_rows=open_rows)
+
+    def _suppress_buffer(self, builder: StoreBuilder, blobs: StoreBlobs) -> Any:
+        # Also one without a changelog: the local engine keeps it in memory, Spark's task is gone after a micro-batch.
+        store = build_store(replace(builder, logging=True), self._task, None, None)
+        image = self._images[builder.name] = PagedRows(blobs)
+        rows = image.rows(None, None)
+        store.restore([RawRecord("", 0, 0, -1, key, value, list(HEADERS)) for key, value in rows], None)
+        return store
+
+    def log_change(self, store: str, key: bytes, value: bytes | None) -> None:
+        """Keep a store's changelog record."""
+        image = self._images.get(store)
+        if image is not None:
+            image.put(key, value)
+
+    def commit(self) -> None:
+        """Write all changes to Spark's state."""
+        for store in self.by_name.values():
+            store.commit(None)
+        for image in self._images.values():
+            image.commit(None)
+
+    def close(self) -> None:
+        """Close all stores."""
+        for store in self.by_name.values():
+            store.close()

@@ -1,0 +1,303 @@
+"""One task in one micro-batch: the local engine's operators and stores over Spark's state.
+
+Between two micro-batches a task is only state: Spark may call the next one in another process. So it loads the rows of
+stores, times and schedules of punctuations at the start, and saves them at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from penstock.statestore.cache.thread_cache import ThreadCache
+from penstock.topology.context.punctuation_queue import PunctuationQueue, PunctuationSchedule
+from penstock.topology.context.task_context import Cancellable
+from penstock.topology.errors import StreamsError, UnknownStateStoreError
+from penstock.topology.graph.processor_topology import ProcessorTopology
+from penstock.topology.processor_api import Punctuation, StreamsMetrics
+from penstock.topology.records import Headers, Message, TaskId
+from penstock.topology.run.compiled import CompiledSource, StampedRecord, compile_topology
+from penstock.topology.run.event_loop import TurnedCalls
+
+from .record_batches import SentRecord
+from .spark_stores import SparkStores, TaskState
+
+log = logging.getLogger(__name__)
+
+#: Where a task keeps its own blob: no store has this name.
+OWN_STORE, OWN_BLOB = "", 0
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """The common part of all tasks of a sub-topology; sent to Spark's executors.
+
+    partition_counts: of sink and internal topics, by full name.
+    """
+
+    topology: ProcessorTopology
+    config: Mapping[str, Any]
+    partition_counts: Mapping[str, int]
+
+
+class SparkTask:
+    """A TaskContext on an executor. wall_clock_ms: the clock; state: what the task remembers.
+
+    send: see TaskContext; without it, what is sent waits for take_sent().
+    """
+
+    def __init__(
+        self,
+        plan: TaskPlan,
+        partition: int,
+        state: TaskState | None,
+        wall_clock_ms: Callable[[], int],
+        send: Callable[..., None] | None = None,
+    ) -> None:
+        self.send = send or self._keep
+        self.config = plan.config
+        self.application_id: str = plan.config["application.id"]
+        self.task_id = TaskId(plan.topology.subtopology, partition)
+        self.message: Message | None = None
+        self.timestamp = -1
+        self.headers: Headers = None
+        self.stream_time_ms = -1
+        self.processor_metadata: dict[str, int] = {}
+        self.async_calls = TurnedCalls(asyncio.new_event_loop)
+        self._sent: list[SentRecord] = []
+        self._plan = plan
+        self._state = state
+        self._wall_clock_ms = wall_clock_ms
+        self._schedules: dict[Punctuation, list[PunctuationSchedule]] = {kind: [] for kind in Punctuation}
+        self._queues = {kind: PunctuationQueue() for kind in Punctuation}
+        self._dropped: set[tuple[str, str]] = set()
+        self._stores: SparkStores | None = None
+        self._wake_up()
+
+    def _wake_up(self) -> None:
+        """Open the stores, compile the operators, and load the state of the last micro-batch."""
+        plan = self._plan
+        left = self._state.read(OWN_STORE, OWN_BLOB) if self._state is not None else None
+        own = orjson.loads(left) if left is not None else {}
+        self.stream_time_ms = own.get("stream_time", -1)
+        self.processor_metadata = own.get("processor_metadata", {})
+        if self._state is not None:
+            cache = ThreadCache(self.config["statestore.cache.max.bytes"])
+            self._stores = SparkStores(dict(plan.topology.stores), self, self._state, cache)
+        self.compiled = compile_topology(plan.topology, self)
+        self.compiled.init()
+        self._made_by_init = len(self._schedules[Punctuation.WALL_CLOCK_TIME])
+        if own:
+            if "memories" in own:  # not with what was handed over from the local engine, which keeps none
+                self.compiled.recall(own["memories"])
+            for topic, time_ms in own["partition_times"].items():
+                self.compiled.sources[topic].partition_time_ms = time_ms
+            self._schedule_again(own["due"])
+
+    def _schedule_again(self, due: Mapping[str, Sequence[int | None]]) -> None:
+        """Reset the schedules of init() to their saved times; None: canceled since."""
+        for kind in Punctuation:
+            made, queue, left = self._schedules[kind], self._queues[kind], due[kind.value]
+            queue.close()
+            for number, schedule in enumerate(made):
+                due_ms = left[number] if number < len(left) else schedule.due_ms
+                if due_ms is None:
+                    schedule.cancel()
+                else:
+                    queue.reschedule(schedule, due_ms)
+
+    # -- one micro-batch
+
+    def process(self, batches: Mapping[str, Sequence[Message]]) -> None:
+        """Process the records of a micro-batch, by topic and each in the order of offsets.
+
+        Raises StreamsError naming operator, topic, partition and offset of the record that failed.
+        """
+        for topic in batches:
+            if topic not in self.compiled.sources:
+                raise StreamsError(f"Task {self.task_id} got records of {topic}, which it does not read")
+        if len(batches) > 1:
+            self._process_merged(batches)
+        else:
+            for topic, messages in batches.items():
+                self._process_one(self.compiled.sources[topic], messages)
+        self.compiled.waiting.drain_all()
+        self._queues[Punctuation.WALL_CLOCK_TIME].maybe_punctuate(self._wall_clock_ms())
+
+    def _process_one(self, source: CompiledSource, messages: Sequence[Message]) -> None:
+        if not self._schedules[Punctuation.STREAM_TIME]:
+            source.process_batch(messages)
+            return
+        for message in messages:
+            source.process_batch((message,))
+            self._punctuate_stream_time()
+
+    def _process_merged(self, batches: Mapping[str, Sequence[Message]]) -> None:
+        """Process several topics' records, that with the lowest timestamp next (Kafka Streams: PartitionGroup)."""
+        sources = {topic: self.compiled.sources[topic] for topic in batches}
+        waiting = {topic: _stamped(sources[topic], messages) for topic, messages in batches.items()}
+        order = count()
+        heads = []
+        for topic, records in waiting.items():
+            first = next(records, None)
+            if first is not None:
+                heads.append((first.timestamp, next(order), topic, first))
+        heapq.heapify(heads)
+        while heads:
+            _, _, topic, record = heads[0]
+            sources[topic].process_stamped(record)
+            self._punctuate_stream_time()
+            following = next(waiting[topic], None)
+            if following is None:
+                heapq.heappop(heads)
+            else:
+                heapq.heapreplace(heads, (following.timestamp, next(order), topic, following))
+
+    def _punctuate_stream_time(self) -> None:
+        if self.stream_time_ms >= 0 and self._schedules[Punctuation.STREAM_TIME]:
+            self.compiled.waiting.drain_all()  # not before the record that it comes behind
+            self._queues[Punctuation.STREAM_TIME].maybe_punctuate(self.stream_time_ms)
+
+    def next_wall_clock_punctuation_ms(self) -> int | None:
+        """Return when the next punctuation by the wall clock is due (ms since the epoch), None if none is scheduled.
+
+        Of those that init() has scheduled: the others end with the micro-batch.
+        """
+        made = self._schedules[Punctuation.WALL_CLOCK_TIME][: self._made_by_init]
+        return min((schedule.due_ms for schedule in made if not schedule.cancelled), default=None)
+
+    def commit(self) -> None:
+        """Flush the caches downstream and save everything in Spark's state."""
+        if self._stores is None or self._state is None:
+            return
+        waiting, flushes = self.compiled.waiting, 0
+        while flushes < 2 or waiting:  # the second time sends what flushing a later store has put into an earlier one
+            waiting.drain_all()
+            flushes += 1
+            for name, store in self._stores.by_name.items():
+                try:
+                    store.flush()
+                except BaseException as error:  # noqa: BLE001 - raised with the operator's name
+                    self.compiled.errors.raise_flush_failure(name, error)
+        self._stores.commit()
+        self._state.write(OWN_STORE, OWN_BLOB, orjson.dumps(self._own()))
+
+    def _own(self) -> dict[str, Any]:
+        return {
+            "stream_time": self.stream_time_ms,
+            "processor_metadata": self.processor_metadata,
+            "memories": self.compiled.memories(),
+            "partition_times": {t: source.partition_time_ms for t, source in self.compiled.sources.items()},
+            "due": {
+                kind.value: [None if schedule.cancelled else schedule.due_ms for schedule in schedules]
+                for kind, schedules in self._schedules.items()
+            },
+        }
+
+    def close(self) -> None:
+        """Close the users' processors and the stores."""
+        try:
+            self.compiled.close()
+        finally:
+            self.async_calls.close()
+            if self._stores is not None:
+                self._stores.close()
+
+    # -- the rest of TaskContext
+
+    @property
+    def state_dir(self) -> Path:
+        """Refuse: files on an executor's disk do not exist in the next micro-batch."""
+        raise StreamsError(
+            "A processor has no state_dir on Spark: the next micro-batch may run on another machine. Keep it in a store"
+        )
+
+    @property
+    def streams_metrics(self) -> StreamsMetrics:
+        """Refuse: they would not be visible."""
+        raise StreamsError(
+            "A processor cannot add metrics on Spark, where tasks live for one micro-batch. Use Spark's own metrics, "
+            "or run it with --engine local"
+        )
+
+    def wall_clock_ms(self) -> int:
+        """See TaskContext."""
+        return self._wall_clock_ms()
+
+    def store(self, name: str) -> Any:
+        """See TaskContext."""
+        if self._stores is None or name not in self._stores.by_name:
+            raise UnknownStateStoreError(f"There is no state store {name} in task {self.task_id}")
+        return self._stores.by_name[name]
+
+    def _keep(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int | None,
+        headers: Headers,
+        partition: int | None = None,
+    ) -> None:
+        self._sent.append(SentRecord(topic, partition, key, value, timestamp, headers))
+
+    def take_sent(self) -> list[SentRecord]:
+        """Return what was sent since the last call."""
+        sent, self._sent = self._sent, []
+        return sent
+
+    def log_change(
+        self, store_name: str, key: bytes, value: bytes | None, timestamp: int | None, headers: Headers = None
+    ) -> None:
+        """See TaskContext. Spark's state is the log."""
+        if self._stores is not None:
+            self._stores.log_change(store_name, key, value)
+
+    def partition_count(self, topic: str) -> int:
+        """See TaskContext."""
+        try:
+            return self._plan.partition_counts[topic]
+        except KeyError:
+            raise StreamsError(
+                f"The number of partitions of {topic} is not known: with a partitioner, a topic must exist when the "
+                "application starts, and be named instead of being chosen by a function"
+            ) from None
+
+    def internal_topic(self, name: str) -> str:
+        """See TaskContext."""
+        return f"{self.application_id}-{name}"
+
+    def schedule(self, interval_ms: int, punctuation: Any, callback: Callable[[int], None]) -> Cancellable:
+        """See TaskContext. Stream time punctuates with the first record, the wall clock after the first interval."""
+        due_ms = 0 if punctuation is Punctuation.STREAM_TIME else self._wall_clock_ms() + interval_ms
+        schedule = self._queues[punctuation].schedule(due_ms, interval_ms, callback)
+        self._schedules[punctuation].append(schedule)
+        return schedule
+
+    def request_commit(self) -> None:
+        """See TaskContext; the end of the micro-batch commits."""
+
+    def record_dropped(self, node: str, reason: str) -> None:
+        """Log the first record of a micro-batch that is dropped for a reason."""
+        if (node, reason) in self._dropped:
+            return
+        self._dropped.add((node, reason))
+        message = self.message
+        where = "" if message is None else f", first {message.topic()}-{message.partition()} offset {message.offset()}"
+        log.warning("Task %s: skipping records at %s: %s%s", self.task_id, node, reason, where)
+
+
+def _stamped(source: CompiledSource, messages: Sequence[Message]) -> Iterator[StampedRecord]:
+    """Yield the records of one topic with their timestamps, each deserialized when it is its turn to wait."""
+    for message in messages:
+        record = source.stamp(message)
+        if record is not None:
+            yield record

@@ -1,0 +1,1 @@
+"""Records that wait for their time: suppress, joins with a grace period."""

@@ -1,0 +1,186 @@
+"""The buffer of suppress (KIP-328; Kafka Streams: InMemoryTimeOrderedKeyValueChangeBuffer).
+
+It is in memory and restored from its changelog from the beginning. The changelog is written at a flush: for each key
+that changed since, what is buffered now, or a tombstone if it was evicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from typing import Any, NamedTuple
+
+from penstock.topology.context.store_interfaces import StoreBuilder
+from penstock.topology.context.task_context import TaskContext
+from penstock.topology.errors import ProcessorStateError
+from penstock.topology.records import Change, Message, ProcessorRecordContext
+
+from ..rows.memory_store import InMemoryStore
+from ..stores.state_store import LONG, StateStore, StoreSerdes
+from .buffer_value import UNCOUNTED_BYTES, BufferValue
+
+#: Version of the changelog's format, in a header.
+VERSION_HEADER = "v"
+VERSION = b"\3"
+HEADERS = ((VERSION_HEADER, VERSION),)
+LONG_MAX = 2**63 - 1
+_new = tuple.__new__
+
+
+class Buffered(NamedTuple):
+    """A buffered key's place in the order of time (ms), its value, that serialized, and its size as it is counted."""
+
+    time: int
+    value: BufferValue
+    data: bytes
+    size: int
+
+
+def buffered_at(time: int, key: bytes, value: BufferValue) -> Buffered:
+    """Return a value for the buffer."""
+    data = value.serialize()
+    size = value.size() if value.context.headers else len(data) - UNCOUNTED_BYTES
+    return _new(Buffered, (time, value, data, 8 + len(key) + size))
+
+
+class InMemoryTimeOrderedKeyValueChangeBuffer(StateStore):
+    """Holds the newest Change of each key, in the order in which the keys were first buffered."""
+
+    def __init__(self, builder: StoreBuilder, task: TaskContext) -> None:
+        super().__init__(builder, task, InMemoryStore())
+        self.serdes = StoreSerdes(builder, self.changelog_topic)
+        self._buffered: dict[bytes, Buffered] = {}
+        self._queue: list[tuple[int, bytes]] = []  # a heap; entries whose key is no longer buffered are skipped
+        self._dirty: dict[bytes, None] = {}
+        self._undo: dict[bytes, Buffered | None] = {}
+        self._size = 0
+
+    def put(self, buffer_time: int, key: Any, change: Change, context: ProcessorRecordContext) -> bool:
+        """Buffer a change; a key that is buffered keeps its time and the value that was there before. Returns True."""
+        row_key = self.serdes.encode_key(key)
+        encode = self.serdes.encode_value
+        old = None if change.old is None else encode(change.old)
+        new = None if change.new is None else encode(change.new)
+        before = self._buffered.get(row_key)
+        if before is None:
+            time, prior = buffer_time, old
+        else:
+            time, prior = before[0], before[1][0]
+        self._set(row_key, buffered_at(time, row_key, _new(BufferValue, (prior, old, new, context))))
+        self._dirty[row_key] = None
+        return True
+
+    def _set(self, key: bytes, buffered: Buffered | None) -> None:
+        """Set or remove what is buffered under a serialized key."""
+        before = self._buffered.pop(key, None)
+        self._undo.setdefault(key, before)
+        if before is not None:
+            self._size -= before.size
+        if buffered is not None:
+            self._buffered[key] = buffered
+            self._size += buffered.size
+            if before is None or before.time != buffered.time:
+                heappush(self._queue, (buffered.time, key))
+
+    def _first(self) -> tuple[bytes, Buffered] | None:
+        """Return what was buffered first."""
+        queue = self._queue
+        while queue:
+            time, key = queue[0]
+            buffered = self._buffered.get(key)
+            if buffered is not None and buffered.time == time:
+                return key, buffered
+            heappop(queue)
+        return None
+
+    def evict_while(
+        self,
+        predicate: Callable[[], bool],
+        callback: Callable[[Any, Change, ProcessorRecordContext], None],
+    ) -> None:
+        """Take out what was buffered first while predicate() holds: callback(key, change, context), then remove it."""
+        decode_key, decode = self.serdes.decode_key, self.serdes.decode_value
+        while predicate() and (first := self._first()) is not None:
+            key, (_, value, _, _) = first
+            new = None if value.new is None else decode(value.new)
+            old = None if value.old is None else decode(value.old)
+            callback(decode_key(key), Change(new, old), value.context)
+            self._set(key, None)
+            self._dirty[key] = None
+
+    def prior_value_for_buffered(self, key: Any) -> tuple[Any] | None:
+        """Return a 1-tuple with the value before the buffered updates; None if the key is not buffered."""
+        buffered = self._buffered.get(self.serdes.encode_key(key))
+        if buffered is None:
+            return None
+        prior = buffered.value.prior
+        return (None if prior is None else self.serdes.decode_value(prior),)
+
+    def num_records(self) -> int:
+        """Return how many keys are buffered."""
+        return len(self._buffered)
+
+    def buffer_size(self) -> int:
+        """Return the size in bytes of what is buffered, as Kafka Streams counts it."""
+        return self._size
+
+    def min_timestamp(self) -> int:
+        """Return the lowest buffer time in ms, Java's highest long if nothing is buffered."""
+        first = self._first()
+        return LONG_MAX if first is None else first[1].time
+
+    def flush(self) -> None:
+        """Write the changelog; timestamps are left to the producer, as in Kafka Streams."""
+        if self.builder.logging:
+            log_change, name = self.task.log_change, self.name
+            for key in self._dirty:
+                buffered = self._buffered.get(key)
+                if buffered is None:
+                    log_change(name, key, None, None)
+                else:
+                    log_change(name, key, buffered.data + LONG.pack(buffered.time), None, HEADERS)
+        self._dirty.clear()
+
+    def commit(self, changelog_offset: int | None) -> None:
+        """See StateStore.commit; there is nothing on disk."""
+        self._undo.clear()
+
+    def rollback(self) -> None:
+        """See StateStore.rollback."""
+        changed = list(self._undo.items())
+        for key, buffered in changed:
+            self._set(key, buffered)
+        self._undo.clear()
+        self._dirty.clear()
+
+    def restore(self, messages: Sequence[Message], next_offset: int | None) -> None:
+        """See StateStore.restore."""
+        for message in messages:
+            key, data = message.key(), message.value()
+            if key is not None:
+                self._set(key, None if data is None else self._restored(message, key, data))
+        self._undo.clear()
+
+    def _restored(self, message: Message, key: bytes, data: bytes) -> Buffered:
+        if dict(message.headers() or ()).get(VERSION_HEADER) != VERSION:
+            raise ProcessorStateError(
+                f"The changelog {self.changelog_topic} has a record at offset {message.offset()} in a format of before "
+                f"Kafka Streams 2.6. Run the application with a newer Kafka Streams until it has emitted what it holds"
+            )
+        value, end = BufferValue.deserialize(data)
+        return buffered_at(int(LONG.unpack_from(data, end)[0]), key, value)
+
+    def passed_to(self, task: TaskContext) -> InMemoryTimeOrderedKeyValueChangeBuffer:
+        """Drop what is not committed and belong to another task from now on."""
+        self.rollback()
+        self.task = task
+        return self
+
+    def close(self) -> None:
+        """See StateStore.close."""
+        super().close()
+        self._buffered.clear()
+        self._queue.clear()
+        self._dirty.clear()
+        self._undo.clear()
+        self._size = 0

@@ -1,0 +1,1 @@
+"""The record cache, and the stores behind it."""

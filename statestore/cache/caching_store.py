@@ -1,0 +1,377 @@
+"""Stores behind the record cache: what all of them share, and the key-value one (Kafka Streams: CachingKeyValueStore).
+
+The cache keeps held values (values.py): a put makes the bytes of a value, or knows that they can be made. At a flush
+each changed key is written below and to the changelog, and only then sent downstream, with the record context of its
+last put. get and put are closures over the cache's dicts, because they are called for each record; a fused source does
+what they do in line (topology/run/fusion.py), through cells().
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, repeat
+from typing import Any
+
+from penstock.topology.context.store_interfaces import (
+    HEADERS,
+    KEY,
+    MESSAGE,
+    STAMP,
+    TIMESTAMP,
+    USED,
+    VALUE,
+    Cell,
+    Cells,
+    StoreBackend,
+    StoreBuilder,
+)
+from penstock.topology.context.task_context import TaskContext
+from penstock.topology.errors import ProcessorStateError
+from penstock.topology.records import Headers, Message
+from penstock.topology.serdes.serdes import ITSELF, Inline, Serdes
+
+from ..rows.bytes_store import BytesStore, RawRow, Row, merge
+from ..stores.key_value_store import KeyValueStore
+from ..stores.state_store import LONG, StateStore, StoreSerdes
+from ..stores.values import Values
+from .thread_cache import Changed, ThreadCache
+
+#: By Serde.exact, or private, of the serdes whose objects the kernel knows: their type. Whether one can be written is
+#: then up to it.
+NATIVE: Mapping[Any, type] = {
+    Serdes.int64().exact: int,
+    Serdes.string().exact: str,
+    Serdes.float64().exact: float,
+    Serdes.bytes().exact: bytes,
+    Serdes.json().private: dict,
+}
+#: What caching stores have as closures over the cache's dicts.
+CLOSURES = ("get", "get_forwarded", "fetch", "fetch_forwarded", "put", "put_held")
+#: listener(key, new value, old value, timestamp in ms, headers); see StateStore.set_flush_listener.
+FlushListener = Callable[[Any, Any, Any, int, Headers], None]
+#: follower(store, changes, send) -> sent: may watch some of the changes of a flush on their way downstream; send(count)
+#: sends the first ones, and the others are sent afterwards.
+Follower = Callable[[str, int, Callable[[int], None]], int]
+
+
+class CachingStore(StateStore):
+    """Puts wait in a cache. A subclass says what a cache key is and how an entry is written and read below.
+
+    Cells have held values, and so do all entries here; see Values.
+    """
+
+    serdes: StoreSerdes
+    values: Values
+
+    def __init__(self, cache: ThreadCache) -> None:
+        # StateStore.__init__ has run: the store below is there
+        self._cache = cache.named(f"{self.task.task_id}-{self.name}", self._send, self._entry_size)
+        self._deleting: set[Any] = set()  # keys whose tombstones a flush has taken but perhaps not yet written
+        self._listener: FlushListener | None = None
+        self._downstream: Callable[[Iterable[Any], Iterable[Any]], None] | None = None
+        #: See Follower; asked once for each flush.
+        self.follower: Follower | None = None
+        self._send_old_values = False
+
+    @property
+    def cache_bytes(self) -> float:
+        """Estimated size of what the cache holds of this store."""
+        return self._cache.size_bytes
+
+    @abstractmethod
+    def _write_entry(self, key: Any, held: Any) -> None:
+        """Write an entry below and to the changelog, None to delete."""
+
+    @abstractmethod
+    def _log_key(self, key: Any) -> bytes:
+        """Return the changelog key of a cache key; raises what the key serde raises."""
+
+    @abstractmethod
+    def _object_key(self, key: Any) -> Any:
+        """Return the key that a flush listener gets for a cache key."""
+
+    @abstractmethod
+    def _read_entry(self, key: Any) -> Any:
+        """Return the entry below."""
+
+    def _entry_size(self, key: Any, held: Any) -> int:
+        """Return the serialized size of an entry in bytes."""
+        return len(self._log_key(key)) + len(self.values.to_row(held) or b"")
+
+    @property
+    def caching(self) -> bool:
+        """Return True: see StateStore.caching."""
+        return True
+
+    def set_flush_listener(self, listener: FlushListener, send_old_values: bool) -> bool:
+        """See StateStore.set_flush_listener."""
+        self._listener = listener
+        self._send_old_values = send_old_values
+        return True
+
+    def _getter(self, load: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return the function from a cache key to a value; load(cache key): the entry of what is not cached."""
+        get_cell, deleting, read = self._cache.entries.get, self._deleting, self.values.read
+
+        def get(key: Any) -> Any:
+            cell = get_cell(key)
+            if cell is None:
+                return None if key in deleting else read(load(key))
+            cell[USED] = True
+            return read(cell[VALUE])
+
+        return get
+
+    def _forwarded_getter(self) -> Callable[[Any], Any]:
+        """Return the function from a cache key to the value that was last sent downstream."""
+        get_cell, deleting, find, read = self._cache.entries.get, self._deleting, self._read_entry, self.values.read
+
+        def get_forwarded(key: Any) -> Any:
+            cell = get_cell(key)
+            if cell is not None and not cell[STAMP]:  # nothing waits: it is what is below
+                return read(cell[VALUE])
+            return None if key in deleting else read(find(key))
+
+        return get_forwarded
+
+    def _putter(self) -> Callable[[Any, Any], None]:
+        """Return the function that puts an entry under a cache key."""
+        task, cache, log_key = self.task, self._cache, self._log_key
+        entries, get_cell, new_cell = cache.entries, cache.entries.get, cache.new_cell
+        make_dirty, next_stamp = cache.dirty.append, cache.next_stamp
+
+        def put(key: Any, held: Any) -> None:
+            cell = get_cell(key)
+            if cell is not None:
+                if not cell[STAMP]:
+                    make_dirty(cell)
+                cell[VALUE] = held
+                cell[STAMP] = next_stamp()
+                cell[TIMESTAMP] = task.timestamp
+                cell[HEADERS] = task.headers
+                cell[MESSAGE] = task.message
+                cell[USED] = True
+            else:
+                log_key(key)  # fails here, and not at the flush, if the key cannot be written
+                stamp = next_stamp()
+                cell = entries[key] = new_cell(held, stamp, task.timestamp, task.headers, task.message, False, key)
+                make_dirty(cell)
+                cache.grown()
+
+        return put
+
+    def _cells(
+        self,
+        load: Callable[[Any], Cell],
+        cache_key_type: type | None,
+        object_key: Inline,
+        timestamped: bool = True,
+    ) -> Cells:
+        """Return the cells for a fused source."""
+        serdes, values = self.serdes, self.values
+        return self._cache.cells(
+            load,
+            cache_key_type,
+            exact_key=serdes.cache_key,
+            exact_key_type=serdes.cache_key_type,
+            hold=values.hold_plain,
+            read=values.read_plain,
+            native=NATIVE.get(serdes.exact_value or serdes.private_value),
+            object_key=object_key,
+            timestamped=timestamped,
+        )
+
+    def flush(self) -> None:
+        """Send each changed key on, in the order of the last puts; see StateStore.flush."""
+        if self._cache.dirty:
+            self._send(self._cache.take_dirty())
+
+    def _send(self, changes: Sequence[Changed]) -> None:
+        """Send changed entries on: first all of them below and to the changelog, then all of them downstream.
+
+        What is downstream may read this store, or change it.
+        """
+        task = self.task
+        deleted = {change[0] for change in changes if change[1] is None}
+        self._deleting |= deleted
+        context = task.timestamp, task.headers, task.message
+        try:
+            if self._listener is None:
+                self._write_entries(changes)
+            else:
+                changes, olds = self._with_old(changes, bool(deleted))
+                self._write_entries(changes)
+                if self.follower is not None:
+                    changes, olds = self._send_followed(changes, iter(olds), self.follower, self._listener)
+                self._send_downstream(changes, olds, self._listener)
+            task.timestamp, task.headers, task.message = context  # where it fails, the task knows the record of it
+        finally:
+            self._deleting -= deleted
+
+    def _with_old(self, changes: Sequence[Changed], deletes: bool) -> tuple[Sequence[Changed], Iterable[Any]]:
+        """Return the changes and the value that each replaces, which is None unless old values are sent.
+
+        Without those keys that came and went since the last flush: they leave no trace.
+        """
+        find, read, send_old = self._read_entry, self.values.read, self._send_old_values
+        if not send_old and not deletes:
+            return changes, repeat(None)
+        found = [(change, find(change[0]) if send_old or change[1] is None else None) for change in changes]
+        found = [(change, old) for change, old in found if change[1] is not None or old is not None]
+        return [change for change, _ in found], [read(old) if send_old else None for _, old in found]
+
+    def set_downstream(self, send: Callable[[Iterable[Any], Iterable[Any]], None]) -> None:
+        """See StateStore.set_downstream."""
+        self._downstream = send
+
+    def _write_entries(self, changes: Iterable[Changed]) -> None:
+        """Write changed entries below and to the changelog."""
+        task, write = self.task, self._write_entry
+        for key, value, task.timestamp, task.headers, task.message in changes:
+            write(key, value)
+
+    def _send_followed(
+        self, changes: Sequence[Changed], olds: Iterator[Any], follower: Follower, listener: FlushListener
+    ) -> tuple[Sequence[Changed], Iterator[Any]]:
+        """Send the first changes on, as many as the follower wants to see; returns the others and their old values."""
+
+        def send(count: int) -> None:
+            self._send_downstream(changes[:count], olds, listener)
+
+        sent = follower(self.name, len(changes), send)
+        return changes[sent:] if sent else changes, olds  # nearly always none: a flush is not copied for nothing
+
+    def _send_downstream(self, changes: Iterable[Changed], olds: Iterable[Any], listener: FlushListener) -> None:
+        task, object_key, read = self.task, self._object_key, self.values.read
+        if self._downstream is not None:
+            self._downstream(changes, olds)
+            return
+        for (key, held, timestamp, headers, message), old in zip(changes, olds, strict=False):
+            task.timestamp, task.headers, task.message = timestamp, headers, message
+            listener(object_key(key), read(held), old, timestamp, headers)
+
+    def rollback(self) -> None:
+        """See StateStore.rollback."""
+        self._cache.clear()
+        super().rollback()
+
+    def restore(self, messages: Sequence[Message], next_offset: int | None) -> None:
+        """See StateStore.restore. Raises ProcessorStateError if there are changes that it would drop."""
+        if self._cache.dirty:
+            raise ProcessorStateError(
+                f"The store {self.name} of task {self.task.task_id} is to be restored, but {len(self._cache.dirty)} of "
+                "its entries have changed and are not written: a task must not run before its restore has ended"
+            )
+        self._cache.clear()
+        super().restore(messages, next_offset)
+
+    def detach(self) -> BytesStore:
+        """See StateStore.detach."""
+        rows = super().detach()
+        self._cache.close()
+        return rows
+
+    def close(self) -> None:
+        """See StateStore.close."""
+        self._cache.close()
+        for name in CLOSURES:  # what is called from now on finds the closed rows
+            vars(self).pop(name, None)
+        super().close()
+
+
+class CachingKeyValueStore(CachingStore, KeyValueStore):
+    """A key-value store, plain or timestamped, behind a record cache. get, put and put_held are closures."""
+
+    def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore, cache: ThreadCache) -> None:
+        KeyValueStore.__init__(self, builder, task, rows)
+        CachingStore.__init__(self, cache)
+        self._row_key = self.serdes.row_key
+        self._evicts = builder.backend is StoreBackend.LRU
+        get_cached, put_cached, hold = self._getter(self._load), self._putter(), self.values.hold
+        get_sent = self._forwarded_getter()
+        cache_key, key_type = self.serdes.cache_key, self.serdes.cache_key_type
+
+        def get(key: Any) -> Any:
+            return get_cached(key if type(key) is key_type else cache_key(key))
+
+        def get_forwarded(key: Any) -> Any:
+            return get_sent(key if type(key) is key_type else cache_key(key))
+
+        def put(key: Any, value: Any) -> None:
+            put_cached(key if type(key) is key_type else cache_key(key), hold(value))
+
+        def put_held(key: Any, held: Any) -> None:
+            put_cached(key if type(key) is key_type else cache_key(key), held)
+
+        vars(self).update(get=get, get_forwarded=get_forwarded, put=put, put_held=put_held)
+
+    def _load(self, key: Any) -> Any:
+        """Read an entry from the rows and keep it in the cache."""
+        held = self._read_entry(key)
+        if held is not None:
+            self._cache.add_clean(key, held)
+            self._cache.grown()
+        return held
+
+    def _load_cell(self, key: Any) -> Cell:
+        held = self._read_entry(key)
+        return self._cache.add_clean(key, None if key in self._deleting else held)
+
+    def cells(self) -> Cells | None:
+        """See StateStore.cells."""
+        key_type = self.serdes.cache_key_type
+        return None if key_type is None else self._cells(self._load_cell, key_type, ITSELF)
+
+    def _log_key(self, key: Any) -> bytes:
+        return self._row_key(key)
+
+    def _read_entry(self, key: Any) -> Any:
+        return self.values.from_row(self.rows.get(self._row_key(key)))
+
+    def _write_entry(self, key: Any, held: Any) -> None:
+        row_key = self._row_key(key)
+        self.rows.put(row_key, self.values.log_held(row_key, held))
+
+    def _write_entries(self, changes: Iterable[Changed]) -> None:
+        """See CachingStore._write_entries. In line for the store of most tables: it runs for each changed key."""
+        if not self.values.logs_value_and_timestamp:
+            super()._write_entries(changes)
+            return
+        task, write, put, name, serdes = self.task, self._write_entry, self.rows.put, self.name, self.serdes
+        row_key = self._row_key if serdes.cache_key_type is None else serdes.key_of
+        bytes_of, log_change, pack = self.values.bytes_of, self.task.log_change, LONG.pack
+        for key, held, timestamp, headers, message in changes:
+            if held is None:
+                task.timestamp, task.headers, task.message = timestamp, headers, message
+                write(key, None)
+            else:
+                row, data, newest = row_key(key), bytes_of(held[0]), held[1]
+                log_change(name, row, data, newest)
+                put(row, pack(newest) + data)  # type: ignore[operator]  # what is held has bytes
+
+    def _object_key(self, key: Any) -> Any:
+        return self.serdes.object_key(key)
+
+    def _decoded(self, rows: Iterator[Row]) -> Iterator[tuple[Any, Any]]:
+        decoded = super()._decoded(rows)
+        if not self.builder.plain_values:
+            return decoded
+        # The rows have no timestamps, but the cache has them.
+        get_cell, key_of, read = self._cache.entries.get, self.serdes.cache_key, self.values.read
+        cached = ((key, get_cell(key_of(key), (None,))[VALUE], value) for key, value in decoded)
+        return ((key, value if held is None else read(held)) for key, held, value in cached)
+
+    def _scan(self, start: bytes | None, end: bytes | None, reverse: bool) -> Iterator[Row]:
+        return merge(self.rows.scan(start, end, reverse), self._dirty_rows(start, end, reverse), reverse)
+
+    def _dirty_rows(self, start: bytes | None, end: bytes | None, reverse: bool) -> list[RawRow]:
+        """Return the dirty entries of a range as rows. It looks at all dirty keys: scans of cached stores are slow."""
+        row_key, to_row, cache = self._row_key, self.values.to_row, self._cache
+        deleting = ((row_key(key), None) for key in self._deleting)
+        # Clean entries are the rows below, except those that a bounded store has evicted meanwhile.
+        looked_at = cache.entries.values() if self._evicts else cache.dirty
+        cached = ((row_key(cell[KEY]), cell[VALUE]) for cell in looked_at if cell[STAMP] or cell[VALUE] is not None)
+        keys = chain(deleting, cached)  # a key that is being deleted may be dirty again
+        found = {k: v for k, v in keys if (start is None or k >= start) and (end is None or k < end)}
+        return [(key, to_row(found[key])) for key in sorted(found, reverse=reverse)]

@@ -1,0 +1,312 @@
+"""Window and session stores behind the record cache (Kafka Streams: CachingWindowStore, CachingSessionStore).
+
+Cache keys are (key, window start) and (key, session end, session start), where key is the object if equal keys have
+equal bytes, else its bytes. As in Kafka Streams, the cache hides nothing: what the store below hides because it has
+expired can still be seen while it is cached.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+from penstock.topology.context.store_interfaces import STAMP, VALUE, Cell, Cells, StoreBuilder
+from penstock.topology.context.task_context import TaskContext
+from penstock.topology.records import Message, Windowed
+from penstock.topology.serdes.serdes import Inline
+
+from ..rows.bytes_store import BytesStore, RawRow, Row, merge
+from ..stores.segments import NOTHING_OBSERVED, Segments, TimedRow
+from ..stores.session_store import PAIR, SessionStore
+from ..stores.state_store import LONG
+from ..stores.store_iterator import Rows
+from ..stores.window_store import LONG_MAX, WINDOW_KEY_SCHEMA, WindowStore
+from .cached_rows import CachedRows, CacheKey
+from .caching_store import CachingStore
+from .thread_cache import Changed, ThreadCache
+
+_new = tuple.__new__
+_pack_start = WINDOW_KEY_SCHEMA.suffix.pack
+#: Windows no longer than this, a thousand years, end before time does: without the check that _windowed makes.
+SIZE_MAX_MS = 1 << 45
+
+
+class CachingSegments(CachingStore):
+    """What caching window and session stores share: cached rows laid over the rows of a scan."""
+
+    segments: Segments
+
+    def __init__(self, cache: ThreadCache) -> None:
+        super().__init__(cache)
+        self._row_key = self.serdes.row_key
+        self._cached = CachedRows(self._cache, self._deleting)
+
+    def _overlay(self, stored: Iterator[Row], wanted: Callable[[Any], bool], reverse: bool) -> Iterator[Row]:
+        """Iterate over stored rows, in scan order, with the cached ones that are wanted(cache key) laid over them."""
+        order = self.segments.scan_order
+        cached = [(order(row[0]), row if row[1] is not None else None) for row in self._cached_rows(wanted)]
+        if not cached:
+            return stored
+        cached.sort(key=lambda pair: pair[0], reverse=reverse)
+        ordered: Iterator[Any] = ((order(row[0]), row) for row in stored)
+        merged: Iterator[Any] = merge(ordered, cached, reverse)  # type: ignore[arg-type]  # rows in place of bytes
+        return (row for _, row in merged)
+
+    def _cached_rows(self, wanted: Callable[[Any], bool]) -> Iterator[RawRow]:
+        time_of, interval, to_row = self.segments.schema.time_of, self.segments.interval_ms, self.values.to_row
+        entries = chain(
+            ((key, None) for key in self._deleting),
+            ((key, cell[VALUE]) for key, cell in self._cache.entries.items() if cell[STAMP] or cell[VALUE] is not None),
+        )
+        hidden, visible_from = self._cached.hidden, self.segments.visible_from
+        for key, held in entries:
+            if wanted(key) and (key[1] >= visible_from or not hidden(key)):
+                log_key = self._log_key(key)
+                yield LONG.pack(time_of(log_key) // interval) + log_key, to_row(held)
+
+    def _read_rows(self, low: CacheKey) -> list[tuple[CacheKey, Any]]:
+        """Return the entries of low's record key from low on as the store below has them."""
+        return self._entries(low[0], self.segments.fetch(self._row_key(low[0]), low[1], LONG_MAX))
+
+    @abstractmethod
+    def _entries(self, record_key: Any, rows: list[TimedRow]) -> list[tuple[CacheKey, Any]]:
+        """Return the cache keys and entries of rows of a record key."""
+
+    def _read_entry(self, key: CacheKey) -> Any:
+        row = self.segments.get(self._log_key(key), key[1])
+        return None if row is None else self.values.from_row(row)
+
+    def _cell_loader(self) -> Callable[[CacheKey], Cell]:
+        """Return the function that reads an entry from the rows and keeps it in the cache, for a fused source."""
+        segments, deleting, row_key, read = self.segments, self._deleting, self._row_key, self._read_entry
+        note, add_clean = self._cached.put, self._cache.add_clean
+
+        def load(key: CacheKey) -> Cell:
+            # Most rows are new when they are first asked for: none as late was ever written, so none is sought.
+            if NOTHING_OBSERVED < segments.observed_ms < key[1] or key in deleting:
+                row_key(key[0])  # fails here, and not at the flush, if the key cannot be written
+                held = None
+            else:
+                held = read(key)
+            note(key)
+            return add_clean(key, held)
+
+        return load
+
+    def _key_values(self, low: CacheKey, high: CacheKey | None) -> list[tuple[CacheKey, Any]]:
+        """Return the rows of a record key with low <= cache key < high, by time; the values are the caller's own."""
+        visible = low if low[1] >= self.segments.visible_from else (low[0], self.segments.visible_from)
+        latest = self.segments.fetch_latest(self._row_key(low[0]), visible[1], LONG_MAX)
+        if latest is None:
+            below = [] if self._cached.take_in(visible, self._read_rows) else self._read_rows(visible)
+        else:
+            below = self._entries(low[0], latest) if latest else []
+        cached = self._cached.find(low, high)
+        if not cached and not below:
+            return []
+        if visible is not low:
+            cached = [key for key in cached if key >= visible or not self._cached.hidden(key)]
+        entries, read = self._cache.entries, self.values.read
+        found = [(key, entries[key][VALUE]) for key in cached]
+        if below:
+            known = set(cached) | self._deleting
+            found += [row for row in below if row[0] not in known and (high is None or row[0] < high)]
+            found.sort(key=lambda row: row[0])
+        return [(key, read(held)) for key, held in found if held is not None]
+
+    def _send(self, changes: Sequence[Changed]) -> None:
+        self._cached.sent(changes)
+        super()._send(changes)
+
+    def rollback(self) -> None:
+        """See StateStore.rollback."""
+        self._cached.clear()
+        super().rollback()
+
+    def restore(self, messages: Sequence[Message], next_offset: int | None) -> None:
+        """See StateStore.restore."""
+        self._cached.clear()
+        super().restore(messages, next_offset)
+
+    def close(self) -> None:
+        """See StateStore.close."""
+        self._cached.clear()
+        super().close()
+
+
+class CachingWindowStore(CachingSegments, WindowStore):
+    """A window store behind a record cache. fetch, put and put_held are closures over the cache's dicts."""
+
+    def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore, cache: ThreadCache) -> None:
+        WindowStore.__init__(self, builder, task, rows)
+        CachingSegments.__init__(self, cache)
+        put_held, hold = self._window_putter(self._putter()), self.values.hold
+
+        def put(key: Any, value: Any, window_start: int) -> None:
+            put_held(key, hold(value), window_start)
+
+        fetch, forwarded = self._fetcher(self._getter(self._read_entry)), self._fetcher(self._forwarded_getter())
+        vars(self).update(fetch=fetch, fetch_forwarded=forwarded, put=put, put_held=put_held)
+
+    def _fetcher(self, get: Callable[[Any], Any]) -> Callable[[Any, int], Any]:
+        segments, hidden = self.segments, self._cached.hidden
+        record_key, key_type = self.serdes.cache_key, self.serdes.cache_key_type
+
+        def fetch(key: Any, time: int) -> Any:
+            cache_key = (key if type(key) is key_type else record_key(key), time)
+            if time < segments.visible_from and hidden(cache_key):
+                return None
+            return get(cache_key)
+
+        return fetch
+
+    def _window_putter(self, put: Callable[[Any, Any], None]) -> Callable[[Any, Any, int], None]:
+        cached, record_key, key_type = self._cached, self.serdes.cache_key, self.serdes.cache_key_type
+
+        def put_held(key: Any, held: Any, window_start: int) -> None:
+            cache_key = (key if type(key) is key_type else record_key(key), window_start)
+            cached.put(cache_key)
+            put(cache_key, held)
+
+        return put_held
+
+    def _log_key(self, key: CacheKey) -> bytes:
+        return self._row_key(key[0]) + _pack_start(key[1], 0)
+
+    def _object_key(self, key: CacheKey) -> Any:
+        return self._windowed(self.serdes.object_key(key[0]), key[1])
+
+    def _write_entry(self, key: CacheKey, held: Any) -> None:
+        self.put_row(self._row_key(key[0]), held, key[1])
+
+    def _entries(self, record_key: Any, rows: list[TimedRow]) -> list[tuple[CacheKey, Any]]:
+        from_row = self.values.from_row
+        return [((record_key, start), from_row(data)) for start, _, data in rows]
+
+    def cells(self) -> Cells | None:
+        """See StateStore.cells. Only for windows that are still open: it does not look whether a row has expired."""
+        if self.serdes.cache_key_type is None:
+            return None
+        if self._size_ms > SIZE_MAX_MS:
+            object_key = Inline("{windowed}({0}[0], {0}[1])", {"windowed": self._windowed})
+        else:
+            names = {"new_tuple": _new, "windowed": Windowed}
+            object_key = Inline(f"{{new_tuple}}({{windowed}}, ({{0}}[0], {{0}}[1], {{0}}[1] + {self._size_ms}))", names)
+        return self._cells(self._cell_loader(), tuple, object_key)
+
+    def _write_entries(self, changes: Iterable[Changed]) -> None:
+        """See CachingStore._write_entries. In line for the store of most tables: it runs for each changed window."""
+        if not self.values.logs_value_and_timestamp or self.serdes.cache_key_type is None:
+            super()._write_entries(changes)
+            return
+        task, write, name, segments = self.task, self._write_entry, self.name, self.segments
+        encode_key, bytes_of, log_change = self.serdes.key_of, self.values.bytes_of, self.task.log_change
+        put, put_live, pack = segments.put, segments.put_live, LONG.pack
+        window = None  # of the change before: most changes are of the same one
+        for key, held, timestamp, headers, message in changes:
+            if held is None:
+                task.timestamp, task.headers, task.message = timestamp, headers, message
+                write(key, None)
+                window = None  # stream time may have advanced
+                continue
+            record_key, start = key
+            if start != window:
+                window, times = start, pack(start) + b"\0\0\0\0"
+                segment = segments.segment_for(start)
+            data, newest = bytes_of(held[0]), held[1]
+            log_key = encode_key(record_key) + times
+            log_change(name, log_key, data, newest)
+            row = pack(newest) + data  # type: ignore[operator]  # what is held has bytes
+            if segment is None:
+                put(log_key, start, row)
+            else:
+                put_live(segment, log_key, row)
+
+    def fetch_range(self, key: Any, time_from: int, time_to: int) -> Rows[tuple[int, Any]]:
+        """See WindowStore.fetch_range."""
+        record_key = self.serdes.cache_key(key)
+        rows = self._key_values((record_key, time_from), (record_key, time_to + 1))
+        return Rows((cache_key[1], value) for cache_key, value in rows)
+
+    def _scan(self, time_from: int, time_to: int, reverse: bool) -> Iterator[Row]:
+        stored = super()._scan(time_from, time_to, reverse)
+        return self._overlay(stored, lambda key: time_from <= key[1] <= time_to, reverse)
+
+
+class CachingSessionStore(CachingSegments, SessionStore):
+    """A session store behind a record cache."""
+
+    def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore, cache: ThreadCache) -> None:
+        SessionStore.__init__(self, builder, task, rows)
+        CachingSegments.__init__(self, cache)
+        self._get, self._get_forwarded = self._getter(self._read_entry), self._forwarded_getter()
+        put_cached, cached = self._putter(), self._cached
+        record_key, key_type = self.serdes.cache_key, self.serdes.cache_key_type
+
+        def put_held(session: Windowed, held: Any) -> None:
+            key, start, end = session
+            cache_key = (key if type(key) is key_type else record_key(key), end, start)
+            cached.put(cache_key)
+            put_cached(cache_key, held)
+
+        vars(self).update(put_held=put_held)
+
+    def fetch_session(self, key: Any, start: int, end: int) -> Any:
+        """See SessionStore.fetch_session."""
+        return self._fetch(self._get, key, start, end)
+
+    def fetch_session_forwarded(self, key: Any, start: int, end: int) -> Any:
+        """See SessionStore.fetch_session_forwarded."""
+        return self._fetch(self._get_forwarded, key, start, end)
+
+    def _fetch(self, get: Callable[[Any], Any], key: Any, start: int, end: int) -> Any:
+        cache_key = (self.serdes.cache_key(key), end, start)
+        if end < self.segments.visible_from and self._cached.hidden(cache_key):
+            return None
+        return get(cache_key)
+
+    def _log_key(self, key: CacheKey) -> bytes:
+        return self._row_key(key[0]) + PAIR.pack(key[1], key[2])
+
+    def _object_key(self, key: CacheKey) -> Any:
+        return Windowed(self.serdes.object_key(key[0]), key[2], key[1])
+
+    def _write_entry(self, key: CacheKey, held: Any) -> None:
+        self.put_row(self._row_key(key[0]), key[2], key[1], held)
+
+    def _entries(self, record_key: Any, rows: list[TimedRow]) -> list[tuple[CacheKey, Any]]:
+        from_row = self.values.from_row
+        return [((record_key, end, start), from_row(data)) for end, start, data in rows]
+
+    def cells(self) -> Cells | None:
+        """See StateStore.cells."""
+        if self.serdes.cache_key_type is None:
+            return None
+        names = {"new_tuple": _new, "windowed": Windowed}
+        object_key = Inline("{new_tuple}({windowed}, ({0}[0], {0}[2], {0}[1]))", names)
+        return self._cells(self._cell_loader(), tuple, object_key, timestamped=False)
+
+    def _write_entries(self, changes: Iterable[Changed]) -> None:
+        """See CachingStore._write_entries. In line for the store of most tables: it runs for each changed session."""
+        if not self.values.logs_value or self.serdes.cache_key_type is None:
+            super()._write_entries(changes)
+            return
+        name, put, log_change = self.name, self.segments.put, self.task.log_change
+        encode_key, bytes_of, pack = self.serdes.key_of, self.values.bytes_of, PAIR.pack
+        for (record_key, end, start), held, timestamp, _headers, _message in changes:
+            log_key = encode_key(record_key) + pack(end, start)
+            data = None if held is None else bytes_of(held)
+            log_change(name, log_key, data, timestamp)
+            put(log_key, end, data)
+
+    def find_sessions(self, key: Any, earliest_end: int, latest_start: int) -> Rows[tuple[Windowed, Any]]:
+        """See SessionStore.find_sessions."""
+        record_key = key if type(key) is self.serdes.cache_key_type else self.serdes.cache_key(key)
+        rows = self._key_values((record_key, earliest_end), None)
+        return Rows([(_new(Windowed, (key, at[2], at[1])), value) for at, value in rows if at[2] <= latest_start])
+
+    def _scan(self, earliest_end: int, latest_end: int, reverse: bool, hidden_too: bool = False) -> Iterator[Row]:
+        stored = super()._scan(earliest_end, latest_end, reverse, hidden_too)
+        return self._overlay(stored, lambda key: earliest_end <= key[1] <= latest_end, reverse)

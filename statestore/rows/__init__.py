@@ -1,0 +1,1 @@
+"""What lies under every store: ordered rows of bytes, on RocksDB or in memory."""

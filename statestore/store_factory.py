@@ -1,0 +1,111 @@
+"""build_store: from a StoreBuilder to the store of one task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilder, StoreKind
+from penstock.topology.context.task_context import TaskContext
+from penstock.topology.errors import StreamsError, TaskCorruptedError
+
+from .buffers.join_buffer import RocksDBTimeOrderedKeyValueBuffer
+from .buffers.suppress_buffer import InMemoryTimeOrderedKeyValueChangeBuffer
+from .cache.caching_store import CachingKeyValueStore
+from .cache.caching_windows import CachingSessionStore, CachingWindowStore
+from .cache.thread_cache import ThreadCache
+from .directory.state_directory import STORES_DIRECTORY
+from .rows.bytes_store import BytesStore
+from .rows.memory_store import InMemoryStore, MemoryLRUCache
+from .rows.rocksdb_resources import RocksDBResources
+from .rows.rocksdb_store import RocksDBStore
+from .stores.key_value_store import KeyValueStore
+from .stores.list_value_store import ListValueStore
+from .stores.session_store import SessionStore
+from .stores.state_store import StateStore
+from .stores.versioned_store import VersionedStore
+from .stores.window_store import WindowStore
+
+#: Kinds of stores by whether there is a cache in front: the uncached class and the cached one.
+CACHEABLE: dict[StoreKind, tuple[Callable[..., StateStore], Callable[..., StateStore]]] = {
+    StoreKind.KEY_VALUE: (KeyValueStore, CachingKeyValueStore),
+    StoreKind.TIMESTAMPED_KEY_VALUE: (KeyValueStore, CachingKeyValueStore),
+    StoreKind.FOREIGN_KEY_SUBSCRIPTION: (KeyValueStore, CachingKeyValueStore),
+    StoreKind.WINDOW: (WindowStore, CachingWindowStore),
+    StoreKind.TIMESTAMPED_WINDOW: (WindowStore, CachingWindowStore),
+    StoreKind.SESSION: (SessionStore, CachingSessionStore),
+}
+
+#: Kinds of stores that never have a cache in front.
+UNCACHED: dict[StoreKind, Callable[..., StateStore]] = {
+    StoreKind.VERSIONED_KEY_VALUE: VersionedStore,
+    StoreKind.LIST_VALUE: ListValueStore,
+    StoreKind.JOIN_BUFFER: RocksDBTimeOrderedKeyValueBuffer,
+}
+
+
+#: As build_rows: opens what is under a store.
+OpenRows = Callable[[StoreBuilder, TaskContext, Path | None, RocksDBResources | None], BytesStore]
+
+
+def build_store(
+    builder: StoreBuilder,
+    task: TaskContext,
+    directory: Path | None,
+    cache: ThreadCache | None,
+    resources: RocksDBResources | None = None,
+    recycled: StateStore | None = None,
+    open_rows: OpenRows | None = None,
+) -> Any:
+    """Return an open store.
+
+    directory: the task's directory, which gets the store in ``stores/<name>``; None keeps every store in memory (test
+    driver, simulation). cache: the thread's record cache; None or one of 0 bytes builds stores without. resources:
+    block cache and memtable budget, by default those that all stores of this process share. recycled: a store of the
+    same builder that a standby or active task gives up here: what it has committed is taken over without re-opening it.
+    open_rows: takes the place of build_rows, for a simulated disk.
+    Raises TaskCorruptedError for damaged files (wipe the task and restore), LockError if another process has the store
+    open, ProcessorStateError for a directory that cannot be used.
+    """
+    if isinstance(recycled, InMemoryTimeOrderedKeyValueChangeBuffer):
+        return recycled.passed_to(task)
+    if builder.kind is StoreKind.SUPPRESS_BUFFER:
+        return InMemoryTimeOrderedKeyValueChangeBuffer(builder, task)
+    if recycled is not None:
+        rows = recycled_rows(recycled, task)
+    else:
+        rows = (open_rows or build_rows)(builder, task, directory, resources)
+    if builder.kind in UNCACHED:
+        return UNCACHED[builder.kind](builder, task, rows)
+    plain, cached = CACHEABLE[builder.kind]
+    if builder.caching and cache is not None and cache.max_bytes > 0 and not builder.retain_duplicates:
+        return cached(builder, task, rows, cache)
+    return plain(builder, task, rows)
+
+
+def recycled_rows(recycled: StateStore, task: TaskContext) -> BytesStore:
+    """Return the rows of a store that is given up, for a new store of this task."""
+    rows = recycled.detach()
+    if isinstance(rows, RocksDBStore):
+        rows.belongs_to(task.request_commit)
+    return rows
+
+
+def build_rows(
+    builder: StoreBuilder, task: TaskContext, directory: Path | None, resources: RocksDBResources | None
+) -> BytesStore:
+    """Return where the rows of a store are kept."""
+    if builder.backend is StoreBackend.LRU:
+        if builder.max_entries is None:
+            raise StreamsError(f"The LRU store {builder.name} needs max_entries")
+        return MemoryLRUCache(builder.max_entries)
+    if directory is None or builder.backend is StoreBackend.IN_MEMORY:
+        return InMemoryStore()
+    setter = task.config.get("rocksdb.config.setter")
+    configure = None if setter is None else lambda options: setter(builder.name, options, task.config)
+    path = directory / STORES_DIRECTORY / builder.name
+    try:
+        return RocksDBStore(path, resources, task.request_commit, configure=configure)
+    except TaskCorruptedError as error:
+        raise TaskCorruptedError(f"Task {task.task_id}: {error}", [task.task_id]) from error

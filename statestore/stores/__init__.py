@@ -1,0 +1,1 @@
+"""State stores that write each update through."""

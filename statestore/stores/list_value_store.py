@@ -1,0 +1,82 @@
+"""A list of values under each key: the records of an outer stream-stream join that have no partner yet (KAFKA-10847).
+
+Value bytes are those of Kafka's ListSerializer for byte arrays: 1 for "entries of varying size", 4-byte number of
+entries, and for each entry a 4-byte length and its bytes. Kafka Streams: ListValueStore.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from penstock.topology.context.store_interfaces import StoreBuilder
+from penstock.topology.context.task_context import TaskContext
+
+from ..rows.bytes_store import BytesStore
+from .state_store import StateStore, StoreSerdes
+from .store_iterator import StoreIterator
+
+_header = struct.Struct(">bi")
+_length = struct.Struct(">i")
+VARIABLE_SIZE = 1
+
+
+class ListValueStore(StateStore):
+    """A store whose ``put`` adds to the list of a key."""
+
+    def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore) -> None:
+        super().__init__(builder, task, rows)
+        self.serdes = StoreSerdes(builder, self.changelog_topic)
+
+    def put(self, key: Any, value: Any) -> None:
+        """Add a value to the list of a key; None deletes the list."""
+        row_key = self.serdes.encode_key(key)
+        data = None if value is None else self.serdes.encode_value(value)
+        self._set(row_key, None if data is None else append(self.rows.get(row_key), data))
+
+    def put_if_absent(self, key: Any, value: Any) -> None:
+        """Do what put does, but only if the key IS there: Kafka Streams' ListValueStore has it so for its caller."""
+        if self.rows.get(self.serdes.encode_key(key)) is not None:
+            self.put(key, value)
+
+    def _set(self, row_key: bytes, data: bytes | None) -> None:
+        self.rows.put(row_key, data)
+        if self.builder.logging:
+            self.task.log_change(self.name, row_key, data, self.task.timestamp)
+
+    def get(self, key: Any) -> list[Any]:
+        """Return the list of a key, empty if there is none."""
+        data = self.rows.get(self.serdes.encode_key(key))
+        return [] if data is None else [self.serdes.decode_value(entry) for entry in entries(data)]
+
+    def all(self) -> StoreIterator[tuple[Any, Any]]:
+        """Iterate over (key, value) in the order of the keys' bytes, one pair for each value of a list."""
+        decode_key, decode_value = self.serdes.decode_key, self.serdes.decode_value
+        rows = self.rows.scan(None, None)
+        pairs = ((decode_key(row_key), decode_value(entry)) for row_key, data in rows for entry in entries(data))
+        return StoreIterator(pairs)
+
+    def approximate_num_entries(self) -> int:
+        """Return about how many keys the store has."""
+        return self.rows.approximate_num_entries()
+
+
+def append(data: bytes | None, entry: bytes) -> bytes:
+    """Return the bytes of a list, None for an empty one, with one more entry."""
+    added = _length.pack(len(entry)) + entry
+    if data is None:
+        return _header.pack(VARIABLE_SIZE, 1) + added
+    _, size = _header.unpack_from(data)
+    return _header.pack(VARIABLE_SIZE, size + 1) + data[_header.size :] + added
+
+
+def entries(data: bytes) -> list[bytes]:
+    """Return the entries of a list's bytes."""
+    _, size = _header.unpack_from(data)
+    found = []
+    at = _header.size
+    for _ in range(size):
+        end = at + 4 + int(_length.unpack_from(data, at)[0])
+        found.append(data[at + 4 : end])
+        at = end
+    return found

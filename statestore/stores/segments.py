@@ -1,0 +1,231 @@
+"""Rows that expire with time: what window and session stores share (Kafka Streams: AbstractRocksDBSegmentedBytesStore).
+
+Kafka Streams opens a RocksDB per segment of time and drops it whole. Here the segment's number is the first 8 bytes of
+a row's key: the rows of one record key lie together within a segment, a scan over segments has Kafka Streams' order, an
+old segment goes with one ``delete_range``, and all of it commits in one batch with the offset.
+
+    row     segment (8 bytes) + changelog key -> value
+    index   0xff + changelog key with its times first -> nothing
+
+The index is kept only where scans must go by time first: stores of results that are emitted on window close (KIP-825),
+and in-memory stores, which Kafka Streams keeps sorted so.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from penstock.topology.records import Message
+
+from ..rows.bytes_store import BytesStore, Marks, RawRow, Row
+from .state_store import LONG
+
+#: Shortest segment in ms (Kafka Streams: Stores.persistentWindowStore).
+SEGMENT_INTERVAL_MIN_MS = 60_000
+INDEX_PREFIX = b"\xff"
+OBSERVED_TIME = "observed-stream-time"
+#: No row has been put yet (Kafka: ConsumerRecord.NO_TIMESTAMP).
+NOTHING_OBSERVED = -1
+_pack = LONG.pack
+
+#: The time by which a row expires, the second number of its key, and its value.
+TimedRow = tuple[int, int, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class KeySchema:
+    """Where the numbers are in a changelog key: behind the record key.
+
+    suffix: the time that the row expires by, and a second number, which is second_max at most. index_key(key) and
+    from_index(index key): the same bytes with the times first, and back.
+    """
+
+    suffix: struct.Struct
+    second_max: int
+    index_key: Callable[[bytes], bytes]
+    from_index: Callable[[bytes], bytes]
+
+    def time_of(self, key: bytes) -> int:
+        """Return the time that the row of a changelog key expires by."""
+        at = len(key) - self.suffix.size
+        return int.from_bytes(key[at : at + LONG.size], "big")
+
+
+class Segments:
+    """The rows of one store by time.
+
+    retention_ms: rows whose time is at or below the highest time put minus this are hidden. exact: such rows are not
+    even taken in, as in memory; otherwise they are until their segment has expired. on_expired: called for each put
+    that is not taken in. indexed: keep the index. visible_ms: how long rows are visible, by default the retention.
+    """
+
+    def __init__(
+        self,
+        rows: BytesStore,
+        schema: KeySchema,
+        retention_ms: int,
+        on_expired: Callable[[], None],
+        exact: bool,
+        indexed: bool,
+        visible_ms: int | None = None,
+    ) -> None:
+        self.rows = rows
+        self.schema = schema
+        self.retention_ms = retention_ms
+        self.interval_ms = max(retention_ms // 2, SEGMENT_INTERVAL_MIN_MS)
+        self._visible_ms = retention_ms if visible_ms is None else visible_ms
+        self._on_expired = on_expired
+        self._exact = exact
+        self.indexed = indexed
+        self._latest = rows.latest_rows(schema.suffix.size - LONG.size)
+        if self._latest is not None and not indexed:
+            self.put_live = self._latest.put  # type: ignore[method-assign]  # one call less for each put
+        self.reload()
+
+    def reload(self) -> None:
+        """Take over the time of the last commit: after opening and after a rollback."""
+        self._live_from = 0
+        committed = self.rows.committed_mark(OBSERVED_TIME)
+        self._set_time(NOTHING_OBSERVED if committed is None else committed)
+        if self._latest is not None:
+            self._latest.rest()
+
+    def marks(self) -> Marks:
+        """Return what must be committed with the rows."""
+        return {OBSERVED_TIME: self.observed_ms}
+
+    def _set_time(self, time_ms: int) -> None:
+        """Set the highest time seen, and what follows from it."""
+        self.observed_ms = time_ms
+        #: Rows before this are hidden.
+        self.visible_from = max(0, time_ms - self._visible_ms + 1)
+        expired = max(0, time_ms - self.retention_ms) // self.interval_ms * self.interval_ms
+        #: Rows before this are no longer there.
+        self._live_from = max(self._live_from, expired)
+        #: Rows before this are not taken in.
+        self.taken_from = max(0, time_ms - self.retention_ms + 1) if self._exact else self._live_from
+
+    def advance(self, time_ms: int) -> None:
+        """Note that stream time has reached time_ms, and drop the segments that have expired by it."""
+        before = self._live_from
+        self._set_time(time_ms)
+        if self._live_from > before:
+            interval = self.interval_ms
+            self.rows.delete_range(_pack(before // interval), _pack(self._live_from // interval))
+            if self.indexed:
+                self.rows.delete_range(INDEX_PREFIX + _pack(before), INDEX_PREFIX + _pack(self._live_from))
+
+    def segment_for(self, time_ms: int) -> bytes | None:
+        """Return what the keys of rows of this time begin with, None if it has expired; stream time advances to it."""
+        if time_ms > self.observed_ms:
+            self.advance(time_ms)
+        return None if time_ms < self.taken_from else _pack(time_ms // self.interval_ms)
+
+    def put(self, key: bytes, time_ms: int, data: bytes | None) -> None:
+        """Set or delete the row of a changelog key; a row whose time has expired is dropped."""
+        if time_ms > self.observed_ms:
+            self.advance(time_ms)
+        if time_ms < self.taken_from:
+            self._on_expired()
+        else:
+            self.put_live(_pack(time_ms // self.interval_ms), key, data)
+
+    def put_live(self, segment: bytes, key: bytes, data: bytes | None) -> None:
+        """Set or delete the row of a changelog key; segment: segment_for its time."""
+        if self._latest is None:
+            self.rows.put(segment + key, data)
+        else:
+            self._latest.put(segment, key, data)
+        if self.indexed:
+            self.rows.put(INDEX_PREFIX + self.schema.index_key(key), None if data is None else b"")
+
+    def get(self, key: bytes, time_ms: int) -> bytes | None:
+        """Return the value of a row, None if there is none or it is hidden."""
+        if time_ms < self.visible_from:
+            return None
+        latest = self._latest
+        if latest is not None and not latest.resting:
+            found: bytes | None = latest.get(key)
+            if found is not latest.NOT_KNOWN:
+                return found
+        return self.rows.get(_pack(time_ms // self.interval_ms) + key)
+
+    def fetch(self, key: bytes, time_from: int, time_to: int) -> list[TimedRow]:
+        """Return (time, second number, value) of a record key's visible rows from time_from to time_to, in order."""
+        time_from = max(time_from, self.visible_from)
+        if time_from > time_to:
+            return []
+        known = self.fetch_latest(key, time_from, time_to)
+        if known is not None:
+            return known
+        first, last = time_from // self.interval_ms, min(time_to, self.observed_ms) // self.interval_ms
+        suffix = self.schema.suffix
+        low, high = key + suffix.pack(time_from, 0), key + suffix.pack(time_to, self.schema.second_max) + b"\0"
+        length, unpack, get_rows = LONG.size + len(low), suffix.unpack_from, self.rows.rows
+        at = length - suffix.size
+        return [
+            (*unpack(row_key, at), data)
+            for prefix in map(_pack, range(first, last + 1))
+            for row_key, data in get_rows(prefix + low, prefix + high)
+            if len(row_key) == length  # other keys may begin with the bytes of this one
+        ]
+
+    def fetch_latest(self, key: bytes, time_from: int, time_to: int) -> list[TimedRow] | None:
+        """Return what fetch returns, for visible times, if the disk need not be asked for it; else None."""
+        if self._latest is None:
+            return None
+        found: list[TimedRow] | None = self._latest.fetch(key, time_from, time_to)
+        if found is None and self._latest.resting:  # somebody reads: later rows than have been seen are kept
+            self._latest.start(self.observed_ms + 1)
+        return found
+
+    def scan(self, time_from: int, time_to: int, reverse: bool) -> Iterator[Row]:
+        """Iterate over the rows with times of this range, hidden ones included; with an index by time first."""
+        first = max(time_from, self._live_from)
+        last = min(time_to, self.observed_ms)
+        if first > last:
+            return iter(())
+        if self.indexed:
+            return self._indexed_rows(self._index_scan(first, last, reverse))
+        time_of = self.schema.time_of
+        rows = self.rows.scan(_pack(first // self.interval_ms), _pack(last // self.interval_ms + 1), reverse)
+        return (row for row in rows if time_from <= time_of(row[0]) <= time_to)
+
+    def _index_scan(self, first: int, last: int, reverse: bool) -> Iterator[Row]:
+        return self.rows.scan(INDEX_PREFIX + _pack(first), INDEX_PREFIX + _pack(last + 1), reverse)
+
+    def _indexed_rows(self, index: Iterator[Row]) -> Iterator[Row]:
+        get, from_index, time_of, interval = (
+            self.rows.get,
+            self.schema.from_index,
+            self.schema.time_of,
+            self.interval_ms,
+        )
+        for index_key, _ in index:
+            key = from_index(index_key[1:])
+            row_key = _pack(time_of(key) // interval) + key
+            data = get(row_key)
+            if data is not None:  # deleted since the scan began
+                yield row_key, data
+
+    def scan_order(self, row_key: bytes) -> bytes:
+        """Return what sorts row keys as scan does."""
+        return self.schema.index_key(row_key[8:]) if self.indexed else row_key
+
+    def restored(self, messages: Sequence[Message], value_of: Callable[[Message], bytes | None]) -> list[RawRow]:
+        """Return the rows of changelog records that have not expired by the newest of them, and drop what has."""
+        time_of, interval = self.schema.time_of, self.interval_ms
+        keyed = [(key, time_of(key), message) for message in messages if (key := message.key()) is not None]
+        newest = max((time for _, time, _ in keyed), default=NOTHING_OBSERVED)
+        if newest > self.observed_ms:
+            self.advance(newest)
+        if self._latest is not None:
+            self._latest.rest()
+        live = [(key, time, value_of(message)) for key, time, message in keyed if time >= self.taken_from]
+        found: list[RawRow] = [(_pack(time // interval) + key, data) for key, time, data in live]
+        if self.indexed:
+            index_key = self.schema.index_key
+            found += [(INDEX_PREFIX + index_key(key), None if data is None else b"") for key, _, data in live]
+        return found

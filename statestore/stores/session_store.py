@@ -1,0 +1,185 @@
+"""Session stores that write each update through (Kafka Streams: RocksDBSessionStore, SessionKeySchema).
+
+Changelog key: key + 8-byte session end + 8-byte session start.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
+
+from penstock.topology.context.store_interfaces import StoreBackend, StoreBuilder
+from penstock.topology.context.task_context import TaskContext
+from penstock.topology.records import Message, Windowed
+
+from ..rows.bytes_store import BytesStore, Marks, RawRow, Row
+from .segments import KeySchema, Segments
+from .state_store import StateStore, StoreSerdes, plain_value
+from .store_iterator import Rows, StoreIterator
+from .values import Values
+from .window_store import LONG_MAX, build_segments, in_range
+
+log = logging.getLogger(__name__)
+
+#: Session end and start behind the key.
+PAIR = struct.Struct(">qq")
+_pack, _unpack = PAIR.pack, PAIR.unpack_from
+_new = tuple.__new__
+
+
+def _escaped(key: bytes) -> bytes:
+    """Return bytes that say where they end and have the order of the keys, whatever follows them."""
+    return key.replace(b"\0", b"\0\xff") + b"\0\0"
+
+
+def _unescaped(data: bytes) -> bytes:
+    return data[:-2].replace(b"\0\xff", b"\0")
+
+
+#: Time-ordered RocksDB stores go by end, start and key, stores in memory by end, key and start, as in Kafka Streams.
+TIME_FIRST = KeySchema(PAIR, LONG_MAX, lambda key: key[-16:] + key[:-16], lambda key: key[16:] + key[:16])
+END_FIRST = KeySchema(
+    PAIR,
+    LONG_MAX,
+    lambda key: key[-16:-8] + _escaped(key[:-16]) + key[-8:],
+    lambda key: _unescaped(key[8:-8]) + key[:8] + key[-8:],
+)
+
+
+class SessionStore(StateStore):
+    """A session store. Times are in ms; sessions are [start, end].
+
+    Sessions whose end is at or below the highest end put minus the retention are hidden.
+    """
+
+    def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore) -> None:
+        super().__init__(builder, task, rows)
+        self.serdes = StoreSerdes(builder, self.changelog_topic)
+        self.values = Values(builder, task, self.serdes)
+        schema = END_FIRST if builder.backend is StoreBackend.IN_MEMORY else TIME_FIRST
+        self.segments = build_segments(builder, task, rows, schema)
+        self._encode_key = self.serdes.encode_key
+
+    def put(self, session: Windowed, value: Any) -> None:
+        """Set the aggregate of a session, None deletes it."""
+        self.put_held(session, self.values.hold(value))
+
+    def put_held(self, session: Windowed, held: Any) -> None:
+        """Put what values.hold() has made of an aggregate."""
+        key, start, end = session
+        self.put_row(self._encode_key(key), start, end, held)
+
+    def put_row(self, key: bytes, start: int, end: int, held: Any) -> None:
+        """Put the held aggregate of a serialized key's session."""
+        log_key = key + _pack(end, start)
+        self.segments.put(log_key, end, self.values.log_held(log_key, held))
+
+    def remove(self, session: Windowed) -> None:
+        """Delete a session."""
+        self.put(session, None)
+
+    def fetch_session(self, key: Any, start: int, end: int) -> Any:
+        """Return the aggregate of exactly this session, None if there is none."""
+        return self.fetch_row(self._encode_key(key), start, end)
+
+    def fetch_session_forwarded(self, key: Any, start: int, end: int) -> Any:
+        """Return what fetch_session returned when changes were last sent downstream, see WindowStore."""
+        return self.fetch_session(key, start, end)
+
+    def fetch_row(self, key: bytes, start: int, end: int) -> Any:
+        """Return the aggregate of a serialized key's session."""
+        return self.values.decode(self.segments.get(key + _pack(end, start), end))
+
+    def find_sessions(self, key: Any, earliest_end: int, latest_start: int) -> Rows[tuple[Windowed, Any]]:
+        """Return (session, aggregate) of a key's sessions with end >= earliest_end and start <= latest_start.
+
+        They come by end, then by start.
+        """
+        decode = self.values.decode
+        found = self.segments.fetch(self._encode_key(key), earliest_end, LONG_MAX)
+        return Rows(
+            [(_new(Windowed, (key, start, end)), decode(data)) for end, start, data in found if start <= latest_start]
+        )
+
+    def backward_find_sessions(self, key: Any, earliest_end: int, latest_start: int) -> Rows[tuple[Windowed, Any]]:
+        """Return what find_sessions returns, latest first."""
+        return Rows(reversed(self.find_sessions(key, earliest_end, latest_start)))
+
+    def find_sessions_ending(self, earliest_end: int, latest_end: int) -> StoreIterator[tuple[Windowed, Any]]:
+        """Iterate over (session, aggregate) of all keys with earliest_end <= end <= latest_end.
+
+        By end first if the store is ordered by time (emit on window close) or in memory. A time-ordered store shows
+        what has expired too, as long as its segment is there: so no session is lost that closes late.
+        """
+        hidden_too = self.builder.time_ordered and self.builder.backend is not StoreBackend.IN_MEMORY
+        return StoreIterator(self._decoded(self._scan(earliest_end, latest_end, False, hidden_too)))
+
+    def fetch(self, key: Any) -> Rows[tuple[Windowed, Any]]:
+        """Return (session, aggregate) of all sessions of a key."""
+        return self.find_sessions(key, 0, LONG_MAX)
+
+    def backward_fetch(self, key: Any) -> Rows[tuple[Windowed, Any]]:
+        """Return what fetch returns, latest first."""
+        return self.backward_find_sessions(key, 0, LONG_MAX)
+
+    def fetch_keys(
+        self, key_from: Any = None, key_to: Any = None, earliest_end: int = 0, latest_start: int = LONG_MAX
+    ) -> StoreIterator[tuple[Windowed, Any]]:
+        """Iterate over (session, aggregate) of a range of keys, None for an open side, in the order of the store."""
+        return StoreIterator(self._fetch_keys(key_from, key_to, earliest_end, latest_start, False))
+
+    def backward_fetch_keys(
+        self, key_from: Any = None, key_to: Any = None, earliest_end: int = 0, latest_start: int = LONG_MAX
+    ) -> StoreIterator[tuple[Windowed, Any]]:
+        """Iterate over what fetch_keys gives, in the opposite order."""
+        return StoreIterator(self._fetch_keys(key_from, key_to, earliest_end, latest_start, True))
+
+    def all(self) -> StoreIterator[tuple[Windowed, Any]]:
+        """Iterate over all sessions."""
+        return self.fetch_keys()
+
+    def _fetch_keys(
+        self, key_from: Any, key_to: Any, earliest_end: int, latest_start: int, reverse: bool
+    ) -> Iterator[tuple[Windowed, Any]]:
+        low = None if key_from is None else self._encode_key(key_from)
+        high = None if key_to is None else self._encode_key(key_to)
+        if low is not None and high is not None and low > high:
+            log.warning("Store %s: the range from %r to %r has no sessions", self.name, key_from, key_to)
+            return iter(())
+        rows = self._scan(earliest_end, LONG_MAX, reverse)
+        return self._decoded(
+            row
+            for row in rows
+            if _unpack(row[0], len(row[0]) - 16)[1] <= latest_start and in_range(row[0][8:-16], low, high)
+        )
+
+    def _scan(self, earliest_end: int, latest_end: int, reverse: bool, hidden_too: bool = False) -> Iterator[Row]:
+        """Iterate over the rows with session ends of this range."""
+        first = earliest_end if hidden_too else max(earliest_end, self.segments.visible_from)
+        return self.segments.scan(first, latest_end, reverse)
+
+    def _decoded(self, rows: Iterable[Row]) -> Iterator[tuple[Windowed, Any]]:
+        decode_key, decode = self.serdes.decode_key, self.values.decode
+        for row_key, data in rows:
+            end, start = _unpack(row_key, len(row_key) - 16)
+            yield Windowed(decode_key(row_key[8:-16]), start, end), decode(data)
+
+    def marks(self) -> Marks:
+        """See StateStore.marks."""
+        return self.segments.marks()
+
+    def rollback(self) -> None:
+        """See StateStore.rollback."""
+        super().rollback()
+        self.segments.reload()
+
+    def close(self) -> None:
+        """See StateStore.close."""
+        super().close()
+        self.segments = cast("Segments", self.rows)
+
+    def restored_rows(self, messages: Sequence[Message]) -> Sequence[RawRow]:
+        """See StateStore.restored_rows."""
+        return self.segments.restored(messages, plain_value)

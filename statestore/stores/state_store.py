@@ -1,0 +1,228 @@
+"""What all state stores share: their life cycle over a BytesStore, and their serdes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, cast
+
+from penstock.kernel import codecs as compiled
+from penstock.topology.context.store_interfaces import Cells, StoreBuilder, TimestampedRows
+from penstock.topology.context.task_context import TaskContext
+from penstock.topology.errors import StreamsError
+from penstock.topology.records import Message
+from penstock.topology.serdes.serdes import as_serde, deserializer_for, inline, same, serializer_for
+
+from ..rows.bytes_store import NO_MARKS, BytesStore, Marks, RawRow
+from .store_iterator import ClosedStore
+
+#: 8 bytes, big-endian, signed: timestamps and window starts, as Java's ByteBuffer writes a long.
+LONG = struct.Struct(">q")
+
+
+class StateStore:
+    """The calls of a task's state manager; see docs/architecture.md, "Stores".
+
+    builder: what the store is; task: the task it belongs to; rows: where its bytes are.
+    """
+
+    def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore) -> None:
+        self.builder = builder
+        self.task = task
+        self.name = builder.name
+        self.rows = rows
+        self._persistent = rows.persistent  # asked for of a closed store too, whose rows are gone
+        #: What serdes are told as topic, and where the changes go.
+        self.changelog_topic = task.internal_topic(f"{builder.name}-changelog")
+
+    @property
+    def caching(self) -> bool:
+        """Whether puts wait in the record cache, so that ``set_flush_listener`` sends the changes downstream."""
+        return False
+
+    def set_flush_listener(self, listener: Callable[..., None], send_old_values: bool) -> bool:
+        """Have the cache send its changes to listener when it is flushed (Kafka: CachedStateStore.setFlushListener).
+
+        listener(key, new value, old value, timestamp in ms, headers); the old value is None unless send_old_values.
+        Returns whether there is a cache; if not, the caller forwards each change itself.
+        """
+        return False
+
+    def cells(self) -> Cells | None:
+        """Return the cells of the store's cache for a fused source; None if it has none of that kind."""
+        return None
+
+    def timestamped_rows(self) -> TimestampedRows | None:
+        """Return the store's rows for a fused source; None if there is more to do for an update than to log and put."""
+        return None
+
+    def set_downstream(self, send: Callable[[Iterable[Any], Iterable[Any]], None]) -> None:
+        """Have the cache send its changes on through a fused loop, which does what the flush listener does.
+
+        send(changes, old values); a change: (key as a listener gets it, value, timestamp, headers, message).
+        """
+        raise StreamsError(f"The store {self.name} has no cache that sends changes")
+
+    def flush(self) -> None:
+        """Send what the cache holds downstream, to the changelog and into the write buffer."""
+
+    def commit(self, changelog_offset: int | None) -> None:
+        """Write the buffered updates and this offset, the next to be read, in one atomic step; see BytesStore."""
+        self.rows.commit(changelog_offset, self.marks())
+
+    def rollback(self) -> None:
+        """Drop all updates since the last commit, cached ones too: a transaction was aborted."""
+        self.rows.rollback()
+
+    def committed_offset(self) -> int | None:
+        """Return the changelog offset of the last commit, None if never committed or nothing is kept on disk."""
+        return self.rows.committed_offset()
+
+    def restore(self, messages: Sequence[Message], next_offset: int | None) -> None:
+        """Apply changelog records, in one atomic step with the offset behind them."""
+        rows = self.restored_rows(messages)
+        self.rows.restore(rows, next_offset, self.marks())
+
+    def marks(self) -> Marks:
+        """Return the numbers to commit beside the rows."""
+        return NO_MARKS
+
+    def restored_rows(self, messages: Sequence[Message]) -> Iterable[RawRow]:
+        """Return the rows that changelog records stand for."""
+        return plain_rows(messages)
+
+    @property
+    def persistent(self) -> bool:
+        """Whether the store keeps its rows and its offset on disk."""
+        return self._persistent
+
+    def persist(self, beside_writes: bool = False) -> None:
+        """Make what was committed survive a SIGKILL. See BytesStore.persist."""
+        self.rows.persist(beside_writes)
+
+    def detach(self) -> BytesStore:
+        """Drop what is not committed and give up the rows, which stay open: another store is built upon them."""
+        self.rollback()
+        return self.rows
+
+    def close(self) -> None:
+        """Give back all handles; nothing is flushed. Reads and writes raise InvalidStateStoreError from now on."""
+        self.rows.close()
+        self.rows = cast("BytesStore", ClosedStore(self.name))
+
+
+class StoreSerdes:
+    """The four functions between objects and bytes of one store, and what is known about its objects.
+
+    key_of: encode_key for what is not None, without a call in between where it is compiled. exact_value and its type,
+    private_value: Serde.exact and Serde.private of the value serde.
+    cache_key: from a key to what stands for it in a cache: the key itself where its serde is exact, else its bytes;
+    raises for what is no key of this store. Keys of cache_key_type are their own cache keys, if they can be written.
+    row_key, object_key: from a cache key to the bytes, and to the key that is read back from them.
+    """
+
+    __slots__ = (
+        "cache_key",
+        "cache_key_type",
+        "decode_key",
+        "decode_value",
+        "encode_key",
+        "encode_value",
+        "exact_value",
+        "exact_value_type",
+        "key_of",
+        "key_to_bytes",
+        "object_key",
+        "private_value",
+        "row_key",
+    )
+
+    def __init__(self, builder: StoreBuilder, topic: str) -> None:
+        key_serde, value_serde = as_serde(builder.key_serde), as_serde(builder.value_serde)
+        if key_serde is None or value_serde is None:
+            raise StreamsError(f"The store {builder.name} was declared without a key or value serde; set both")
+        to_bytes = serializer_for(key_serde, topic)
+        name = builder.name
+        encode_key = required(to_bytes, partial(null_key, name))
+        self.key_to_bytes = to_bytes
+        self.cache_key: Callable[[Any], Any]
+        self.cache_key_type: type | None
+        self.row_key: Callable[[Any], bytes]
+        self.object_key: Callable[[Any], Any]
+        self.encode_key: Callable[[Any], bytes] = encode_key
+        self.decode_key = deserializer_for(key_serde, topic)
+        self.encode_value = serializer_for(value_serde, topic)
+        self.decode_value = deserializer_for(value_serde, topic)
+        self.key_of = inline(to_bytes).compiled or encode_key
+        exact_key = key_serde.exact if key_serde.cacheable_keys else None
+
+        def exact_cache_key(key: Any) -> Any:
+            found = None if key is None or exact_key is None else exact_key(key)
+            if found is None:
+                raise null_key(name)
+            return found
+
+        if exact_key is None:
+            self.cache_key, self.cache_key_type = encode_key, None
+            self.row_key, self.object_key = same, self.decode_key
+        else:
+            self.cache_key, self.cache_key_type = exact_cache_key, key_serde.exact_type
+            self.row_key, self.object_key = encode_key, same
+        self.exact_value = value_serde.exact
+        self.exact_value_type = value_serde.exact_type
+        self.private_value = value_serde.private
+
+
+def required(to_bytes: Callable[[Any], bytes | None], refusal: Callable[[], Exception]) -> Callable[[Any], bytes]:
+    """Return a function that does what to_bytes does, and raises refusal() where that returns None."""
+    if compiled is not None:
+        made: Callable[[Any], bytes] = compiled.required(to_bytes, refusal)
+        return made
+
+    def encode(value: Any) -> bytes:
+        data = to_bytes(value)
+        if data is None:
+            raise refusal()
+        return data
+
+    return encode
+
+
+def null_key(name: str) -> StreamsError:
+    """Return the error for a key that is None."""
+    return StreamsError(f"The store {name} got None as a key; drop such records before they reach a store")
+
+
+def newest_by_key(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return the last record of each key. The unbound method is called at the speed of C; all are of one class."""
+    return list(dict(zip(map(type(messages[0]).key, messages), messages, strict=True)).values()) if messages else ()
+
+
+def plain_rows(messages: Iterable[Message]) -> Iterator[RawRow]:
+    """Yield rows whose bytes are those of the changelog."""
+    for message in messages:
+        key = message.key()
+        if key is not None:
+            yield key, message.value()
+
+
+def timestamped_rows(messages: Iterable[Message]) -> Iterator[RawRow]:
+    """Yield rows whose values begin with the record's timestamp (Kafka Streams: RecordConverters)."""
+    pack = LONG.pack
+    for message in messages:
+        key = message.key()
+        if key is not None:
+            value = message.value()
+            yield key, None if value is None else pack(message.timestamp()[1]) + value
+
+
+def plain_value(message: Message) -> bytes | None:
+    """Return the row bytes of a changelog record of plain values."""
+    return message.value()
+
+
+def timestamped_value(message: Message) -> bytes | None:
+    """Return the row bytes of a changelog record of timestamped values."""
+    value = message.value()
+    return None if value is None else LONG.pack(message.timestamp()[1]) + value

@@ -1,0 +1,233 @@
+"""How the values of a store become bytes, and what its changelog hears of them (Kafka Streams: ChangeLogging*Store)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from penstock.kernel import codecs as compiled
+from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
+from penstock.topology.context.task_context import TaskContext
+from penstock.topology.records import ValueAndTimestamp
+from penstock.topology.serdes.serdes import inline, same
+
+from .state_store import LONG, StoreSerdes
+
+#: encode(value) -> row bytes; decode(row bytes) -> value. None stays None.
+Encode = Callable[[Any], bytes | None]
+Decode = Callable[[bytes | None], Any]
+#: log_value(changelog key, value) -> row bytes: encodes a value and logs it.
+LogValue = Callable[[bytes, Any], bytes | None]
+#: See TaskContext.log_change.
+LogChange = Callable[..., None]
+
+#: Stores whose values are ValueAndTimestamp.
+TIMESTAMPED = frozenset(
+    (StoreKind.TIMESTAMPED_KEY_VALUE, StoreKind.TIMESTAMPED_WINDOW, StoreKind.FOREIGN_KEY_SUBSCRIPTION)
+)
+#: What a row without a timestamp is read with (Kafka: ConsumerRecord.NO_TIMESTAMP).
+NO_TIMESTAMP = -1
+LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
+_new = tuple.__new__
+
+
+class Values:
+    """The value functions of one store.
+
+    A store, cached or not, holds *held* values: the bytes of a value, or the object that the serde reads back from them
+    where nobody can change it and its bytes are known to be writable (Serde.exact), or a copy of its own
+    (Serde.private). So whatever a caller does to an object that it has put or got, and however large the cache is, a
+    read gives what a restart would give.
+
+    Plain values are the serialized value; timestamped ones (value, timestamp) are 8 bytes of timestamp and the value,
+    or the value alone with ``plain_values``, and are held as a tuple (held value, timestamp). None stays None:
+
+    hold(value) -> held: raises what the serde raises for a value that it cannot write; read(held) -> value, the
+    caller's own; from_row(row bytes) -> held; to_row(held) -> row bytes; log_held(changelog key, held) -> row bytes:
+    also logs it. encode, decode and log_value do the same without a held value in between. hold_plain, read_plain,
+    bytes_of: hold, read and to_row for the value alone, without its timestamp. exact: whether held values are objects.
+    log_change: what plain values are logged with, by default the task's.
+    """
+
+    __slots__ = (
+        "bytes_of",
+        "decode",
+        "encode",
+        "exact",
+        "from_row",
+        "hold",
+        "hold_plain",
+        "log_held",
+        "log_value",
+        "logs_value",
+        "logs_value_and_timestamp",
+        "read",
+        "read_plain",
+        "to_row",
+        "with_timestamp",
+    )
+
+    def __init__(
+        self, builder: StoreBuilder, task: TaskContext, serdes: StoreSerdes, log_change: LogChange | None = None
+    ) -> None:
+        timestamped = builder.kind in TIMESTAMPED
+        #: Whether row bytes begin with a timestamp that the changelog has as the record's.
+        self.with_timestamp = timestamped and not builder.plain_values
+        self.exact = serdes.exact_value is not None
+        encode, decode = serdes.encode_value, serdes.decode_value
+        self.hold_plain: Callable[[Any], Any] = encode if serdes.exact_value is None else none_or(serdes.exact_value)
+        self.read_plain: Callable[[Any], Any] = same if self.exact else decode
+        self.bytes_of: Callable[[Any], bytes | None] = encode if self.exact else same
+        if serdes.private_value is not None:
+            self.hold_plain, self.read_plain, self.bytes_of = serdes.private_value(
+                inline(encode).compiled or encode, inline(decode).compiled or decode
+            )
+        held_plain = decode if self.exact else same
+        self.encode: Encode = encode
+        self.decode: Decode = decode
+        self.hold, self.read = self.hold_plain, self.read_plain
+        self.from_row: Callable[[bytes | None], Any] = held_plain
+        self.to_row: Callable[[Any], bytes | None] = self.bytes_of
+        if timestamped:
+            plain = builder.plain_values
+            self.encode = _timestamped_encoder(encode, plain)
+            self.decode = _timestamped_decoder(decode, plain)
+            self.hold, self.read = _timestamped_holder(self.hold_plain), _timestamped_reader(self.read_plain)
+            self.from_row = _timestamped_held(held_plain, plain)
+            self.to_row = _timestamped_encoder(self.bytes_of, plain)
+        #: Whether a row is 8 bytes of timestamp and the value, and its changelog record the value, without headers.
+        self.logs_value_and_timestamp = self.with_timestamp and builder.logging and not headers_logged(builder)[0]
+        #: Whether a row and its changelog record are the value, without headers, with the record's timestamp.
+        self.logs_value = not timestamped and builder.logging and log_change is None and not headers_logged(builder)[1]
+        if not builder.logging:
+            self.log_value: LogValue = _silent(self.encode)
+            self.log_held: LogValue = _silent(self.to_row)
+        else:
+            if timestamped:
+                log = partial(_log_timestamped, builder, task)
+            else:
+                log = partial(_log_plain, builder, task, log_change or task.log_change)
+            self.log_value, self.log_held = log(encode), log(self.bytes_of)
+
+
+def none_or(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a function that gives None for None, and else what this one gives."""
+    if compiled is not None:
+        made: Callable[[Any], Any] = compiled.nullable(function)
+        return made
+    return lambda value: None if value is None else function(value)
+
+
+def _timestamped_encoder(encode_value: Encode, plain_values: bool) -> Encode:
+    """Return the encoder of (value, timestamp) (Kafka Streams: ValueAndTimestampSerializer)."""
+    pack = LONG.pack
+
+    def encode(value: Any) -> bytes | None:
+        data = None if value is None else encode_value(value[0])
+        return data if data is None or plain_values else pack(value[1]) + data
+
+    return encode
+
+
+def _timestamped_decoder(decode_value: Decode, plain_values: bool) -> Decode:
+    """Return the decoder to ValueAndTimestamp."""
+    unpack = LONG.unpack_from
+
+    def decode(data: bytes | None) -> Any:
+        return None if data is None else _new(ValueAndTimestamp, (decode_value(data[8:]), unpack(data)[0]))
+
+    def decode_plain(data: bytes | None) -> Any:
+        return None if data is None else _new(ValueAndTimestamp, (decode_value(data), NO_TIMESTAMP))
+
+    return decode_plain if plain_values else decode
+
+
+def _timestamped_holder(hold_plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    pack, unpack = LONG.pack, LONG.unpack
+
+    def hold(value: Any) -> Any:
+        if value is None:
+            return None
+        plain, timestamp = value
+        if type(timestamp) is not int or not LONG_MIN <= timestamp <= LONG_MAX:
+            (timestamp,) = unpack(pack(timestamp))  # raises for what is no timestamp
+        held = hold_plain(plain)
+        return None if held is None else (held, timestamp)
+
+    return hold
+
+
+def _timestamped_reader(read_plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def read(held: Any) -> Any:
+        return None if held is None else _new(ValueAndTimestamp, (read_plain(held[0]), held[1]))
+
+    return read
+
+
+def _timestamped_held(held_plain: Callable[[Any], Any], plain_values: bool) -> Callable[[bytes | None], Any]:
+    unpack = LONG.unpack_from
+
+    def held(row: bytes | None) -> Any:
+        return None if row is None else (held_plain(row[8:]), unpack(row)[0])
+
+    def held_plain_value(row: bytes | None) -> Any:
+        return None if row is None else (held_plain(row), NO_TIMESTAMP)
+
+    return held_plain_value if plain_values else held
+
+
+def headers_logged(builder: StoreBuilder) -> tuple[bool, bool]:
+    """Return whether the changelog gets the headers of the record being processed, with values and with tombstones.
+
+    With headers_format (KIP-1271) only tombstones have them, since Kafka Streams 4.3's operators put values with empty
+    headers. The stores of stream-stream and foreign-key joins have the record's headers in any format.
+    """
+    always = builder.log_headers or builder.kind is StoreKind.FOREIGN_KEY_SUBSCRIPTION
+    return always, always or builder.headers_format
+
+
+def _silent(encode: Encode) -> LogValue:
+    """Return log_value of a store without a changelog."""
+    return lambda key, value: None if value is None else encode(value)
+
+
+def _log_plain(builder: StoreBuilder, task: TaskContext, log_change: LogChange, encode: Encode) -> LogValue:
+    """Return log_value for plain values: the changelog record has the timestamp of the record being processed."""
+    name = builder.name
+    values_with_headers, tombstones_with_headers = headers_logged(builder)
+
+    def log_value(key: bytes, value: Any) -> bytes | None:
+        data = None if value is None else encode(value)
+        log_change(name, key, data, task.timestamp)
+        return data
+
+    def log_value_with_headers(key: bytes, value: Any) -> bytes | None:
+        data = None if value is None else encode(value)
+        log_change(name, key, data, task.timestamp, task.headers if data is None or values_with_headers else None)
+        return data
+
+    return log_value_with_headers if tombstones_with_headers else log_value
+
+
+def _log_timestamped(builder: StoreBuilder, task: TaskContext, encode: Encode) -> LogValue:
+    """Return log_value for (value, timestamp): the changelog record has the plain value and the value's timestamp.
+
+    A tombstone has the timestamp of the record being processed.
+    """
+    log_change, name = task.log_change, builder.name
+    pack, plain_values = LONG.pack, builder.plain_values
+    values_with_headers, tombstones_with_headers = headers_logged(builder)
+
+    def log_value(key: bytes, value: Any) -> bytes | None:
+        if value is not None:
+            plain, timestamp = value
+            data = encode(plain)
+            if data is not None:
+                row = data if plain_values else pack(timestamp) + data
+                log_change(name, key, data, timestamp, task.headers if values_with_headers else None)
+                return row
+        log_change(name, key, None, task.timestamp, task.headers if tombstones_with_headers else None)
+        return None
+
+    return log_value

@@ -1,0 +1,223 @@
+"""Versioned key-value stores (KIP-889; Kafka Streams: RocksDBVersionedStore).
+
+    latest    0xfe + key -> 8-byte timestamp + value
+    history   segment of the end (8 bytes) + key + 8-byte start -> 8-byte end + 1 + value, or 8-byte end + 0 if deleted
+
+An old version lies in the segment of time in which it ended, so that a segment can go as a whole once all its versions
+ended before the history retention. A deletion without a later version is a history row that ends where it starts: it
+only marks the time. Kafka Streams keeps all versions of a key and segment in one row; the local layout is our own, what
+can be read is the same.
+
+The changelog has plain values with the version's timestamp, of versions too that come too late to be kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from penstock.topology.context.store_interfaces import StoreBuilder
+from penstock.topology.context.task_context import TaskContext
+from penstock.topology.errors import StreamsError
+from penstock.topology.records import Message, VersionedRecord
+
+from ..rows.bytes_store import BytesStore, Marks
+from .segments import NOTHING_OBSERVED, OBSERVED_TIME
+from .state_store import LONG, StateStore, StoreSerdes
+from .store_iterator import Rows
+from .values import Values
+
+#: What ``put`` returns: valid until further notice, and not kept because it came too late.
+VALID_TO_UNDEFINED = -1
+NOT_PUT = -(2**63)
+LATEST = b"\xfe"
+_pack, _unpack = LONG.pack, LONG.unpack_from
+
+
+class Version(NamedTuple):
+    """An old version of one key: valid from start until before end (ms); data is None for a deletion."""
+
+    start: int
+    end: int
+    data: bytes | None
+
+
+class VersionedStore(StateStore):
+    """A versioned key-value store. Times are in ms.
+
+    A put that is older than the highest timestamp put minus the history retention is dropped. Caching is not possible.
+    """
+
+    def __init__(self, builder: StoreBuilder, task: TaskContext, rows: BytesStore) -> None:
+        super().__init__(builder, task, rows)
+        if builder.history_retention_ms is None:
+            raise StreamsError(f"The versioned store {builder.name} was declared without a history retention; set it")
+        self.serdes = StoreSerdes(builder, self.changelog_topic)
+        self.values = Values(builder, task, self.serdes)
+        self._retention_ms = builder.history_retention_ms
+        self._interval_ms = builder.segment_interval_ms or default_segment_interval_ms(self._retention_ms)
+        self._observed_ms = NOTHING_OBSERVED
+        self._reload()
+
+    def _reload(self) -> None:
+        mark = self.rows.committed_mark(OBSERVED_TIME)
+        self._observed_ms = NOTHING_OBSERVED if mark is None else mark
+
+    def put(self, key: Any, value: Any, timestamp: int) -> int:
+        """Add a version; None says that the key was deleted at that time.
+
+        Returns until when it is valid: a timestamp, VALID_TO_UNDEFINED for the newest; NOT_PUT if it was dropped.
+        """
+        return self.put_held(key, self.values.hold(value), timestamp)
+
+    def put_held(self, key: Any, held: Any, timestamp: int) -> int:
+        """Put what values.hold() has made of a value."""
+        row_key = self.serdes.encode_key(key)
+        data = self.values.to_row(held)
+        if timestamp < self._observed_ms - self._retention_ms:
+            self.task.record_dropped(self.name, "expired put into a versioned store")
+            valid_to = NOT_PUT
+        else:
+            valid_to = self._put(row_key, data, timestamp)
+        if self.builder.logging:
+            self.task.log_change(self.name, row_key, data, timestamp)
+        return valid_to
+
+    def delete(self, key: Any, timestamp: int) -> VersionedRecord | None:
+        """Add a deletion; return the version that was valid at that time until now."""
+        expired = timestamp < self._observed_ms - self._retention_ms
+        old = None if expired else self.get(key, timestamp)
+        self.put(key, None, timestamp)
+        return old
+
+    def get(self, key: Any, as_of: int | None = None) -> VersionedRecord | None:
+        """Return the newest version of a key, or the one that was valid at as_of; None if there was none.
+
+        A time before the history retention finds only a version that is still the newest. valid_to is not set, as in
+        Kafka Streams; ``get_versions`` does.
+        """
+        row_key = self.serdes.encode_key(key)
+        latest = self.rows.get(LATEST + row_key)
+        if latest is not None:
+            start = _unpack(latest)[0]
+            if as_of is None or start <= as_of:
+                return VersionedRecord(self.serdes.decode_value(latest[8:]), start)
+        if as_of is None or as_of < self._observed_ms - self._retention_ms:
+            return None
+        for start, end, data in self._history(row_key, as_of):
+            if start <= as_of < end and data is not None:
+                return VersionedRecord(self.serdes.decode_value(data), start)
+        return None
+
+    def get_versions(self, key: Any, time_from: int, time_to: int) -> Rows[VersionedRecord]:
+        """Return the versions that were valid at any time from time_from to time_to, newest first (KIP-968)."""
+        row_key = self.serdes.encode_key(key)
+        decode = self.serdes.decode_value
+        latest = self.rows.get(LATEST + row_key)
+        found: Rows[VersionedRecord] = Rows()
+        if latest is not None and _unpack(latest)[0] <= time_to:
+            found.append(VersionedRecord(decode(latest[8:]), _unpack(latest)[0]))
+        if time_to >= self._observed_ms - self._retention_ms:
+            first = max(time_from, self._observed_ms - self._retention_ms, 0)
+            old = [version for version in self._history(row_key, first) if version.data is not None]
+            wanted = [version for version in old if version.start <= time_to and version.end > time_from]
+            wanted.sort(reverse=True)
+            found += [VersionedRecord(decode(data), start, end) for start, end, data in wanted]
+        return found
+
+    def _put(self, key: bytes, data: bytes | None, timestamp: int) -> int:
+        """Add a version of a serialized key."""
+        self._advance(timestamp)
+        latest = self.rows.get(LATEST + key)
+        next_start = None
+        if latest is not None:
+            latest_start = _unpack(latest)[0]
+            if timestamp >= latest_start:
+                if timestamp > latest_start:
+                    self._archive(key, Version(latest_start, timestamp, latest[8:]))
+                self.rows.put(LATEST + key, None if data is None else _pack(timestamp) + data)
+                return VALID_TO_UNDEFINED
+            next_start = latest_start
+        return self._put_into_history(key, data, timestamp, next_start)
+
+    def _put_into_history(self, key: bytes, data: bytes | None, timestamp: int, next_start: int | None) -> int:
+        """Add a version that is older than the newest one, if there is one: it starts at next_start."""
+        for version in self._history(key, timestamp):
+            if version.start <= timestamp < version.end:
+                return self._split(key, version, data, timestamp)
+            if version.start > timestamp and (next_start is None or version.start < next_start):
+                next_start = version.start
+        if next_start is not None:
+            return next_start if self._archive(key, Version(timestamp, next_start, data)) else NOT_PUT
+        if data is not None:
+            self.rows.put(LATEST + key, _pack(timestamp) + data)
+            return VALID_TO_UNDEFINED
+        return VALID_TO_UNDEFINED if self._archive(key, Version(timestamp, timestamp, None)) else NOT_PUT
+
+    def _split(self, key: bytes, version: Version, data: bytes | None, timestamp: int) -> int:
+        """Let a version that is valid at timestamp end there, and the new one go on from there."""
+        if version.start < timestamp:
+            self.rows.put(self._history_key(key, version), None)
+            self._archive(key, version._replace(end=timestamp))
+        self._archive(key, Version(timestamp, version.end, data))
+        return version.end
+
+    def _archive(self, key: bytes, version: Version) -> bool:
+        """Write a history row; return False if its segment has expired."""
+        if version.end < self._live_from(self._observed_ms):
+            return False
+        data = b"\0" if version.data is None else b"\1" + version.data
+        self.rows.put(self._history_key(key, version), _pack(version.end) + data)
+        return True
+
+    def _history_key(self, key: bytes, version: Version) -> bytes:
+        return _pack(version.end // self._interval_ms) + key + _pack(version.start)
+
+    def _history(self, key: bytes, time: int) -> Iterator[Version]:
+        """Yield the old versions of a key that ended at time or later, and some before."""
+        length = 8 + len(key) + 8  # other keys may begin with the bytes of this one
+        for number in range(max(0, time) // self._interval_ms, self._observed_ms // self._interval_ms + 1):
+            prefix = _pack(number) + key
+            for row_key, data in self.rows.rows(prefix, prefix + b"\x80"):  # starts are not negative
+                if len(row_key) == length:
+                    start, end = _unpack(row_key, length - 8)[0], _unpack(data)[0]
+                    yield Version(start, end, data[9:] if data[8] else None)
+
+    def _live_from(self, observed_ms: int) -> int:
+        """Return the start of the oldest segment that has not expired."""
+        return max(0, observed_ms - self._retention_ms) // self._interval_ms * self._interval_ms
+
+    def _advance(self, timestamp: int) -> None:
+        if timestamp > self._observed_ms:
+            before, now = self._live_from(self._observed_ms), self._live_from(timestamp)
+            self._observed_ms = timestamp
+            if now > before:
+                self.rows.delete_range(_pack(before // self._interval_ms), _pack(now // self._interval_ms))
+
+    def marks(self) -> Marks:
+        """See StateStore.marks."""
+        return {OBSERVED_TIME: self._observed_ms}
+
+    def rollback(self) -> None:
+        """See StateStore.rollback."""
+        super().rollback()
+        self._reload()
+
+    def restore(self, messages: Sequence[Message], next_offset: int | None) -> None:
+        """See StateStore.restore."""
+        for message in messages:
+            key, timestamp = message.key(), message.timestamp()[1]
+            if key is not None and timestamp >= self._observed_ms - self._retention_ms:
+                self._put(key, message.value(), timestamp)
+        self.rows.commit(next_offset, self.marks())
+
+
+def default_segment_interval_ms(history_retention_ms: int) -> int:
+    """Return Kafka Streams' choice (RocksDbVersionedKeyValueBytesStoreSupplier)."""
+    if history_retention_ms <= 60_000:
+        return max(history_retention_ms // 3, 2_000)
+    if history_retention_ms <= 300_000:
+        return max(history_retention_ms // 5, 20_000)
+    if history_retention_ms <= 3_600_000:
+        return max(history_retention_ms // 12, 60_000)
+    return max(history_retention_ms // 24, 3_600_000)

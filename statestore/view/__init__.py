@@ -1,0 +1,1 @@
+"""Stores as people and programs look at them."""

@@ -1,0 +1,76 @@
+"""What can be read off an open store without measuring its calls (Kafka Streams: StateStoreMetrics, RocksDBMetrics)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.topology.context.store_interfaces import StoreBackend, StoreKind
+
+from ..cache.caching_store import CachingStore
+from ..rows.rocksdb_store import RocksDBStore
+
+#: RocksDB's properties of one store, without "rocksdb.": so Kafka Streams calls the metrics (KIP-607, RocksDBMetrics).
+PROPERTIES = (
+    "num-immutable-mem-table",
+    "cur-size-active-mem-table",
+    "cur-size-all-mem-tables",
+    "size-all-mem-tables",
+    "num-entries-active-mem-table",
+    "num-entries-imm-mem-tables",
+    "num-deletes-active-mem-table",
+    "num-deletes-imm-mem-tables",
+    "mem-table-flush-pending",
+    "num-running-flushes",
+    "compaction-pending",
+    "num-running-compactions",
+    "estimate-pending-compaction-bytes",
+    "total-sst-files-size",
+    "live-sst-files-size",
+    "num-live-versions",
+    "block-cache-capacity",
+    "block-cache-usage",
+    "block-cache-pinned-usage",
+    "estimate-num-keys",
+    "estimate-table-readers-mem",
+    "background-errors",
+)
+
+_KINDS = {
+    StoreKind.WINDOW: "window-",
+    StoreKind.TIMESTAMPED_WINDOW: "window-",
+    StoreKind.SESSION: "session-",
+}
+
+
+def scope(store: Any) -> str:
+    """Return the first part of the tag that names a store, as Kafka Streams' suppliers' metricsScope.
+
+    E.g. "rocksdb", "rocksdb-window", "in-memory-session", "in-memory-suppression".
+    """
+    kind = store.builder.kind
+    if kind is StoreKind.SUPPRESS_BUFFER:
+        return "in-memory-suppression"
+    if store.builder.backend is StoreBackend.LRU:
+        return "in-memory-lru"
+    where = "rocksdb" if store.persistent else "in-memory"
+    return f"{where}-{_KINDS.get(kind, '')}".rstrip("-")
+
+
+def rocksdb_metrics(store: Any) -> dict[str, float]:
+    """Return RocksDB's properties of a store under Kafka Streams' names; nothing for a store that has no RocksDB."""
+    return store.rows.properties(PROPERTIES) if isinstance(store.rows, RocksDBStore) else {}
+
+
+def store_metrics(store: Any) -> dict[str, float]:
+    """Return how full a store is: buffers by Kafka Streams' names, others by how many rows they have."""
+    if hasattr(store, "buffer_size"):
+        return {
+            "suppression-buffer-size-current": float(store.buffer_size()),
+            "suppression-buffer-count-current": float(store.num_records()),
+        }
+    return {"approximate-num-entries": float(store.rows.approximate_num_entries())}
+
+
+def cache_bytes(store: Any) -> float:
+    """Return the estimated size of a store's part of the record cache, 0.0 without."""
+    return store.cache_bytes if isinstance(store, CachingStore) else 0.0

@@ -1,0 +1,180 @@
+"""The endpoints: each is a function from a request to a response, run in a thread so that it may block."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import orjson
+from anyio import CapacityLimiter, to_thread
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from penstock.topology.errors import StreamsError
+
+from ..logs.log_floods import bounded_logger
+from ..queries.store_routing import Found, QueryError
+from . import prometheus
+from .forwarding import FORWARDED
+from .parameters import decoded, decoded_query, store_parameters
+from .security import HEALTH_PATHS, Gate, HttpAddress
+from .view import HttpView
+
+logger = bounded_logger(__name__)
+
+Endpoint = Callable[[HttpView, Request], Response]
+#: Threads for health checks only: queries may use all others.
+HEALTH_THREADS = 4
+PAGES = Path(__file__).parent / "dashboard"
+#: File and content type of the dashboard's parts, by path.
+FILES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/dashboard.css": ("dashboard.css", "text/css; charset=utf-8"),
+    "/dashboard.js": ("dashboard.js", "text/javascript; charset=utf-8"),
+}
+
+
+def http_app(view: HttpView, address: HttpAddress) -> Starlette:
+    """Return the ASGI application. view: the application to show."""
+    health = CapacityLimiter(HEALTH_THREADS)
+
+    def route(path: str, endpoint: Endpoint, method: str = "GET") -> Route:
+        return Route(path, _endpoint(view, endpoint, health if path in HEALTH_PATHS else None), methods=[method])
+
+    routes = [
+        route("/health/live", _live),
+        route("/health/ready", _ready),
+        route("/metrics", _metrics),
+        route("/status", lambda view, _: answer(view.administration.status())),
+        route("/tasks", lambda view, _: answer(view.tasks())),
+        route("/lag", lambda view, _: answer(view.administration.lag())),
+        route("/topology", _topology),
+        route("/stores", lambda view, _: answer(view.stores())),
+        route("/stores/{name}", _store),
+        route("/stores/{name}/{key:path}", _store),
+        route("/dashboard.json", lambda view, _: answer(view.dashboard())),
+        route("/pause", lambda view, _: answer(view.administration.pause()), "POST"),
+        route("/resume", lambda view, _: answer(view.administration.resume()), "POST"),
+        route("/threads/{name}/restart", _restart, "POST"),
+        *(route(path, _file(*file)) for path, file in FILES.items()),
+    ]
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(Gate, address=address)],
+        exception_handlers={HTTPException: _on_http_error},  # type: ignore[dict-item]
+    )
+    app.router.redirect_slashes = False  # the address would come from the Host header, which any client may choose
+    return app
+
+
+def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Return JSON."""
+    return Response(orjson.dumps(value), status, headers, "application/json")
+
+
+def _error(error: QueryError) -> Response:
+    headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
+    return answer(error.body(), error.status, headers)
+
+
+def _endpoint(
+    view: HttpView, endpoint: Endpoint, limiter: CapacityLimiter | None
+) -> Callable[[Request], Awaitable[Response]]:
+    def call(request: Request) -> Response:
+        try:
+            return endpoint(view, request)
+        except QueryError as error:
+            return _error(error)
+        except StreamsError as error:
+            return _error(QueryError(409, "REFUSED", str(error)))
+        except TimeoutError:
+            return _error(QueryError(503, "TIMEOUT", "The supervisor does not respond; see the log for the reason.", 5))
+        except Exception:
+            logger.exception("%s %s failed", request.method, request.scope["path"])
+            return _error(QueryError(500, "INTERNAL", "A bug in Penstock; the log has the traceback."))
+
+    @wraps(endpoint)
+    async def call_in_thread(request: Request) -> Response:
+        return await to_thread.run_sync(call, request, limiter=limiter)
+
+    return call_in_thread
+
+
+async def _on_http_error(request: Request, error: HTTPException) -> Response:
+    codes = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}
+    text = f"There is nothing at {request.scope['path']}." if error.status_code == 404 else str(error.detail)
+    return _error(QueryError(error.status_code, codes.get(error.status_code, "HTTP_ERROR"), text))
+
+
+def _live(view: HttpView, _request: Request) -> Response:
+    alive, why = view.live()
+    return answer({"live": alive, "reason": why}, 200 if alive else 503)
+
+
+def _ready(view: HttpView, _request: Request) -> Response:
+    ready, why = view.ready()
+    return answer({"ready": ready, "reason": why}, 200 if ready else 503, None if ready else {"Retry-After": "1"})
+
+
+def _metrics(view: HttpView, _request: Request) -> Response:
+    return Response(view.exposition(), media_type=prometheus.CONTENT_TYPE)
+
+
+def _topology(view: HttpView, request: Request) -> Response:
+    topology = view.topology()
+    if "text/plain" in request.headers.get("accept", "") or request.query_params.get("format") == "text":
+        return Response(topology["text"], media_type="text/plain")
+    return answer(topology)
+
+
+def _store(view: HttpView, request: Request) -> Response:
+    name, key = decoded(request.path_params["name"]), request.path_params.get("key")
+    parameters = store_parameters(name, None if key is None else decoded(key), decoded_query(request.scope))
+    forwarded = FORWARDED in request.headers
+    found = view.queries.read(parameters.request, parameters.timeout, parameters.local or forwarded)
+    limit = parameters.request.limit
+    rows = found.rows[:limit]
+    if not rows and key is not None and not forwarded and not _is_windowed(parameters.request):
+        raise QueryError(
+            404, "NO_SUCH_KEY", f"The store {name} has nothing for the key {decoded(key)!r}.", tasks=found.tasks
+        )
+    return Response(_rows_json(found, limit, forwarded), media_type="application/json")
+
+
+def _is_windowed(request: Any) -> bool:
+    return request.time_from is not None or request.time_to is not None
+
+
+def _rows_json(found: Found, limit: int, ordered: bool) -> bytes:
+    rows = found.rows[: limit + 1] if ordered else found.rows[:limit]
+    value: dict[str, Any] = {
+        "tasks": found.tasks,
+        "complete": found.complete,
+        "truncated": len(found.rows) > limit,
+        "lag": found.lag,
+    }
+    if ordered:
+        value["ordered_rows"] = [[_base64(row.order), orjson.Fragment(row.json)] for row in rows]
+    else:
+        value["rows"] = [orjson.Fragment(row.json) for row in rows]
+    return orjson.dumps(value)
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _restart(view: HttpView, request: Request) -> Response:
+    return answer(view.administration.restart_thread(decoded(request.path_params["name"])))
+
+
+def _file(name: str, content_type: str) -> Endpoint:
+    data = (PAGES / name).read_bytes()
+    return lambda view, request: Response(data, media_type=content_type)

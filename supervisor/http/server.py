@@ -1,0 +1,115 @@
+"""The HTTP server: a thread of the supervisor's process that serves requests and makes no decisions."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from contextlib import ExitStack
+from importlib import import_module
+from typing import Any
+
+from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.errors import ConfigError
+
+from ..control.administration import Administration
+from ..logs.log_floods import FloodFilter
+from ..supervisor import Supervisor
+from .forwarding import HttpHosts
+from .security import HttpAddress
+from .view import HttpView
+
+logger = logging.getLogger(__name__)
+
+#: Connections that the kernel queues until there is room; see http_connections.py.
+BACKLOG = 1024
+#: Seconds that pending requests may delay the end.
+STOP_SECONDS = 2
+#: Maximum size of a request line with its headers, in bytes; for the URL alone see http_security.py.
+HEADER_BYTES_MAX = 32_768
+#: The name of the server's thread.
+THREAD = "penstock-http"
+#: Limits the log lines that requests cause in asyncio and uvicorn.
+_FLOODS = FloodFilter(THREAD)
+
+
+class HttpServer:
+    """Started and stopped by KafkaStreams; does nothing unless penstock.http.port is set.
+
+    Raises ConfigError if the address is open to others and there is no token.
+    """
+
+    def __init__(self, supervisor: Supervisor, administration: Administration, config: StreamsConfig) -> None:
+        self._address = HttpAddress.of(config)
+        self._view = HttpView(supervisor, administration, config, HttpHosts(config["penstock.http.token"]))
+        self._server: Any = None
+        self._thread: threading.Thread | None = None
+        #: The served port, or None.
+        self.port: int | None = None
+
+    def start(self) -> None:
+        """Listen, then serve in a thread. Raises ConfigError if the address is not available."""
+        if self._address is None:
+            return
+        listener = _listen(self._address)
+        self.port = listener.getsockname()[1]
+        # Imported only if used: an application without HTTP does not pay for it.
+        uvicorn = import_module("uvicorn")
+        app, connections = (import_module(name, __package__) for name in (".http_app", ".http_connections"))
+        self._server = connections.Server(
+            uvicorn.Config(
+                app.http_app(self._view, self._address),
+                log_config=None,
+                access_log=False,
+                log_level=logging.WARNING,
+                lifespan="off",
+                ws="none",
+                http="h11",
+                loop="asyncio",
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=connections.IDLE_SECONDS,
+                timeout_graceful_shutdown=STOP_SECONDS,
+                h11_max_incomplete_event_size=HEADER_BYTES_MAX,
+            ),
+            listener,
+        )
+        for name in ("asyncio", "uvicorn.error"):
+            logging.getLogger(name).addFilter(_FLOODS)
+        self._thread = threading.Thread(target=self._serve, args=(listener,), name=THREAD, daemon=True)
+        self._thread.start()
+        logger.info("Serving HTTP at http://%s:%d/", self._address.host, self.port)
+
+    def _serve(self, listener: socket.socket) -> None:
+        try:
+            self._server.run(sockets=[])  # it accepts for itself
+        except Exception:
+            logger.exception("The HTTP server has failed; the application continues without it")
+        finally:
+            listener.close()
+
+    def stop(self) -> None:
+        """End the server, with a moment for pending requests."""
+        if self._thread is None:
+            return
+        self._server.should_exit = True
+        self._thread.join(STOP_SECONDS + 1)
+        self._thread = self.port = None
+
+
+def _listen(address: HttpAddress) -> socket.socket:
+    host = address.host.strip("[]")
+    try:
+        family = socket.getaddrinfo(host, address.port, type=socket.SOCK_STREAM)[0][0]
+        with ExitStack() as stack:
+            listener = stack.enter_context(socket.socket(family))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, address.port))
+            listener.listen(BACKLOG)
+            stack.pop_all()
+    except OSError as error:
+        raise ConfigError(
+            f"HTTP cannot be served at {address.host}:{address.port}: {error}. Set penstock.http.port and "
+            "penstock.http.host to an address of this host that is free."
+        ) from error
+    return listener

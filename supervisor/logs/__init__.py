@@ -1,0 +1,1 @@
+"""How the log looks, and the output of the processes."""

@@ -1,0 +1,1 @@
+"""An application that does not run: its state, its reset."""

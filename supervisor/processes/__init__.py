@@ -1,0 +1,1 @@
+"""Processes: started, watched, replaced, stopped."""

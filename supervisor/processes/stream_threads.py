@@ -1,0 +1,111 @@
+"""The slots of the stream threads: adds, removes and restarts them. Only the supervisor's loop may use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from penstock.clients.log_context import PrefixedLogger
+from penstock.workers.control.messages import Shutdown
+
+from ..application_state import ApplicationStates
+from .slot import Slot
+from .worker import ThreadStatus
+
+#: Requests a slot's stream thread to close.
+Stop = Callable[[Slot, Shutdown], None]
+#: The name of a stream thread, None if its slot was removed; the outer None: it was refused.
+Answer = Future[str | None] | None
+
+
+class StreamThreads:
+    """Requests to the running application. slots: by number, shared with the supervisor."""
+
+    def __init__(
+        self,
+        slots: dict[int, Slot],
+        client_id: str,
+        states: ApplicationStates,
+        stop: Stop,
+        now: Callable[[], int],
+        log: PrefixedLogger,
+    ) -> None:
+        self._slots = slots
+        self._client_id = client_id
+        self._states = states
+        self._stop = stop
+        self._now = now
+        self._log = log
+
+    def name(self, slot: Slot) -> str:
+        """Return the name of the stream thread in a slot."""
+        return f"{self._client_id}-StreamThread-{slot.number}"
+
+    def add(self) -> str | None:
+        """Add one and return its name, None if the application does not run (KafkaStreams.addStreamThread)."""
+        if not self._states.state.is_running_or_rebalancing:
+            self._log.warning("Cannot add a stream thread when the client is in state %s", self._states.state.name)
+            return None
+        number = next(n for n in range(1, len(self._slots) + 2) if n not in self._slots)
+        slot = self._slots[number] = Slot(number, start_at=self._now())
+        self._log.info("Adding StreamThread-%d, there will now be %d live threads", number, len(self._slots))
+        return self.name(slot)
+
+    def remove(self, name: str | None = None) -> Answer:
+        """Stop one, the last if no name is given; it leaves the group and is not replaced.
+
+        Returns when it has ended; None if there is none of this name, or the application does not run (Kafka Streams:
+        KafkaStreams.removeStreamThread).
+        """
+        slot = self._find(name)
+        if slot is None:
+            self._log.warning("Cannot remove a stream thread: there is none, or the client does not run")
+            return None
+        self._log.info("Removing StreamThread-%d", slot.number)
+        slot.give_up_restart()
+        self._stop(slot, Shutdown(leave_group=True))
+        return slot.gone
+
+    def restart(self, name: str) -> Answer:
+        """Close one cleanly, and start another process in its slot, which resumes its tasks.
+
+        Returns when the old process has ended: the name, or None if the slot was removed in the meantime. None
+        at once if there is none of this name, or the application does not run. It does not count for
+        penstock.worker.restart.max.
+        """
+        slot = self._find(name)
+        if slot is None:
+            self._log.warning("Cannot restart %s: there is no such stream thread, or the client does not run", name)
+            return None
+        self._log.info("Restarting StreamThread-%d", slot.number)
+        if slot.worker is None:
+            slot.start_at = self._now()
+            slot.again = Future()
+            slot.again.set_result(name)
+        elif not slot.is_restarting:
+            slot.again = Future()
+            self._stop(slot, Shutdown())
+        return slot.again
+
+    def _find(self, name: str | None) -> Slot | None:
+        """Return a slot whose stream thread was not requested to leave; the last one without a name."""
+        if not self._states.state.is_running_or_rebalancing:
+            return None
+        slots = self._staying()
+        if name is None:
+            staying = [slot for slot in slots if slot.stopped_at is None]
+            return max(staying, key=lambda slot: slot.number, default=None)
+        return next((slot for slot in slots if name in (self.name(slot), str(slot.number))), None)
+
+    def _staying(self) -> list[Slot]:
+        return [slot for slot in self._slots.values() if slot.stopped_at is None or slot.is_restarting]
+
+    def down(self) -> list[str]:
+        """Return the names of the stream threads that should run but do not: without a process, starting, or failed."""
+        return [self.name(slot) for slot in self._staying() if not slot.is_up]
+
+    def status(self) -> list[ThreadStatus]:
+        """Return the status of each stream thread that has a process, by number."""
+        now = self._now()
+        slots = sorted(self._slots.values(), key=lambda slot: slot.number)
+        return [slot.worker.thread_status(now, slot.restarts) for slot in slots if slot.worker is not None]

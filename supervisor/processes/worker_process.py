@@ -1,0 +1,251 @@
+"""Inside the process of a stream thread: its entry point, and its end of the pipe to the supervisor."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import io
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+from setproctitle import setproctitle
+
+from penstock.kernel import buffers as compiled
+from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.errors import ConfigError, HandedOverError, PenstockError
+from penstock.topology.shadowing import ShadowedModuleError
+from penstock.workers.control.messages import Command, Failed, Report, Shutdown, ThreadControl
+
+from ..channels.channel import Channel
+from ..exit_codes import WorkerExitCode
+from ..logs.output_stream import open_standard_streams
+from ..logs.worker_logging import set_up_logging
+from ..service.signals import HANDLED_SIGNALS
+from ..source import pickling
+from ..source.topology_source import TopologyLoadError, TopologySource
+from .worker_end import end_process
+
+#: prctl(2): the signal that a process gets when the thread that created it ends.
+PR_SET_PDEATHSIG = 1
+#: Time limit for the last reports of an ending process; the supervisor reads them at once.
+FLUSH_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """The arguments of a stream thread's process. slot: N in StreamThread-N; a replacement keeps it.
+
+    process_id: the application's on this host (a UUID that the state directory keeps). num_threads: their number.
+    listeners: the calls to report, "restore" and "standby". slot 0: it waits for a slot, see spare_process.
+    """
+
+    slot: int
+    client_id: str
+    process_id: str
+    num_threads: int
+    config: StreamsConfig
+    topology: TopologySource
+    listeners: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The thread's name, which is also its client's id: ``<client id>-StreamThread-<slot>``."""
+        return f"{self.client_id}-StreamThread-{self.slot}" if self.slot else f"{self.client_id}-spare"
+
+
+#: The main function of the process: the stream thread, or in tests something smaller. Returns on a shutdown request.
+WorkerTarget = Callable[[WorkerSpec, ThreadControl], None]
+#: The preparation of a spare process without a slot; it must not open anything that only a slot's process may hold.
+Prepare = Callable[[WorkerSpec], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStarted:
+    """The first message of a process: the interpreter is up, and failures from now on are reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpareReady:
+    """A spare process has prepared and waits for TakeOver."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOver:
+    """To a spare process: be this stream thread from now on. The fields are WorkerSpec's."""
+
+    slot: int
+    num_threads: int
+    listeners: tuple[str, ...]
+
+
+class ProcessEnds(NamedTuple):
+    """The process's ends of its pipes."""
+
+    control: Connection[Any, Any]
+    log: Connection[Any, Any]
+    stdout: Connection[Any, Any]
+    stderr: Connection[Any, Any]
+
+
+class PipeControl:
+    """ThreadControl over the pipe. Two threads wait for the pipe, so that the stream thread never does."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.failed = False
+        self._channel = channel
+        self._commands: SimpleQueue[Command | TakeOver] = SimpleQueue()  # its put may interrupt its get: see SIGTERM
+        self._reports: SimpleQueue[Report | SpareReady | None] = SimpleQueue()
+        self._writer = threading.Thread(target=self._write, name="supervisor-writer", daemon=True)
+        self._reader = threading.Thread(target=self._read, name="supervisor-reader", daemon=True)
+        self._writer.start()
+        self._reader.start()
+
+    def poll_commands(self) -> list[Command]:
+        """Return the commands that have arrived since the last call."""
+        found = [self._commands.get() for _ in range(self._commands.qsize())]
+        return [command for command in found if not isinstance(command, TakeOver)]
+
+    def wait_for_command(self) -> Command | TakeOver:
+        """Wait for a command and return it."""
+        return self._commands.get()
+
+    def report(self, report: Report) -> None:
+        """Enqueue a report; it is sent as soon as the pipe accepts it."""
+        self.failed = self.failed or isinstance(report, Failed)
+        self.send(report)
+
+    def send(self, message: Report | SpareReady) -> None:
+        """Enqueue a message; it is sent as soon as the pipe accepts it."""
+        self._reports.put(message)
+
+    def shut_down(self) -> None:
+        """Act as if the supervisor had sent Shutdown: what SIGTERM does to this process alone."""
+        self._commands.put(Shutdown())
+
+    def close(self) -> None:
+        """Send all enqueued messages."""
+        self._reports.put(None)
+        self._writer.join(FLUSH_SECONDS)
+
+    def _write(self) -> None:
+        while (report := self._reports.get()) is not None:
+            try:
+                self._channel.send(report)
+            except OSError:  # the supervisor is gone; the reader ends the process
+                return
+
+    def _read(self) -> None:
+        while True:
+            try:
+                for command in self._channel.receive():
+                    self._commands.put(command)
+            except (EOFError, OSError):
+                os._exit(WorkerExitCode.ORPHANED)
+
+
+def main(target: WorkerTarget, spec_bytes: bytes, ends: ProcessEnds, supervisor_pid: int) -> None:
+    """Run a stream thread in this new process; never returns. spec_bytes: a pickled WorkerSpec."""
+    _write_to(ends)
+    faulthandler.enable(file=2, all_threads=True)  # SIGABRT from the supervisor leaves all stacks
+    _die_with(supervisor_pid)
+    if compiled is not None:
+        compiled.keep_buffers()  # before there are other threads
+    channel = Channel(ends.control, blocking=True)
+    channel.send(ProcessStarted())
+    control = PipeControl(channel)
+    _handle_signals(control)
+    code = _run(target, spec_bytes, control, Channel(ends.log, blocking=True))
+    control.close()
+    end_process(code)
+
+
+def _write_to(ends: ProcessEnds) -> None:
+    """Send this process's output to the supervisor: by lines and in UTF-8, whatever the environment."""
+    open_standard_streams()
+    for stream in (sys.__stdout__, sys.__stderr__):
+        assert isinstance(stream, io.TextIOWrapper)
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+    os.dup2(ends.stdout.fileno(), 1)
+    os.dup2(ends.stderr.fileno(), 2)
+
+
+def _run(target: WorkerTarget, spec_bytes: bytes, control: PipeControl, log: Channel) -> WorkerExitCode:
+    try:
+        spec = _load_spec(spec_bytes)
+        show_in_ps(spec)
+        set_up_logging(log, spec.config["penstock.log.level"])
+        target(spec, control)
+    except (TopologyLoadError, HandedOverError, ConfigError, ShadowedModuleError) as error:
+        _report_failure(control, error)
+        return WorkerExitCode.BOOT_FAILED
+    except BaseException as error:  # noqa: BLE001  reported, SystemExit of a user's function too
+        _report_failure(control, error)
+        return WorkerExitCode.FAILED
+    return WorkerExitCode.FAILED if control.failed else WorkerExitCode.STOPPED
+
+
+def show_in_ps(spec: WorkerSpec) -> None:
+    """Make ps, top and similar tools show the stream thread of this process."""
+    thread = f"StreamThread-{spec.slot}" if spec.slot else "spare"
+    setproctitle(f"penstock: {spec.config['application.id']} {thread}")
+
+
+def _load_spec(spec_bytes: bytes) -> WorkerSpec:
+    try:
+        spec: WorkerSpec = pickling.loads(spec_bytes)
+    except Exception as error:
+        raise ConfigError(f"An object of the configuration cannot be created in another process: {error}") from error
+    return spec
+
+
+def _report_failure(control: PipeControl, error: BaseException) -> None:
+    if control.failed:
+        return
+    match error:
+        case TopologyLoadError():
+            text = error.explained()
+        case PenstockError() | ShadowedModuleError():
+            text = str(error)  # the message names the problem and the fix: our traceback does not help
+        case _:
+            text = "".join(traceback.format_exception(error))
+    control.report(Failed.of(error, text))
+
+
+def _handle_signals(control: PipeControl) -> None:
+    """Leave the terminal's signals to the supervisor; take SIGTERM as a request to end; then let signals in."""
+    for number in HANDLED_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda _number, _frame: control.shut_down())
+    os.register_at_fork(before=_hold_sigterm, after_in_parent=_let_sigterm_in, after_in_child=_end_at_sigterm)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED_SIGNALS)
+
+
+def _hold_sigterm() -> None:
+    """Before a fork: Python forgets a signal that arrives before the new process has its own handler."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _let_sigterm_in() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+def _end_at_sigterm() -> None:
+    """In a process forked by the user's code, e.g. one of a pool: multiprocessing ends it with SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _let_sigterm_in()
+
+
+def _die_with(supervisor_pid: int) -> None:
+    """Ask Linux to kill this process when the supervisor's thread ends; elsewhere the closed pipe must suffice."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != supervisor_pid:  # it ended before the request
+        os._exit(WorkerExitCode.ORPHANED)

@@ -1,0 +1,1 @@
+"""Questions to the stream threads: metrics, stores, snapshots."""

@@ -1,0 +1,82 @@
+"""Queries of the state stores in the stream threads' processes, and the hosts of the stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from penstock.workers.control.messages import Command, HostsChanged, QueryResult
+from penstock.workers.group.streams_metadata import StreamsMetadataState
+
+from ..processes.worker import Worker
+
+#: Creates a command from the id for its responses.
+Question = Callable[[int], Command]
+
+
+@dataclass(slots=True)
+class Answers:
+    """The responses to one query. results grows as they arrive; done is set when all have responded or ended.
+
+    enough(result): True for a response that ends the wait for others.
+    """
+
+    enough: Callable[[QueryResult], bool] = lambda _: False
+    results: list[QueryResult] = field(default_factory=list)
+    done: Future[list[QueryResult]] = field(default_factory=Future)
+
+
+@dataclass(slots=True)
+class _Pending:
+    answers: Answers
+    waiting: set[int]  # slots that have not responded
+
+
+class Queries:
+    """The open queries. Only the supervisor's thread may use it, but any thread may read metadata.
+
+    metadata: the hosts of all parts of the state.
+    """
+
+    def __init__(self, application_server: str) -> None:
+        self.metadata = StreamsMetadataState(application_server)
+        self._pending: dict[int, _Pending] = {}
+        self._next_id = 0
+
+    def ask(self, workers: Iterable[Worker], question: Question, answers: Answers) -> None:
+        """Send a query to all; see Answers."""
+        self._next_id += 1
+        command = question(self._next_id)
+        asked = {worker.spec.slot for worker in workers if worker.send(command)}
+        self._pending[self._next_id] = _Pending(answers, asked)
+        self._settle(self._next_id)
+
+    def on_report(self, worker: Worker, report: QueryResult | HostsChanged) -> None:
+        """Accept one stream thread's response, or its group's assignment."""
+        if isinstance(report, HostsChanged):
+            self.metadata.on_change(report)
+        else:
+            self._on_result(worker, report)
+
+    def _on_result(self, worker: Worker, result: QueryResult) -> None:
+        pending = self._pending.get(result.id)
+        if pending is not None:
+            pending.answers.results.append(result)
+            pending.waiting.discard(worker.spec.slot)
+            if pending.answers.enough(result):
+                pending.waiting.clear()
+            self._settle(result.id)
+
+    def on_gone(self, worker: Worker) -> None:
+        """Stop waiting for this stream thread: its process has ended."""
+        for query_id, pending in list(self._pending.items()):
+            pending.waiting.discard(worker.spec.slot)
+            self._settle(query_id)
+
+    def _settle(self, query_id: int) -> None:
+        pending = self._pending[query_id]
+        if not pending.waiting or pending.answers.done.cancelled():  # canceled: the caller has timed out
+            del self._pending[query_id]
+            if pending.answers.done.set_running_or_notify_cancel():
+                pending.answers.done.set_result(pending.answers.results)

@@ -1,0 +1,222 @@
+"""Store reads, routed: to the stream thread that has the key's task, or to the host that has it (KIP-67, KIP-535).
+
+A read is answered from a task that runs, or refused with a reason that says whether to try again. There is nothing in
+between: only a request for this host's part alone gets rows of some tasks without the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from penstock.topology.records import TopicPartition
+from penstock.workers.control.messages import QueryResult, ReadStore
+from penstock.workers.group.streams_metadata import HostInfo, StreamsMetadata
+from penstock.workers.queries.store_answers import Reply, Row, StoreRead
+
+from ..supervisor import Supervisor
+from .queries import Answers
+
+#: Default number of seconds after which a client may retry.
+RETRY_SECONDS = 1
+
+
+class QueryError(Exception):
+    """An error response: an HTTP status, a code for programs, a sentence for people.
+
+    retry_after: seconds, None if another attempt would fail in the same way.
+    """
+
+    def __init__(self, status: int, code: str, message: str, retry_after: int | None = None, **details: Any) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.retry_after = retry_after
+        self.details = details
+
+    def body(self) -> dict[str, Any]:
+        """Return the JSON object of the answer."""
+        error = {"status": self.status, "code": self.code, "message": self.message, **self.details}
+        if self.retry_after is not None:
+            error["retry_after_seconds"] = self.retry_after
+        return {"error": error}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The rows of a read, in the order of their keys. lag: of the standby task that answered, None for an active one.
+
+    tasks: the owners of the rows; complete: whether these are all tasks with a part of the store. after: the start of
+    the next page, whose rows are in the store's order.
+    """
+
+    rows: list[Row]
+    tasks: list[str] = field(default_factory=list)
+    lag: int | None = None
+    complete: bool = True
+    after: str | None = None
+
+
+class RemoteHosts(Protocol):
+    """Queries other hosts; see http_forward.py."""
+
+    def read(self, host: HostInfo, request: ReadStore, timeout: float) -> Found:
+        """Return the rows of another host's own tasks. Raises QueryError."""
+
+
+class StoreQueries:
+    """Any thread may use it. remote: the other hosts; without it every read must be local."""
+
+    def __init__(self, supervisor: Supervisor, application_server: str, remote: RemoteHosts | None = None) -> None:
+        self._supervisor = supervisor
+        self._me = HostInfo.parse(application_server) if application_server else None
+        self._remote = remote
+
+    def read(self, request: ReadStore, timeout: float, local: bool) -> Found:
+        """Return the result of a request; local: on this host only. Raises QueryError.
+
+        If a key is not in the partition of Kafka's partitioner, all tasks are searched: confluent-kafka's default is
+        another partitioner, and its records are processed as well.
+        """
+        found = self._read(request, timeout, local)
+        if found.rows or request.key is None or request.partition is not None or request.everywhere or local:
+            return found
+        return self._read(replace(request, everywhere=True), timeout, local)
+
+    def _read(self, request: ReadStore, timeout: float, local: bool) -> Found:
+        if not self._supervisor.states.state.is_running_or_rebalancing:
+            state = self._supervisor.states.state.name
+            raise QueryError(503, "NOT_RUNNING", f"The application is {state}.", RETRY_SECONDS)
+        answers = self._ask(request, timeout)
+        for answer in answers:
+            _check_request(answer)
+        if request.partition is None and (request.key is None or request.everywhere):
+            return self._range(request, answers, timeout, local)
+        return self._one(request, answers, timeout, local)
+
+    def _ask(self, request: ReadStore, timeout: float) -> list[StoreRead]:
+        one = request.key is not None and not request.everywhere
+        answers = Answers(enough=_is_enough if one else lambda _: False)
+        try:
+            self._supervisor.ask(lambda number: replace(request, id=number), answers, timeout)
+        except TimeoutError:
+            raise QueryError(
+                503, "TIMEOUT", f"The stream threads did not answer within {timeout:g} s: they are busy.", RETRY_SECONDS
+            ) from None
+        found = [result.value for result in answers.results if result.value is not None]
+        if not found:
+            raise QueryError(503, "NOT_RUNNING", "No stream thread is running now.", RETRY_SECONDS)
+        return found
+
+    # -- one key, or one partition
+
+    def _one(self, request: ReadStore, answers: list[StoreRead], timeout: float, local: bool) -> Found:
+        good = sorted((a for a in answers if a.reply is Reply.OK), key=lambda answer: answer.lag is not None)
+        if good:
+            return Found(_ordered(request, good[0].rows), list(good[0].tasks), good[0].lag, after=good[0].after)
+        waiting = next((answer for answer in answers if answer.reply is Reply.NOT_YET), None)
+        hosts = [] if local else self._hosts_of(answers[0], request)
+        if waiting is not None and (local or request.max_lag is None or not hosts):
+            raise not_yet(waiting)
+        if not hosts:
+            raise self._nobody(answers[0], local)
+        return self._first(hosts, request, timeout)
+
+    def _hosts_of(self, answer: StoreRead, request: ReadStore) -> list[HostInfo]:
+        """Return the other hosts to query, the one with the active task first."""
+        partition = answer.partition if answer.partition is not None else request.partition
+        wanted = {TopicPartition(topic, partition) for topic in answer.topics if partition is not None}
+        others = [m for m in self._others() if wanted]
+        active = [m.host_info for m in others if m.topic_partitions & wanted]
+        standby = [m.host_info for m in others if m.standby_topic_partitions & wanted]
+        return active + (standby if request.max_lag is not None else [])
+
+    def _others(self) -> list[StreamsMetadata]:
+        return [m for m in self._supervisor.queries.metadata.all_metadata() if m.host_info != self._me]
+
+    def _first(self, hosts: list[HostInfo], request: ReadStore, timeout: float) -> Found:
+        failed: QueryError | None = None
+        assert self._remote is not None
+        for host in hosts:
+            try:
+                return self._remote.read(host, request, timeout)
+            except QueryError as error:
+                failed = failed or error
+        assert failed is not None
+        raise failed
+
+    def _nobody(self, answer: StoreRead, local: bool) -> QueryError:
+        where = f"partition {answer.partition}" if answer.partition is not None else "this store"
+        if local:
+            text = f"The task of {where} is not on this host now."
+        elif self._supervisor.queries.metadata.all_metadata():
+            text = f"No host has the task of {where} now: it is moving."
+        else:
+            text = (
+                f"The task of {where} is not on this host now. If the application has other hosts, set "
+                "application.server on all of them, so that they can find each other."
+            )
+        return QueryError(503, "NOT_HERE", text, RETRY_SECONDS, partition=answer.partition)
+
+    # -- a range
+
+    def _range(self, request: ReadStore, answers: list[StoreRead], timeout: float, local: bool) -> Found:
+        waiting = next((answer for answer in answers if answer.reply is Reply.NOT_YET), None)
+        if waiting is not None:
+            raise not_yet(waiting)
+        rows = [row for answer in answers for row in answer.rows]
+        tasks = {task for answer in answers for task in answer.tasks}
+        if tasks == {"global"}:
+            return Found(_ordered(request, answers[0].rows), ["global"])
+        wanted = max(answer.partitions for answer in answers)
+        if not local and len(tasks) < wanted:
+            assert self._remote is not None
+            for host in self._hosts_with(request.store):
+                part = self._remote.read(host, request, timeout)
+                rows += part.rows
+                tasks |= set(part.tasks)
+        if not local and len(tasks) < wanted:
+            raise QueryError(
+                503,
+                "INCOMPLETE",
+                f"{len(tasks)} of the {wanted} tasks with a part of {request.store} can be read at this moment. Try"
+                " again, or read what is on this host with local=true. If the application has other hosts, set"
+                " application.server on all of them.",
+                RETRY_SECONDS,
+            )
+        return Found(_ordered(request, rows), sorted(tasks), complete=len(tasks) >= wanted)
+
+    def _hosts_with(self, store: str) -> list[HostInfo]:
+        return [m.host_info for m in self._others() if store in m.state_store_names]
+
+
+def _is_enough(result: QueryResult) -> bool:
+    return result.value is not None and result.value.reply is Reply.OK and result.value.lag is None
+
+
+def _ordered(request: ReadStore, rows: list[Row] | tuple[Row, ...]) -> list[Row]:
+    if request.after is not None:
+        return list(rows)
+    return sorted(rows, key=lambda row: row.order, reverse=request.reverse)
+
+
+def _check_request(answer: StoreRead) -> None:
+    if answer.reply is Reply.UNKNOWN_STORE:
+        raise QueryError(404, "UNKNOWN_STORE", answer.detail)
+    if answer.reply is Reply.BAD_REQUEST:
+        raise QueryError(400, "BAD_REQUEST", answer.detail)
+
+
+def not_yet(answer: StoreRead) -> QueryError:
+    """Return the error for a task that cannot serve reads yet, with its progress."""
+    if answer.lag is not None:
+        return QueryError(503, "STANDBY_LAGS", answer.detail, RETRY_SECONDS, lag=answer.lag)
+    eta = answer.eta_seconds
+    details: Mapping[str, Any] = {
+        "tasks": list(answer.tasks),
+        "restore_remaining": answer.restore_remaining,
+        "restore_eta_seconds": eta,
+    }
+    return QueryError(503, "RESTORING", answer.detail, max(RETRY_SECONDS, min(round(eta or 0), 60)), **details)

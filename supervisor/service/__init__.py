@@ -1,0 +1,1 @@
+"""The application as a Unix service: signals, systemd."""

@@ -1,0 +1,135 @@
+"""Admits a topology to an application's state only if it fits: enforces ``penstock plan`` at each start."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from penstock.statestore.directory.checkpoint import write_atomically
+from penstock.statestore.directory.state_directory import GLOBAL_DIRECTORY, LOCKS_DIRECTORY, STORES_DIRECTORY, FileLock
+from penstock.topology.errors import LockError, ProcessorStateError
+from penstock.topology.graph.topology import Topology
+from penstock.topology.graph.topology_facts import Facts, facts_of
+from penstock.topology.graph.topology_plan import Plan, Verdict, compare
+
+from .topology_source import TopologyLoadError
+
+log = logging.getLogger(__name__)
+
+#: The description of the topology that created the state beside it.
+FACTS_FILE_NAME = "topology.json"
+#: Marks that the application belongs to Spark: `penstock handover` writes and deletes it.
+HANDED_OVER_FILE_NAME = "handed-over.json"
+#: The engine in that file while a `penstock backfill` is unfinished.
+BACKFILL = "backfill"
+
+
+def application_directory(config: Mapping[str, Any]) -> Path:
+    """Return the directory of an application's state, whether it exists or not."""
+    return Path(config["state.dir"], config["application.id"])
+
+
+def read_facts(file: Path) -> Facts | None:
+    """Return a description, None if there is none. Raises ProcessorStateError if it is damaged."""
+    try:
+        facts: Facts = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(facts, dict):
+            raise ValueError("not an object")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise ProcessorStateError(
+            f"The description of the topology {file} cannot be read: {error}. Delete it; the next start recreates it, "
+            "without comparing"
+        ) from error
+    return facts
+
+
+def plain_facts(topology: Topology, config: Mapping[str, Any]) -> Facts:
+    """Return a topology's description as read back from its file."""
+    facts: Facts = json.loads(json.dumps(facts_of(topology, config)))
+    return facts
+
+
+def admit(topology: Topology, config: Mapping[str, Any]) -> None:
+    """Compare a topology with the one that created the state, delete the stores to rebuild, and save the description.
+
+    Called by each process of a stream thread before it joins the group. Raises TopologyLoadError if the plan is to
+    refuse and ``penstock.topology.changes`` is not ``accept``, if other processes still run the earlier topology, or if
+    the application was handed over to Spark.
+    """
+    directory = application_directory(config)
+    _refuse_if_handed_over(directory / HANDED_OVER_FILE_NAME)
+    file, locks = directory / FACTS_FILE_NAME, directory / LOCKS_DIRECTORY
+    locks.mkdir(parents=True, exist_ok=True)
+    facts = plain_facts(topology, config)
+    with FileLock(locks / "topology", f"{file} is being written", wait=True):
+        earlier = read_facts(file)
+        if earlier == facts:
+            return
+        if earlier is not None:
+            _carry_out(compare(earlier, facts), directory, config["penstock.topology.changes"] == "accept")
+        write_atomically(file, json.dumps(facts, indent=1) + "\n")
+
+
+def _refuse_if_handed_over(file: Path) -> None:
+    if not file.exists():
+        return
+    if read_engine(file) == BACKFILL:
+        raise TopologyLoadError(
+            f"A backfill of the application has not ended, see {file}: run `penstock backfill` again; it continues"
+        )
+    raise TopologyLoadError(
+        f"The application was handed over to Spark, see {file}: offsets and changelogs are outdated. Run it with "
+        "--engine spark, or bring it back with `penstock handover --to local`"
+    )
+
+
+def read_engine(file: Path) -> str:
+    """Return the engine in a handover's file; a damaged file counts as Spark's."""
+    try:
+        return str(json.loads(file.read_text(encoding="utf-8"))["engine"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def _carry_out(plan: Plan, directory: Path, accept: bool) -> None:
+    for finding in plan.findings:
+        level = logging.INFO if finding.verdict is Verdict.SAFE else logging.WARNING
+        log.log(level, "The topology has changed (%s): %s: %s", finding.verdict.name, finding.subject, finding.text)
+    if plan.verdict is Verdict.REFUSE and not accept:
+        refused = [finding for finding in plan.findings if finding.verdict is Verdict.REFUSE]
+        told = "; ".join(f"{finding.subject}: {finding.text}" for finding in refused)
+        raise TopologyLoadError(
+            f"The topology does not fit the state in {directory}: {told}. `penstock plan` shows all differences; "
+            "`penstock run --accept-changes` runs it anyway"
+        )
+    if plan.rebuild:
+        delete_stores(directory, plan.rebuild)
+
+
+def delete_stores(directory: Path, stores: Iterable[str]) -> None:
+    """Delete the files of stores in all tasks, to restore them.
+
+    Raises TopologyLoadError if a process holds one of the tasks, ProcessorStateError if something cannot be deleted.
+    """
+    found = [path for store in stores for path in directory.glob(f"*/{STORES_DIRECTORY}/{store}")]
+    tasks = {path.parent.parent.name for path in found} - {GLOBAL_DIRECTORY}
+    with ExitStack() as held:
+        try:
+            for task in sorted(tasks):
+                held.enter_context(FileLock(directory / LOCKS_DIRECTORY / task, f"Task {task} is in use"))
+            for path in found:
+                log.warning("Deleting %s: it does not fit the topology and is restored from its changelog", path)
+                shutil.rmtree(path)
+        except LockError as error:
+            raise TopologyLoadError(
+                f"The topology has changed while the application runs: {error}. Restart the whole application"
+            ) from error
+        except OSError as error:
+            raise ProcessorStateError(f"A store cannot be deleted: {error}. Delete it by hand") from error

@@ -1,0 +1,48 @@
+"""Checks of what users hand to the DSL: what is wrong is refused when it is declared, not with the first record."""
+
+from __future__ import annotations
+
+import inspect
+from functools import partial
+from typing import Any
+
+from ..errors import TopologyError
+
+#: What to do instead of handing over an async function.
+ASYNC_ADVICE = "map_values_async() and its like await such functions, many at a time (docs/async.md)"
+
+
+def check_function(given: Any, what: str, *, optional: bool = False) -> None:
+    """Raise TopologyError unless given is a function (or, if optional, None); what names it with its operator."""
+    if not callable(given) and not (optional and given is None):
+        raise TopologyError(f"{what} must be a function, got {given!r}")
+    if is_asynchronous(given):
+        raise TopologyError(f"{what} must be a plain function, got the async {given!r}: {ASYNC_ADVICE}")
+
+
+def check_async_function(given: Any, what: str) -> None:
+    """Raise TopologyError unless given is a function that is to be awaited."""
+    if not callable(given):
+        raise TopologyError(f"{what} must be an async function, got {given!r}")
+    if not is_asynchronous(given) and inspect.isroutine(given):
+        raise TopologyError(f"{what} must be an async function, got the plain {given!r}: map_values() takes such")
+
+
+def is_asynchronous(given: Any) -> bool:
+    """Return whether a call gives a coroutine or an asynchronous generator, which nobody would await."""
+    while isinstance(given, partial):
+        given = given.func
+    called = given if inspect.isroutine(given) or isinstance(given, type) else type(given).__call__
+    return inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called)
+
+
+def check_type(given: Any, kind: type | tuple[type, ...], what: str, hint: str) -> None:
+    """Raise TopologyError unless given is of a type; what names the argument, hint says what it should be."""
+    if not isinstance(given, kind):
+        raise TopologyError(f"{what} must be {hint}, got {given!r}")
+
+
+def check_topic(given: Any, what: str) -> None:
+    """Raise TopologyError unless given is the name of one topic."""
+    if not isinstance(given, str) or not given:
+        raise TopologyError(f"{what} needs the name of a topic, got {given!r}")

@@ -1,0 +1,63 @@
+"""Names of nodes, stores and internal topics, as Kafka Streams generates them.
+
+The order in which names are generated is part of the wire contract: it decides the names of internal topics. A name
+that the user gives still uses up a number, so that naming one operator does not rename the ones after it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Protocol
+
+from ..errors import TopologyError
+
+#: Kafka's limit for topic names; names of nodes become parts of topic names.
+NAME_LENGTH_MAX = 249
+
+_LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]+\Z")
+
+
+class NameProvider(Protocol):
+    """Who generates names: the InternalStreamsBuilder, with one counter for all of them."""
+
+    def new_processor_name(self, prefix: str) -> str:
+        """Return ``<prefix><number>``."""
+
+    def new_store_name(self, prefix: str) -> str:
+        """Return ``<prefix>STATE-STORE-<number>``."""
+
+
+def validate_name(name: str) -> str:
+    """Return the name; raises TopologyError if it cannot be part of a topic's name (Kafka Streams: Named)."""
+    if not name:
+        raise TopologyError("A name must not be empty; leave it out to have one generated")
+    if name in (".", ".."):
+        raise TopologyError(f'A name must not be "{name}"')
+    if len(name) > NAME_LENGTH_MAX:
+        raise TopologyError(f"A name must not be longer than {NAME_LENGTH_MAX} characters: {name}")
+    if not _LEGAL_NAME.match(name):
+        raise TopologyError(f'The name "{name}" may hold only ASCII letters, digits, ".", "_" and "-"')
+    return name
+
+
+class Named:
+    """A name that may have been given (Kafka Streams: NamedInternal)."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str | None) -> None:
+        self.name = None if name is None else validate_name(name)
+
+    def or_generate(self, names: NameProvider, prefix: str) -> str:
+        """Return the given name or a generated one; either way a number is used up."""
+        generated = names.new_processor_name(prefix)
+        return generated if self.name is None else self.name
+
+    def suffix_or_generate(self, suffix: str, names: NameProvider, prefix: str) -> str:
+        """Return the given name with a suffix, or a generated one; either way a number is used up."""
+        generated = names.new_processor_name(prefix)
+        return generated if self.name is None else validate_name(self.name + suffix)
+
+    def suffix_or(self, suffix: str, other: str) -> str:
+        """Return the given name with a suffix, or the other name; no number is used up."""
+        return other if self.name is None else self.name + suffix

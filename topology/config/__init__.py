@@ -1,0 +1,1 @@
+"""The configuration: its keys, their types and defaults."""

@@ -1,0 +1,199 @@
+"""What a configuration key is: its type, its default, what may be given for it (Kafka: ``ConfigDef``)."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from typing import Any
+
+from ..errors import ConfigError
+
+#: ``module:attribute``: an object of the user's, imported where it is used.
+REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+#: Names of values that are never shown. Compared with the end of the key.
+_SECRET = re.compile(r"(password|secret|token|jaas\.config|\.pem|credentials?|\.user\.info|passphrase)$", re.IGNORECASE)
+
+
+class ConfigType(Enum):
+    """The type of a value; the text is what an error says is expected."""
+
+    BOOLEAN = "true or false"
+    INT = "a whole number"
+    MILLISECONDS = "a whole number of milliseconds or a timedelta"
+    STRING = "text"
+    PATH = "a path"
+    LIST = "a list, or text with commas between the items"
+    CLASS = "an object, or module:attribute"
+
+
+@dataclass(frozen=True, slots=True)
+class Valid:
+    """Which values of the right type are right; ``expected`` completes the sentence "is …"."""
+
+    expected: str
+    accepts: Callable[[Any], bool]
+
+
+def at_least(lowest: int) -> Valid:
+    """Return the check that a number is lowest or more."""
+    return Valid(f"{lowest} or more", lambda value: value >= lowest)
+
+
+def between(lowest: int, highest: int) -> Valid:
+    """Return the check that a number is in a range, both ends included."""
+    return Valid(f"from {lowest} to {highest}", lambda value: lowest <= value <= highest)
+
+
+def one_of(*words: str) -> Valid:
+    """Return the check that a text is one of these words."""
+    return Valid("one of " + ", ".join(words), lambda value: value in words)
+
+
+def matches(pattern: str, expected: str) -> Valid:
+    """Return the check that the whole text matches a regular expression."""
+    compiled = re.compile(pattern)
+    return Valid(expected, lambda value: compiled.fullmatch(value) is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedDefault:
+    """A default that depends on other keys; ``why`` is shown as its origin."""
+
+    why: str
+    value: Callable[[Mapping[str, Any]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """A row of the table of configuration keys.
+
+    words: what may be written -> the value it stands for, without regard to case (enum words, Kafka's class names).
+    client: "consumer" or "producer" for a key of that client, which is then also found behind the client's prefixes.
+    deprecated_for: the newer key that takes this one's value if it is not given itself.
+    no_effect: accepted, so that Kafka Streams' configurations can be taken over, but nothing reads it; the
+        documentation says why.
+    """
+
+    name: str
+    type: ConfigType
+    default: Any
+    documentation: str
+    valid: Valid | None = None
+    words: Mapping[str, str] | None = None
+    client: str | None = None
+    deprecated_for: str | None = None
+    no_effect: bool = False
+
+    @property
+    def expected(self) -> str:
+        """What an error says of the right values."""
+        if self.type is ConfigType.CLASS and self.words:
+            return f"one of {', '.join(sorted(set(self.words.values())))}, {self.type.value}"
+        if self.words:
+            return "one of " + ", ".join(sorted(set(self.words.values())))
+        return f"{self.type.value}, {self.valid.expected}" if self.valid else self.type.value
+
+    def parse(self, given: Any, name: str | None = None, origin: str | None = None) -> Any:
+        """Return the typed value of what was given as text or typed; raises ConfigError.
+
+        name, origin: for the message, what the user wrote if it is not the key's own name, and where.
+        """
+        if given is None or (given == "" and self.default is None):
+            return None
+        try:
+            value = self._convert(given)
+        except (ValueError, TypeError):
+            raise self._wrong(given, name, origin) from None
+        if self.valid is not None and not self.valid.accepts(value):
+            raise self._wrong(given, name, origin)
+        return value
+
+    def _convert(self, given: Any) -> Any:
+        if self.words and isinstance(given, str):
+            return self._word(given.strip(), self.words)
+        return _CONVERT[self.type](given)
+
+    def _word(self, text: str, words: Mapping[str, str]) -> Any:
+        short = re.split(r"[.$]", text)[-1] if ":" not in text else text  # Java's package and outer class fall away
+        for word, value in words.items():
+            if word.lower() in (text.lower(), short.lower()):
+                return value
+        if self.type is not ConfigType.CLASS:
+            raise ValueError
+        return _object(text)
+
+    def _wrong(self, given: Any, name: str | None, origin: str | None) -> ConfigError:
+        where = f" ({origin})" if origin else ""
+        shown = "***" if is_secret(self.name) else repr(given)
+        return ConfigError(f"{name or self.name}={shown}{where} is not valid: expected {self.expected}.")
+
+
+def is_secret(name: str) -> bool:
+    """Return True for keys whose values must not be shown (passwords, key material, tokens)."""
+    return _SECRET.search(name) is not None
+
+
+def _boolean(given: Any) -> bool:
+    words = {True: True, False: False, "true": True, "false": False}
+    key = given.strip().lower() if isinstance(given, str) else given
+    if not isinstance(key, bool | str) or key not in words:
+        raise ValueError
+    return words[key]
+
+
+def _whole_number(given: Any) -> int:
+    if isinstance(given, bool) or not isinstance(given, int | str):
+        raise ValueError
+    return int(given)
+
+
+def _milliseconds(given: Any) -> int:
+    if isinstance(given, timedelta):
+        return given // timedelta(milliseconds=1)
+    return _whole_number(given)
+
+
+def _text(given: Any) -> str:
+    if isinstance(given, list | tuple):
+        return ",".join(_text(item) for item in given)
+    if not isinstance(given, str):
+        raise ValueError
+    return given.strip()
+
+
+def _path(given: Any) -> str:
+    """Return it absolute: each process finds the same place then, whatever directory it or its module changes to."""
+    text = os.fspath(given)
+    if not isinstance(text, str):
+        raise ValueError
+    return os.path.abspath(os.path.expanduser(text.strip()))
+
+
+def _list(given: Any) -> list[Any]:
+    if isinstance(given, str):
+        return [item.strip() for item in given.split(",") if item.strip()]
+    if not isinstance(given, list | tuple):
+        raise ValueError
+    return list(given)
+
+
+def _object(given: Any) -> Any:
+    if isinstance(given, str) and not REFERENCE.fullmatch(given):
+        raise ValueError
+    return given
+
+
+_CONVERT: Mapping[ConfigType, Callable[[Any], Any]] = {
+    ConfigType.BOOLEAN: _boolean,
+    ConfigType.INT: _whole_number,
+    ConfigType.MILLISECONDS: _milliseconds,
+    ConfigType.STRING: _text,
+    ConfigType.PATH: _path,
+    ConfigType.LIST: _list,
+    ConfigType.CLASS: _object,
+}

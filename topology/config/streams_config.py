@@ -1,0 +1,210 @@
+"""The configuration: Kafka Streams' keys with its defaults (4.3), and Penstock's own under ``penstock.``.
+
+config_keys.KEYS is the one table of keys. A key that is not in it belongs to a client and stands behind that client's
+prefix; it reaches the client unchanged.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..errors import ConfigError
+from .config_def import ConfigKey, ConfigType, DerivedDefault
+from .config_keys import AT_LEAST_ONCE, EXACTLY_ONCE_V2, KEYS, OPTIMIZATIONS
+
+logger = logging.getLogger(__name__)
+
+__all__ = [
+    "AT_LEAST_ONCE",
+    "EXACTLY_ONCE_V2",
+    "KEYS",
+    "StreamsConfig",
+    "check_key",
+    "environment_name",
+    "import_reference",
+    "verify_topology_optimization_configs",
+]
+
+#: Settings behind these belong to one client (or, ``topic.``, to internal topics) and are handed on as they are.
+CLIENT_PREFIXES = ("main.consumer.", "restore.consumer.", "global.consumer.", "consumer.", "producer.", "admin.")
+PREFIXES = (*CLIENT_PREFIXES, "topic.", "client.tag.")
+#: Settings that all clients share, so that they need no prefix.
+COMMON_CLIENT_PREFIXES = ("ssl.", "sasl.")
+
+_REPLACED_BY = {key.name: key.deprecated_for for key in KEYS.values() if key.deprecated_for}
+_DEPRECATED_FORM = {new: old for old, new in _REPLACED_BY.items()}
+#: Where the value of a client's key is looked for, first hit wins (Kafka: StreamsConfig.MAIN_CONSUMER_PREFIX).
+_PLACES = {"consumer": ("main.consumer.", "consumer.", ""), "producer": ("producer.", ""), None: ("",)}
+
+
+class StreamsConfig(Mapping[str, Any]):
+    """Effective configuration by Kafka Streams' dotted names, typed (Kafka: ``StreamsConfig``). Immutable, picklable.
+
+    values: what is given, as text or typed; names as in KEYS or behind one of PREFIXES. origins: where each value came
+    from, for messages and ``penstock config``. Raises ConfigError for an unknown key or a wrong value. Durations in ms.
+
+    The effective value of a CLASS key is its word ("fail", "rocksDB" …), or the user's object: ``module:attribute`` is
+    imported when it is asked for.
+    """
+
+    def __init__(self, values: Mapping[str, Any] | None = None, origins: Mapping[str, str] | None = None) -> None:
+        self._given = dict(values or {})
+        self._origins = {name: (origins or {}).get(name, "") for name in self._given}
+        for name in self._given:
+            check_key(name, self._origins[name])
+        self._sources = {name: self._source(key) for name, key in KEYS.items()}
+        self._effective = self._defaults() | {
+            name: KEYS[name].parse(self._given[source], source, self._origins[source])
+            for name, source in self._sources.items()
+            if source
+        }
+        for name, key in KEYS.items():
+            if isinstance(key.default, DerivedDefault) and self._sources[name] is None:
+                self._effective[name] = key.default.value(self._effective)
+        self._validate_together()
+        for name, source in self._sources.items():
+            if source and KEYS[name].no_effect and self._effective[name] != KEYS[name].default:
+                logger.warning("%s has no effect: %s", source, KEYS[name].documentation)
+
+    @classmethod
+    def of(cls, config: StreamsConfig | Mapping[str, Any] | None) -> StreamsConfig:
+        """Return config itself if it is a StreamsConfig, else one of its values."""
+        return config if isinstance(config, cls) else cls(config)
+
+    def _defaults(self) -> dict[str, Any]:
+        """Return the plain defaults; for a key without one, or with a derived one, None."""
+        return {n: None if isinstance(key.default, DerivedDefault) else key.default for n, key in KEYS.items()}
+
+    def _source(self, key: ConfigKey) -> str | None:
+        """Return under which name the value of a key was given, None if it was not."""
+        names = [prefix + key.name for prefix in _PLACES[key.client]]
+        if key.name in _DEPRECATED_FORM:
+            names.append(_DEPRECATED_FORM[key.name])
+        source = next((name for name in names if name in self._given), None)
+        if source in _REPLACED_BY and key.name != source:
+            logger.warning("%s is deprecated; use %s.", source, key.name)
+        return source
+
+    def _validate_together(self) -> None:
+        stall, poll = self["penstock.worker.stall.timeout.ms"], self["max.poll.interval.ms"]
+        if stall <= poll:
+            raise ConfigError(
+                f"penstock.worker.stall.timeout.ms={stall} must be above max.poll.interval.ms={poll}: a stream thread "
+                "may work that long on one batch. Raise the first or lower the second."
+            )
+        tags = self.with_prefix("client.tag.")
+        missing = [tag for tag in self["rack.aware.assignment.tags"] if tag not in tags]
+        if missing:
+            raise ConfigError(
+                f"rack.aware.assignment.tags names {missing[0]!r}: give its value as client.tag.{missing[0]}."
+            )
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._effective:
+            value = self._effective[name]
+            if KEYS[name].type is ConfigType.CLASS and isinstance(value, str) and ":" in value:
+                return import_reference(value, name)
+            return value
+        if name in self._given:
+            return self._given[name]
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._effective
+        yield from (name for name in self._given if name not in self._effective)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __repr__(self) -> str:
+        return f"StreamsConfig({', '.join(sorted(self._given))})"
+
+    def shown(self, name: str) -> Any:
+        """Return the value for display: as configured, references not imported."""
+        return self._effective.get(name, self._given.get(name))
+
+    def origin(self, name: str) -> str:
+        """Return where the value of a key came from: "default", "default for …", or what was given as its origin."""
+        source = self._sources.get(name, name if name in self._given else None)
+        if source is not None:
+            origin = self._origins[source] or "given"
+            return origin if source == name else f"{origin} ({source})"
+        default = KEYS[name].default
+        return f"default by {default.why}" if isinstance(default, DerivedDefault) else "default"
+
+    def originals(self) -> dict[str, Any]:
+        """Return what was given, as it was given."""
+        return dict(self._given)
+
+    def with_overrides(self, values: Mapping[str, Any], origin: str = "") -> StreamsConfig:
+        """Return a copy in which these values replace the ones that were given."""
+        return StreamsConfig(self._given | dict(values), self._origins | dict.fromkeys(values, origin))
+
+    def with_prefix(self, prefix: str) -> dict[str, Any]:
+        """Return the settings given behind a prefix of PREFIXES, without it and unchanged."""
+        return {name.removeprefix(prefix): value for name, value in self._given.items() if name.startswith(prefix)}
+
+    def common_client_settings(self) -> dict[str, Any]:
+        """Return bootstrap.servers and what was given for all clients alike (ssl.*, sasl.* …), typed."""
+        names = [name for name in self._given if name.startswith(COMMON_CLIENT_PREFIXES) or name in _COMMON_CLIENT_KEYS]
+        return {name: self[name] for name in names}
+
+    def require(self, *names: str) -> None:
+        """Check that these keys have a value; raises ConfigError with all that are missing."""
+        missing = [name for name in names if self[name] in (None, "")]
+        if missing:
+            raise ConfigError(
+                f"Required configuration is missing: {', '.join(missing)}. Set it in the configuration file, as "
+                f"{environment_name(missing[0])} or with -c {missing[0]}=…"
+            )
+
+
+_COMMON_CLIENT_KEYS = frozenset(
+    ("bootstrap.servers", "security.protocol", "request.timeout.ms", "retry.backoff.ms", "reconnect.backoff.ms",
+     "reconnect.backoff.max.ms", "connections.max.idle.ms", "metadata.max.age.ms", "metadata.recovery.strategy",
+     "metadata.recovery.rebootstrap.trigger.ms", "receive.buffer.bytes", "send.buffer.bytes", "enable.metrics.push")
+)  # fmt: skip
+
+
+def check_key(name: str, origin: str = "") -> None:
+    """Raise ConfigError, naming the nearest known key, unless name is a known key or stands behind a known prefix."""
+    if name in KEYS or any(name.startswith(p) and name != p for p in (*PREFIXES, *COMMON_CLIENT_PREFIXES)):
+        return
+    where = f" ({origin})" if origin else ""
+    nearest = difflib.get_close_matches(name, [*KEYS, *PREFIXES], n=1, cutoff=0.6)
+    if nearest:
+        raise ConfigError(f"Unknown configuration key {name!r}{where}. Did you mean {nearest[0]}?")
+    raise ConfigError(
+        f"Unknown configuration key {name!r}{where}. `penstock config --all` lists all keys; a setting of a client "
+        f"stands behind its prefix: consumer.{name}, producer.{name} or admin.{name}."
+    )
+
+
+def environment_name(name: str) -> str:
+    """Return the environment variable that sets a key: commit.interval.ms -> PENSTOCK_COMMIT_INTERVAL_MS."""
+    return "PENSTOCK_" + name.removeprefix("penstock.").replace(".", "_").upper()
+
+
+def import_reference(reference: str, key: str) -> Any:
+    """Return the object that ``module:attribute`` names; raises ConfigError."""
+    module, _, attribute = reference.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"{key}={reference}: cannot be imported ({error}). Check the name and the working directory."
+        ) from error
+    return found
+
+
+def verify_topology_optimization_configs(value: str) -> frozenset[str]:
+    """Return the optimizations that a value of topology.optimization switches on (Kafka's method of this name)."""
+    if value == "all":
+        return frozenset(OPTIMIZATIONS)
+    return frozenset(item.strip() for item in value.split(",")) & frozenset(OPTIMIZATIONS)

@@ -1,0 +1,161 @@
+"""Calls of users' async functions: what an operator asks of whoever runs them, and the options of a call.
+
+A stream thread has one event loop, in a thread of its own (workers/thread/event_loop.py).
+The test driver has one that it runs by itself (testing/driver_loop.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Hashable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal, Protocol
+
+from ..common.durations import Duration, to_millis
+from ..errors import TopologyError
+from .function_times import FunctionTimes
+
+#: Opens what a function uses, for example a client's session, once for each process: ``async with lifespan() as it``.
+Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
+
+#: In which order results come out; see KStream.map_values_async.
+OrderedBy = Literal["partition", "key"]
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How often a call that failed is made again, and after which pauses.
+
+    times: at most so often. wait_initial, wait_max (timedelta or ms): the first pause, which doubles each time up to
+    the second one, with up to wait_jitter more at random. on: the exceptions after which it is made again; a timeout
+    is a TimeoutError.
+    """
+
+    times: int
+    wait_initial: Duration = timedelta(milliseconds=100)
+    wait_max: Duration = timedelta(seconds=5)
+    wait_jitter: Duration = timedelta(milliseconds=100)
+    on: type[Exception] | tuple[type[Exception], ...] = Exception
+
+    def __post_init__(self) -> None:
+        if type(self.times) is not int or self.times < 0:
+            raise TopologyError(f"Retries(times) must be a number of retries, got {self.times!r}")
+
+
+class Call:
+    """One call of an async function. done: whether it has ended; then error is what it raised, else value the result.
+
+    attempt: makes it, on the event loop; takes what the lifespan has opened, if there is one.
+    """
+
+    __slots__ = ("attempt", "done", "error", "lifespan", "task", "value")
+
+    def __init__(self, attempt: Callable[..., Awaitable[Any]], lifespan: Lifespan | None) -> None:
+        self.attempt = attempt
+        self.lifespan = lifespan
+        self.task: asyncio.Task[None] | None = None
+        self.done = False
+        self.value: Any = None
+        self.error: BaseException | None = None
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether it runs: it has been started and has not ended."""
+        return self.task is not None and not self.done
+
+    def result(self) -> Any:
+        """Return the result of a call that has ended, or raise what it raised."""
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+class AsyncCalls(Protocol):
+    """Runs the calls of all tasks of a stream thread, on one event loop."""
+
+    def begin(self, call: Call) -> None:
+        """Run a call. Its thread goes on; the call is done some time later."""
+
+    def cancel(self, call: Call) -> None:
+        """Run a call no further; its result is not wanted any more."""
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        """Wait until a condition holds that depends on calls that run. Raises what the event loop died of."""
+
+    def in_flight(self, of: Hashable) -> int:
+        """Return how many calls of an operator were begun and not taken yet, by all tasks of the process."""
+
+    def count(self, of: Hashable, by: int) -> None:
+        """Change that number."""
+
+    def close(self) -> None:
+        """Cancel all calls, and leave the lifespans. Raises what one of them raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """How a function is called. timeout: of one attempt (timedelta or ms), None for no limit."""
+
+    max_in_flight: int = 256
+    timeout: Duration | None = timedelta(seconds=30)
+    retries: Retries | None = None
+    lifespan: Lifespan | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.max_in_flight) is not int or self.max_in_flight < 1:
+            raise TopologyError(f"max_in_flight must be 1 or more, got {self.max_in_flight!r}")
+        if self.timeout is not None and to_millis(self.timeout, "timeout") <= 0:
+            raise TopologyError(f"timeout must be positive, or None for no limit, got {self.timeout!r}")
+        if self.retries is not None and not isinstance(self.retries, Retries):
+            raise TopologyError(f"retries must be Retries(times), got {self.retries!r}")
+        if self.lifespan is not None and not callable(self.lifespan):
+            raise TopologyError(f"lifespan must be a function that returns an async context manager: {self.lifespan!r}")
+
+    def caller(
+        self, function: Callable[..., Awaitable[Any]], times: FunctionTimes
+    ) -> Callable[[tuple[Any, ...]], Call]:
+        """Return what makes a call of the function with some arguments. times: takes in its attempts.
+
+        What the lifespan has opened becomes its last argument.
+        """
+        seconds = None if self.timeout is None else to_millis(self.timeout, "timeout") / 1000
+
+        async def attempt(arguments: tuple[Any, ...]) -> Any:
+            clock = asyncio.get_running_loop().time
+            began = clock()
+            try:
+                async with asyncio.timeout(seconds):
+                    return await function(*arguments)
+            finally:
+                times.note(clock() - began)
+
+        run = attempt if self.retries is None else _retrying(attempt, self.retries, times)
+        return lambda arguments: Call(lambda *opened: run((*arguments, *opened)), self.lifespan)
+
+
+def _retrying(
+    attempt: Callable[[tuple[Any, ...]], Awaitable[Any]], retries: Retries, times: FunctionTimes
+) -> Callable[[tuple[Any, ...]], Awaitable[Any]]:
+    """Return what makes attempts until one is successful, or as many as retries allows.
+
+    A loop, no library: tenacity takes 100 µs for a call that needs no retry, three times what all else takes.
+    """
+    first = to_millis(retries.wait_initial, "wait_initial") / 1000
+    longest = to_millis(retries.wait_max, "wait_max") / 1000
+    jitter = to_millis(retries.wait_jitter, "wait_jitter") / 1000
+
+    async def run(arguments: tuple[Any, ...]) -> Any:
+        pause = first
+        for _ in range(retries.times):
+            try:
+                return await attempt(arguments)
+            except retries.on:
+                await asyncio.sleep(min(pause + random.uniform(0, jitter), longest))
+                pause = min(2 * pause, longest)
+                times.retries += 1
+        return await attempt(arguments)
+
+    return run

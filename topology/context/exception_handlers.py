@@ -1,0 +1,212 @@
+"""What becomes of a record that cannot be read, processed or written (KIP-161, KIP-1033, KIP-1034, KIP-1065).
+
+A handler is configured as "log_and_fail" or "log_and_continue", or is the user's: a class or object with
+``handle_error(context, record, exception)``, or a function of these three. It returns a Response, a Result, or one of
+the words "fail" and "continue". record is the consumed Message for deserialization, a Record for processing (None in
+a punctuation), and what was to be produced, a ProducerRecord, for production.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from ..errors import ConfigError, SerializationError, StreamsError
+from ..records import Headers, TaskId, as_headers
+
+logger = logging.getLogger(__name__)
+
+DESERIALIZATION = "deserialization.exception.handler"
+PROCESSING = "processing.exception.handler"
+PRODUCTION = "production.exception.handler"
+DEAD_LETTER_TOPIC = "errors.dead.letter.queue.topic.name"
+
+
+class Result(Enum):
+    """What a handler decides. RETRY is for production only."""
+
+    FAIL = "fail"
+    RESUME = "continue"
+    RETRY = "retry"
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerRecord:
+    """A record to be produced; partition None leaves it to the producer, timestamp is in milliseconds.
+
+    For a failed serialization, key and value are the objects that were to be serialized. headers: see as_headers.
+    """
+
+    topic: str
+    key: Any
+    value: Any
+    timestamp: int | None = None
+    headers: Headers = None
+    partition: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "headers", as_headers(self.headers))
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A handler's decision, and the records to send to a dead-letter topic before it takes effect."""
+
+    result: Result
+    dead_letter_queue_records: Sequence[ProducerRecord] = ()
+
+    @classmethod
+    def fail(cls, records: Sequence[ProducerRecord] = ()) -> Response:
+        """Fail the stream thread."""
+        return cls(Result.FAIL, records)
+
+    @classmethod
+    def resume(cls, records: Sequence[ProducerRecord] = ()) -> Response:
+        """Drop the record and go on."""
+        return cls(Result.RESUME, records)
+
+    @classmethod
+    def retry(cls) -> Response:
+        """Try to produce again."""
+        return cls(Result.RETRY)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorHandlerContext:
+    """Where an error happened: the input record, as far as there is one, and the node (Kafka Streams' class).
+
+    timestamp is in milliseconds; source_raw_key and source_raw_value are the input record's bytes.
+    """
+
+    topic: str | None
+    partition: int
+    offset: int
+    headers: Headers
+    processor_node_id: str
+    task_id: TaskId
+    timestamp: int
+    source_raw_key: bytes | None
+    source_raw_value: bytes | None
+
+
+class FailedProcessingError(StreamsError):
+    """An exception in an operator that its handler has seen: nobody upstream handles it again."""
+
+
+class UnserializableRecordError(SerializationError):
+    """A sink cannot serialize a record, and the production handler has answered FAIL.
+
+    has_dead_letter: whether that handler had dead letters written. The processing handler is asked next, as in Kafka
+    Streams, but the record gets no second letter.
+    """
+
+    def __init__(self, message: str, has_dead_letter: bool) -> None:
+        super().__init__(message)
+        self.has_dead_letter = has_dead_letter
+
+
+Handler = Callable[[ErrorHandlerContext, Any, Exception], Response]
+
+
+class LogAndFail:
+    """The default: the stream thread fails. With a dead-letter topic the record is sent there first."""
+
+    result = Result.FAIL
+
+    def __init__(self, dead_letter_topic: str | None = None) -> None:
+        self.dead_letter_topic = dead_letter_topic
+
+    def __call__(self, context: ErrorHandlerContext, record: Any, exception: Exception) -> Response:
+        """Return the response; nothing is logged, because the error is raised and logged where it is caught."""
+        return Response(self.result, dead_letter_queue_records(self.dead_letter_topic, context, exception))
+
+
+class LogAndContinue(LogAndFail):
+    """The record is logged, counted as dropped, and with a dead-letter topic sent there."""
+
+    result = Result.RESUME
+
+    def __call__(self, context: ErrorHandlerContext, record: Any, exception: Exception) -> Response:
+        """Return the response after logging the error with where it happened."""
+        logger.warning(
+            "Exception caught in %s of task %s, the record is dropped: topic=%s partition=%s offset=%s",
+            context.processor_node_id,
+            context.task_id,
+            context.topic,
+            context.partition,
+            context.offset,
+            exc_info=exception,
+        )
+        return super().__call__(context, record, exception)
+
+
+_WORDS: Mapping[str, type[LogAndFail]] = {
+    "fail": LogAndFail,
+    "log_and_fail": LogAndFail,
+    "continue": LogAndContinue,
+    "log_and_continue": LogAndContinue,
+}
+
+
+def configured_handler(config: Mapping[str, Any], key: str) -> Handler:
+    """Return the handler that a configuration key names; raises ConfigError if it names none."""
+    configured = config.get(key) or "fail"
+    if isinstance(configured, str):
+        if configured not in _WORDS:
+            raise ConfigError(
+                f"{key}={configured!r} is no handler: use log_and_fail, log_and_continue or module:attribute"
+            )
+        return _WORDS[configured](config.get(DEAD_LETTER_TOPIC))
+    handler = configured() if isinstance(configured, type) else configured
+    configure = getattr(handler, "configure", None)
+    if configure is not None:
+        configure(config)
+    return _checked(key, getattr(handler, "handle_error", handler))
+
+
+def _checked(key: str, handle: Any) -> Handler:
+    if not callable(handle):
+        raise ConfigError(
+            f"{key} needs a function, or a class with handle_error(context, record, exception), not {handle!r}"
+        )
+
+    def checked(context: ErrorHandlerContext, record: Any, exception: Exception) -> Response:
+        try:
+            found = handle(context, record, exception)
+        except Exception as error:
+            raise FailedProcessingError(
+                f"Fatal user code error in {key} at {context.processor_node_id}: {error}"
+            ) from error
+        if isinstance(found, Response):
+            return found
+        try:
+            return Response(Result(found))
+        except ValueError:
+            raise FailedProcessingError(f"{key} must return a Response, not {found!r}") from exception
+
+    return checked
+
+
+def dead_letter_queue_records(
+    topic: str | None, context: ErrorHandlerContext, exception: Exception
+) -> tuple[ProducerRecord, ...]:
+    """Return the record for a dead-letter topic, none without a topic: the input record and Kafka Streams' headers."""
+    if topic is None:
+        return ()
+    stacktrace = "".join(traceback.format_exception(exception))
+    kind = type(exception)
+    added = {
+        "exception": f"{kind.__module__}.{kind.__qualname__}",
+        "message": str(exception),
+        "stacktrace": stacktrace,
+        "topic": context.topic,
+        "partition": str(context.partition),
+        "offset": str(context.offset),
+    }
+    headers = [*(context.headers or ())]
+    headers += [(f"__streams.errors.{name}", None if text is None else text.encode()) for name, text in added.items()]
+    return (ProducerRecord(topic, context.source_raw_key, context.source_raw_value, context.timestamp, headers),)

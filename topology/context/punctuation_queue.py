@@ -1,0 +1,76 @@
+"""Scheduled punctuations of a task, due first (Kafka Streams: PunctuationQueue, PunctuationSchedule).
+
+Those that are due at the same time fire in Kafka Streams' order: that of Java's PriorityQueue.
+
+A task has one queue for stream time and one for the wall clock; the stream thread, the test driver and Spark's task use
+the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+
+from ..common.java_collections import PriorityQueue
+
+#: Called with the time (ms) of the queue's clock at which it fires.
+Punctuator = Callable[[int], None]
+
+
+class PunctuationSchedule:
+    """One repeating punctuation; cancel() ends it, also from within its own callback."""
+
+    __slots__ = ("callback", "cancelled", "due_ms", "interval_ms")
+
+    def __init__(self, due_ms: int, interval_ms: int, callback: Punctuator) -> None:
+        self.due_ms = due_ms
+        self.interval_ms = interval_ms
+        self.callback = callback
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """Fire no more."""
+        self.cancelled = True
+
+    def advance(self, now_ms: int) -> None:
+        """Set the next due time: intervals that were missed are skipped, not made up for."""
+        missed = max((now_ms - self.due_ms) // self.interval_ms, 0)
+        self.due_ms += (missed + 1) * self.interval_ms
+
+
+class PunctuationQueue:
+    """The punctuations of one clock."""
+
+    def __init__(self) -> None:
+        self._schedules: PriorityQueue[PunctuationSchedule] = PriorityQueue(attrgetter("due_ms"))
+
+    def schedule(self, due_ms: int, interval_ms: int, callback: Punctuator) -> PunctuationSchedule:
+        """Fire callback at due_ms and then each interval_ms. Raises ValueError if the interval is not positive."""
+        if interval_ms < 1:
+            raise ValueError(f"The minimum supported scheduling interval is 1 millisecond, not {interval_ms}.")
+        schedule = PunctuationSchedule(due_ms, interval_ms, callback)
+        self._schedules.add(schedule)
+        return schedule
+
+    def reschedule(self, schedule: PunctuationSchedule, due_ms: int) -> None:
+        """Take in a schedule that close() has dropped, with another due time: a task goes on where it was (Spark)."""
+        schedule.due_ms = due_ms
+        self._schedules.add(schedule)
+
+    def maybe_punctuate(self, now_ms: int) -> int:
+        """Fire what is due at now_ms, each schedule once. Returns how many have fired."""
+        schedules, fired = self._schedules, 0
+        while (first := schedules.peek()) is not None and first.due_ms <= now_ms:
+            schedules.poll()
+            if first.cancelled:
+                continue
+            first.callback(now_ms)
+            fired += 1
+            if not first.cancelled:
+                first.advance(now_ms)
+                schedules.add(first)
+        return fired
+
+    def close(self) -> None:
+        """Drop all schedules."""
+        self._schedules.clear()

@@ -1,0 +1,145 @@
+"""How a store is declared. statestore.stores builds it, one for each task; here it is only described."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from ..serdes.serdes import Inline
+
+
+class StoreKind(Enum):
+    """What a store keeps; the bytes of each kind are Kafka Streams'."""
+
+    KEY_VALUE = "key_value"  # plain values
+    TIMESTAMPED_KEY_VALUE = "timestamped_key_value"  # 8-byte timestamp + value
+    VERSIONED_KEY_VALUE = "versioned_key_value"  # KIP-889
+    WINDOW = "window"  # key + window start (+ sequence number), plain values
+    TIMESTAMPED_WINDOW = "timestamped_window"
+    SESSION = "session"  # key + end + start
+    LIST_VALUE = "list_value"  # non-joined records of an outer stream-stream join (KAFKA-10847)
+    SUPPRESS_BUFFER = "suppress_buffer"  # InMemoryTimeOrderedKeyValueChangeBuffer
+    JOIN_BUFFER = "join_buffer"  # RocksDBTimeOrderedKeyValueBuffer of a stream-table join with grace (KIP-923)
+    FOREIGN_KEY_SUBSCRIPTION = "foreign_key_subscription"  # timestamped, keyed by CombinedKey (KIP-213)
+
+
+class StoreBackend(Enum):
+    """Where a store keeps it."""
+
+    ROCKSDB = "rocksDB"
+    IN_MEMORY = "in_memory"
+    LRU = "lru"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreBuilder:
+    """Everything that is said of a store when a topology is built (Kafka Streams: StoreBuilder and its suppliers).
+
+    Durations are in milliseconds. ``caching`` and ``logging`` are what was declared; whether a cache is used also
+    depends on ``statestore.cache.max.bytes``. ``log_config`` are overrides for the changelog topic.
+    """
+
+    name: str
+    kind: StoreKind
+    key_serde: Any = None
+    value_serde: Any = None
+    backend: StoreBackend = StoreBackend.ROCKSDB
+    logging: bool = True
+    caching: bool = False
+    log_config: Mapping[str, str] = field(default_factory=dict)
+    retention_ms: int | None = None  # window and session stores
+    window_size_ms: int | None = None  # window stores
+    retain_duplicates: bool = False  # window stores of stream-stream joins
+    history_retention_ms: int | None = None  # versioned stores
+    segment_interval_ms: int | None = None  # versioned stores
+    max_entries: int | None = None  # LRU stores
+    grace_ms: int | None = None  # join buffers
+    time_ordered: bool = False  # emit on window close: scans go by window start (session end) first, as in KIP-825
+    log_headers: bool = False  # the changelog gets each record's headers: the window stores of a DSL stream-stream join
+    headers_format: bool = False  # dsl.store.format=HEADERS (KIP-1271): values keep the record's headers
+    #: A timestamped key-value store whose bytes are plain values: what is read has the timestamp -1 (Kafka Streams:
+    #: KeyValueToTimestampedKeyValueByteStoreAdapter, for Materialized with Stores.persistent_key_value_store).
+    plain_values: bool = False
+
+    @property
+    def windowed(self) -> bool:
+        """True if the changelog needs cleanup policy compact,delete with a retention."""
+        return self.kind in (StoreKind.WINDOW, StoreKind.TIMESTAMPED_WINDOW, StoreKind.SESSION)
+
+    def with_caching_enabled(self) -> StoreBuilder:
+        """Return a copy that dedups updates in the record cache."""
+        return replace(self, caching=True)
+
+    def with_caching_disabled(self) -> StoreBuilder:
+        """Return a copy that sends each update on."""
+        return replace(self, caching=False)
+
+    def with_logging_enabled(self, config: Mapping[str, str] | None = None) -> StoreBuilder:
+        """Return a copy with a changelog topic; config overrides the topic's settings."""
+        return replace(self, logging=True, log_config=dict(config or {}))
+
+    def with_logging_disabled(self) -> StoreBuilder:
+        """Return a copy without a changelog: its content is lost with the task's directory."""
+        return replace(self, logging=False, log_config={})
+
+
+#: An entry of a record cache, changed in place: value, stamp, timestamp (ms), headers, message, used, cache key.
+#: stamp: 0 if the store below has the value, else the number of its put: the order in which changes are sent on.
+#: timestamp, headers, message: the record context of the last put; message is None where nobody downstream asks for it.
+#: used: whether the entry was read or changed again since an eviction last passed it by.
+#: A list, or penstock.kernel's Cell, which looks like one.
+Cell = Any
+VALUE, STAMP, TIMESTAMP, HEADERS, MESSAGE, USED, KEY = range(7)
+
+
+class Cells(NamedTuple):
+    """A store's record cache, for code that does in line what the store's get and put do; see topology/run/fusion.py.
+
+    A cell's row is (held value, timestamp), or without timestamped the held value; None for nothing; see
+    statestore.values.Values. A key without timestamped is a session.
+    get(cache key): the cell, None if it is not cached; load(cache key): the cell with what the store below has, None
+    for nothing; make_dirty(cell): before the first change of a cell whose stamp is 0; next_stamp(): the stamp of a put;
+    grown(): makes room, once a cell that was loaded is in use.
+    exact_key(key): the key that stands in a cache key for it; raises for what is no key; that is the key itself if it
+    is of exact_key_type. hold(value): what is held of it; read(held value): a value of the reader's own; None for None.
+    native: int, for integers of 64 bits, str, float or bytes, where held values are objects of that type; dict, where
+    they are dicts of their own or bytes; else None.
+    object_key: from a cache key to what a flush listener gets.
+    table: penstock.kernel's CellTable, which does the same compiled; None where there is none.
+    """
+
+    get: Callable[[Any], Cell | None]
+    load: Callable[[Any], Cell]
+    make_dirty: Callable[[Cell], None]
+    next_stamp: Callable[[], int]
+    grown: Callable[[], None]
+    exact_key: Callable[[Any], Any]
+    exact_key_type: type | None
+    hold: Callable[[Any], Any]
+    read: Callable[[Any], Any]
+    native: type | None
+    object_key: Inline
+    timestamped: bool = True
+    table: Any = None
+
+
+class TimestampedRows(NamedTuple):
+    """A store's rows, 8 bytes of timestamp and the value, for code that does in line what its get and put do.
+
+    encode_key, encode_value, decode_value: between objects that are not None and bytes. exact_value, exact_value_type:
+    as of the value's Serde. get(row key): the row, None if there is none; put(row key, row or None). Each change has to
+    be told to the changelog first.
+    table: penstock.kernel's RowBuffer, which also takes rows apart and puts them together; None where there is none.
+    """
+
+    encode_key: Inline
+    encode_value: Inline
+    decode_value: Inline
+    exact_value: Callable[[Any], Any] | None
+    exact_value_type: type | None
+    get: Callable[[bytes], bytes | None]
+    put: Callable[[bytes, bytes | None], None]
+    table: Any = None

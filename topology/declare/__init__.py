@@ -1,0 +1,1 @@
+"""The DSL: streams, tables, groups, windows, joins."""

@@ -1,0 +1,64 @@
+"""What streams and tables have in common: a place in the graph of operations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..common.naming import Named
+from ..graph.graph_nodes import GraphNode, ProcessorGraphNode
+from ..graph.internal_streams_builder import InternalStreamsBuilder
+from ..operators.operator import Operator
+from ..serdes.serdes import Serde
+
+
+class AbstractStream:
+    """An operation's result. The attributes serve the DSL itself (Kafka Streams: AbstractStream).
+
+    name: of the node that yields it; key_serde, value_serde: known ones, else None; source_nodes: the sources of its
+    sub-topology; graph_node: where the next operation is attached.
+    """
+
+    def __init__(
+        self,
+        builder: InternalStreamsBuilder,
+        graph_node: GraphNode,
+        key_serde: Serde[Any] | None,
+        value_serde: Serde[Any] | None,
+        source_nodes: frozenset[str],
+        name: str | None = None,
+    ) -> None:
+        self.builder = builder
+        self.graph_node = graph_node
+        self.key_serde = key_serde
+        self.value_serde = value_serde
+        self.source_nodes = source_nodes
+        self.name = graph_node.node_name if name is None else name
+
+    def copartition_with(self, *others: AbstractStream) -> frozenset[str]:
+        """Require the same number of partitions of all sources, and return these."""
+        sources = self.source_nodes.union(*(other.source_nodes for other in others))
+        self.builder.topology.require_copartition(sources)
+        return sources
+
+    def attach(self, name: str | None, prefix: str, operator: Operator, **options: Any) -> ProcessorGraphNode:
+        """Put an operator behind this stream; its name is generated with prefix unless given.
+
+        options: arguments of ProcessorGraphNode, and key_changing, value_changing or output_versioned.
+        """
+        return self.attach_named(Named(name).or_generate(self.builder, prefix), operator, **options)
+
+    def attach_named(self, name: str, operator: Operator, **options: Any) -> ProcessorGraphNode:
+        """Put an operator with this name behind this stream; see attach."""
+        flags = {flag: options.pop(flag) for flag in _FLAGS if flag in options}
+        node = ProcessorGraphNode(name, operator, **options)
+        for flag, value in flags.items():
+            setattr(node, flag, value)
+        self.builder.add_graph_node(self.graph_node, node)
+        return node
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name})"
+
+
+_FLAGS: Sequence[str] = ("key_changing", "value_changing", "output_versioned")

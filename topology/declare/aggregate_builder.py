@@ -1,0 +1,114 @@
+"""What all aggregations of grouped streams share (Kafka Streams: GroupedStreamAggregateBuilder)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..graph.graph_nodes import GraphNode, ProcessorGraphNode
+from ..graph.repartition import repartition_node
+from ..operators.counting import count_aggregator, count_initializer, count_merger
+from ..operators.operator import Operator
+from ..serdes.serdes import Serde
+from ..stores.materialized import MaterializedInternal, StoreFactory
+from .abstract_stream import AbstractStream
+
+if TYPE_CHECKING:
+    from .ktable import KTable
+
+__all__ = [
+    "AGGREGATE_NAME",
+    "REDUCE_NAME",
+    "AggregateBuilder",
+    "aggregator_for_reducer",
+    "count_aggregator",
+    "count_initializer",
+    "count_merger",
+    "merger_for_reducer",
+    "reduce_initializer",
+]
+
+AGGREGATE_NAME = "KSTREAM-AGGREGATE-"
+REDUCE_NAME = "KSTREAM-REDUCE-"
+
+Aggregator = Callable[[Any, Any, Any], Any]
+
+
+def reduce_initializer() -> None:
+    """Return what a reduction starts from: nothing."""
+
+
+def aggregator_for_reducer(reducer: Callable[[Any, Any], Any]) -> Aggregator:
+    """Return a reducer(aggregate, value) as an aggregator(key, value, aggregate); the first value is the aggregate."""
+
+    def aggregate(key: Any, value: Any, aggregate: Any) -> Any:
+        return value if aggregate is None else reducer(aggregate, value)
+
+    return aggregate
+
+
+def merger_for_reducer(reducer: Callable[[Any, Any], Any]) -> Aggregator:
+    """Return a reducer as a session merger(key, one aggregate, other)."""
+
+    def merge(key: Any, one: Any, other: Any) -> Any:
+        return other if one is None else reducer(one, other)
+
+    return merge
+
+
+class AggregateBuilder(AbstractStream):
+    """A grouped stream: repartitions it where its key has changed, and puts aggregations behind it.
+
+    repartition_name: what the user called the grouping; all its aggregations then share one repartition topic.
+    """
+
+    def __init__(self, *args: Any, repartition_required: bool, repartition_name: str | None) -> None:
+        super().__init__(*args)
+        self.repartition_required = repartition_required
+        self.repartition_name = repartition_name
+        self._repartition: GraphNode | None = None
+
+    def build(
+        self,
+        function_name: str,
+        operator: Operator,
+        store: StoreFactory,
+        kept: MaterializedInternal,
+        key_serde: Serde[Any] | None,
+    ) -> KTable[Any, Any]:
+        """Put an aggregation behind this stream, and return its table; key_serde: of the table's keys."""
+        from .ktable import KTable
+
+        parent: AbstractStream = self.repartitioned(store) if self.repartition_required else self
+        node = ProcessorGraphNode(function_name, operator, stores=[store])
+        node.output_versioned = kept.versioned
+        self.builder.add_graph_node(parent.graph_node, node)
+        return KTable(
+            self.builder,
+            node,
+            key_serde,
+            kept.value_serde,
+            parent.source_nodes,
+            operator=operator,
+            queryable_store_name=kept.queryable_store_name,
+        )
+
+    def repartitioned(self, store: StoreFactory) -> AbstractStream:
+        """Return this stream behind a repartition topic, which is called by the store if the user gave no name."""
+        node = self.new_repartition_node(store)
+        if self._repartition is None or self.repartition_name is None:
+            self._repartition = node
+        self.builder.add_graph_node(self.graph_node, self._repartition)
+        return AbstractStream(
+            self.builder, self._repartition, self.key_serde, self.value_serde, frozenset([self._repartition.node_name])
+        )
+
+    def new_repartition_node(self, store: StoreFactory) -> GraphNode:
+        """Return a new repartition node, which uses up its numbers whether it is attached or not."""
+        return repartition_node(
+            self.builder,
+            self.repartition_name or store.name,
+            self.key_serde,
+            self.value_serde,
+            named=self.repartition_name is not None or store.named,
+        )

@@ -1,0 +1,29 @@
+"""GlobalKTable: a table of which every task has all rows."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from ..operators.table_store import KTableMaterializedValueGetterSupplier
+from ..operators.value_getters import KTableValueGetterSupplier
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class GlobalKTable(Generic[K, V]):
+    """A table of which every task has all rows, for joins by any key (Kafka Streams: GlobalKTable).
+
+    queryable_store_name is None where the user gave no name.
+    """
+
+    def __init__(self, store_name: str, queryable_store_name: str | None) -> None:
+        self.store_name = store_name
+        self.queryable_store_name = queryable_store_name
+
+    def value_getter_supplier(self) -> KTableValueGetterSupplier:
+        """Return how operators read the table."""
+        return KTableMaterializedValueGetterSupplier(self.store_name)
+
+    def __repr__(self) -> str:
+        return f"GlobalKTable({self.store_name})"

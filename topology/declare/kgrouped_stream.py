@@ -1,0 +1,125 @@
+"""KGroupedStream: a stream grouped by key, to be aggregated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+from ..common.naming import Named
+from ..errors import TopologyError
+from ..operators.aggregate import KStreamAggregate, KStreamReduce
+from ..operators.operator import Operator
+from ..serdes.serdes import SerdeLike, Serdes
+from ..stores.materialized import MaterializedInternal, StoreOption, key_value_store, materialized_option
+from ..stores.windows import SessionWindows, SlidingWindows, Windows
+from .aggregate_builder import (
+    AGGREGATE_NAME,
+    REDUCE_NAME,
+    AggregateBuilder,
+    count_aggregator,
+    count_initializer,
+)
+from .windowed_kstream import SessionWindowedKStream, TimeWindowedKStream
+
+if TYPE_CHECKING:
+    from .cogrouped_kstream import CogroupedKStream
+    from .ktable import KTable
+
+K = TypeVar("K")
+V = TypeVar("V")
+VR = TypeVar("VR")
+
+
+class KGroupedStream(AggregateBuilder, Generic[K, V]):
+    """A stream grouped by key (Kafka Streams: KGroupedStream). Records without key or value are not aggregated.
+
+    All aggregations take ``name=`` for the operator, ``store=`` for the name of the store or a Materialized, and
+    ``key_serde=`` and ``value_serde=`` of the store.
+    """
+
+    def count(
+        self,
+        *,
+        name: str | None = None,
+        store: StoreOption = None,
+        key_serde: SerdeLike | None = None,
+        value_serde: SerdeLike | None = None,
+    ) -> KTable[K, int]:
+        """Count the records of each key."""
+        given = materialized_option(store, key_serde, value_serde)
+        if given is not None and given.store_name is None:
+            self.builder.new_store_name(AGGREGATE_NAME)  # uses up a number, as in Kafka Streams
+        kept = MaterializedInternal(
+            given, self.builder, AGGREGATE_NAME, key_serde=self.key_serde, value_serde=Serdes.int64()
+        )
+        operator = KStreamAggregate(kept.store_name, count_initializer, count_aggregator)
+        return self._aggregate(name, AGGREGATE_NAME, operator, kept)
+
+    def reduce(
+        self,
+        reducer: Callable[[V, V], V],
+        *,
+        name: str | None = None,
+        store: StoreOption = None,
+        key_serde: SerdeLike | None = None,
+        value_serde: SerdeLike | None = None,
+    ) -> KTable[K, V]:
+        """Combine the values of each key: reducer(aggregate, value) -> aggregate.
+
+        The first value is the first aggregate. A None deletes the aggregate.
+        """
+        given = materialized_option(store, key_serde, value_serde)
+        kept = MaterializedInternal(
+            given, self.builder, REDUCE_NAME, key_serde=self.key_serde, value_serde=self.value_serde
+        )
+        return self._aggregate(name, REDUCE_NAME, KStreamReduce(kept.store_name, reducer), kept)
+
+    def aggregate(
+        self,
+        initializer: Callable[[], VR],
+        aggregator: Callable[[K, V, VR], VR],
+        *,
+        name: str | None = None,
+        store: StoreOption = None,
+        key_serde: SerdeLike | None = None,
+        value_serde: SerdeLike | None = None,
+    ) -> KTable[K, VR]:
+        """Aggregate the values of each key: aggregator(key, value, aggregate) -> aggregate.
+
+        It starts from initializer(). A None deletes the aggregate.
+        """
+        given = materialized_option(store, key_serde, value_serde)
+        kept = MaterializedInternal(given, self.builder, AGGREGATE_NAME, key_serde=self.key_serde)
+        return self._aggregate(name, AGGREGATE_NAME, KStreamAggregate(kept.store_name, initializer, aggregator), kept)
+
+    def _aggregate(
+        self, name: str | None, prefix: str, operator: Operator, kept: MaterializedInternal
+    ) -> KTable[K, Any]:
+        function_name = Named(name).or_generate(self.builder, prefix)
+        return self.build(function_name, operator, key_value_store(kept), kept, kept.key_serde)
+
+    def cogroup(self, aggregator: Callable[[K, V, VR], VR]) -> CogroupedKStream[K, VR]:
+        """Start an aggregation of several grouped streams into one table.
+
+        aggregator(key, value, aggregate) -> aggregate is that of this stream's records.
+        """
+        from .cogrouped_kstream import CogroupedKStream
+
+        cogrouped: CogroupedKStream[K, VR] = CogroupedKStream(self.builder)
+        return cogrouped.cogroup(self, aggregator)
+
+    @overload
+    def windowed_by(self, windows: SessionWindows) -> SessionWindowedKStream[K, V]: ...
+    @overload
+    def windowed_by(self, windows: Windows | SlidingWindows) -> TimeWindowedKStream[K, V]: ...
+    def windowed_by(
+        self, windows: Windows | SlidingWindows | SessionWindows
+    ) -> TimeWindowedKStream[K, V] | SessionWindowedKStream[K, V]:
+        """Aggregate per key and window."""
+        if isinstance(windows, SessionWindows):
+            return SessionWindowedKStream(self, windows)
+        if isinstance(windows, Windows | SlidingWindows):
+            return TimeWindowedKStream(self, windows)
+        raise TopologyError(
+            f"windowed_by() needs TimeWindows, SlidingWindows, SessionWindows or the like, got {windows!r}"
+        )

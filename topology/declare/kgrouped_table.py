@@ -1,0 +1,134 @@
+"""KGroupedTable: a table whose rows are grouped by another key, to be aggregated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from ..common.naming import Named
+from ..graph.graph_nodes import GroupedTableOperationRepartitionNode, ProcessorGraphNode
+from ..graph.repartition import REPARTITION_SUFFIX
+from ..operators.operator import Operator
+from ..operators.table_aggregate import KTableAggregate, KTableReduce
+from ..serdes.serdes import SerdeLike, Serdes
+from ..stores.materialized import MaterializedInternal, StoreOption, key_value_store, materialized_option
+from .abstract_stream import AbstractStream
+from .aggregate_builder import count_aggregator, count_initializer
+
+if TYPE_CHECKING:
+    from .ktable import KTable
+
+K = TypeVar("K")
+V = TypeVar("V")
+VR = TypeVar("VR")
+
+AGGREGATE_NAME = "KTABLE-AGGREGATE-"
+REDUCE_NAME = "KTABLE-REDUCE-"
+
+
+def _count_subtractor(key: Any, value: Any, aggregate: int) -> int:
+    return aggregate - 1
+
+
+class KGroupedTable(AbstractStream, Generic[K, V]):
+    """A table grouped by another key (Kafka Streams: KGroupedTable).
+
+    An update of a row is two steps for an aggregation: the old value is subtracted, the new one added, possibly from
+    another group. Options as in KGroupedStream.
+    """
+
+    def __init__(self, *args: Any, repartition_name: str | None) -> None:
+        super().__init__(*args)
+        self._repartition_name = repartition_name
+        self._repartition: GroupedTableOperationRepartitionNode | None = None
+
+    def count(
+        self,
+        *,
+        name: str | None = None,
+        store: StoreOption = None,
+        key_serde: SerdeLike | None = None,
+        value_serde: SerdeLike | None = None,
+    ) -> KTable[K, int]:
+        """Count the rows of each group."""
+        given = materialized_option(store, key_serde, value_serde)
+        kept = MaterializedInternal(
+            given, self.builder, AGGREGATE_NAME, key_serde=self.key_serde, value_serde=Serdes.int64()
+        )
+        operator = KTableAggregate(kept.store_name, count_initializer, count_aggregator, _count_subtractor)
+        return self._aggregate(name, AGGREGATE_NAME, operator, kept)
+
+    def reduce(
+        self,
+        adder: Callable[[V, V], V],
+        subtractor: Callable[[V, V], V],
+        *,
+        name: str | None = None,
+        store: StoreOption = None,
+        key_serde: SerdeLike | None = None,
+        value_serde: SerdeLike | None = None,
+    ) -> KTable[K, V]:
+        """Combine the values of each group: adder and subtractor take (aggregate, value), return the new aggregate."""
+        given = materialized_option(store, key_serde, value_serde)
+        kept = MaterializedInternal(
+            given, self.builder, AGGREGATE_NAME, key_serde=self.key_serde, value_serde=self.value_serde
+        )
+        return self._aggregate(name, REDUCE_NAME, KTableReduce(kept.store_name, adder, subtractor), kept)
+
+    def aggregate(
+        self,
+        initializer: Callable[[], VR],
+        adder: Callable[[K, V, VR], VR],
+        subtractor: Callable[[K, V, VR], VR],
+        *,
+        name: str | None = None,
+        store: StoreOption = None,
+        key_serde: SerdeLike | None = None,
+        value_serde: SerdeLike | None = None,
+    ) -> KTable[K, VR]:
+        """Aggregate the values of each group: adder and subtractor take (key, value, aggregate), return the new one.
+
+        It starts from initializer(). A None deletes the aggregate.
+        """
+        given = materialized_option(store, key_serde, value_serde)
+        kept = MaterializedInternal(given, self.builder, AGGREGATE_NAME, key_serde=self.key_serde)
+        operator = KTableAggregate(kept.store_name, initializer, adder, subtractor)
+        return self._aggregate(name, AGGREGATE_NAME, operator, kept)
+
+    def _aggregate(
+        self, name: str | None, prefix: str, operator: Operator, kept: MaterializedInternal
+    ) -> KTable[K, Any]:
+        from .ktable import KTable
+
+        repartition, function_name = self._repartitioned(Named(name), prefix, kept)
+        node = ProcessorGraphNode(function_name, operator, stores=[key_value_store(kept)])
+        node.output_versioned = kept.versioned
+        self.builder.add_graph_node(repartition, node)
+        return KTable(
+            self.builder,
+            node,
+            kept.key_serde,
+            kept.value_serde,
+            frozenset([repartition.node_name]),
+            operator=operator,
+            queryable_store_name=kept.queryable_store_name,
+        )
+
+    def _repartitioned(
+        self, named: Named, prefix: str, kept: MaterializedInternal
+    ) -> tuple[GroupedTableOperationRepartitionNode, str]:
+        """Return the repartition node, and the name of the operator behind it."""
+        sink_name = named.suffix_or_generate("-sink", self.builder, "KSTREAM-SINK-")
+        source_name = named.suffix_or_generate("-source", self.builder, "KSTREAM-SOURCE-")
+        function_name = named.or_generate(self.builder, prefix)
+        if self._repartition is None or self._repartition_name is None:
+            self._repartition = GroupedTableOperationRepartitionNode(
+                source_name,
+                sink_name,
+                (self._repartition_name or kept.store_name) + REPARTITION_SUFFIX,
+                self.key_serde,
+                self.value_serde,
+                named=self._repartition_name is not None or kept.queryable_store_name is not None,
+            )
+        self.builder.add_graph_node(self.graph_node, self._repartition)
+        return self._repartition, function_name

@@ -1,0 +1,432 @@
+"""KStream: an unbounded stream of records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar, Unpack, cast, overload
+
+from ..common.arguments import check_function, check_topic, check_type
+from ..common.naming import Named, validate_name
+from ..errors import TopologyError
+from ..graph.graph_nodes import GraphNode, Partitioner, ProcessorGraphNode, StreamSinkNode
+from ..graph.repartition import explicit_repartition_node, repartition_node
+from ..operators.processor_operator import ProcessorOperator
+from ..operators.stateless import (
+    KStreamFilter,
+    KStreamFlatMap,
+    KStreamFlatMapValues,
+    KStreamMap,
+    KStreamMapValues,
+    KStreamPeek,
+    KStreamPrint,
+    KStreamSelectKey,
+    PassThrough,
+)
+from ..operators.table import KTableSource
+from ..processor_api import FixedKeyProcessor, Processor, stores_of
+from ..serdes.serdes import Serde, SerdeLike, as_serde
+from ..stores.materialized import MaterializedInternal, StoreFactory, StoreOption, key_value_store, materialized_option
+from ..stores.windows import JoinWindows
+from .abstract_stream import AbstractStream
+from .branched_kstream import BranchedKStream
+from .join_options import StreamJoinOptions
+from .kstream_async import AsyncStream
+from .printed import print_action
+
+if TYPE_CHECKING:
+    from .global_ktable import GlobalKTable
+    from .kgrouped_stream import KGroupedStream
+    from .ktable import KTable
+
+K = TypeVar("K")
+V = TypeVar("V")
+KR = TypeVar("KR")
+VR = TypeVar("VR")
+
+
+class KStream(AsyncStream[K, V]):
+    """An unbounded stream of records (Kafka Streams: KStream).
+
+    Operations return new streams or tables and never change this one. Functions take (key, value), except where a
+    method says otherwise. All of them take ``name=`` for the operator, by default generated as Kafka Streams does. They
+    raise TopologyError for an illegal name.
+    """
+
+    def __init__(self, *args: Any, repartition_required: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.repartition_required = repartition_required
+        self._join_repartition: GraphNode | None = None
+
+    def filter(self, predicate: Callable[[K, V], Any], *, name: str | None = None) -> KStream[K, V]:
+        """Keep the records for which predicate(key, value) holds."""
+        return self.same_types(self.attach(name, "KSTREAM-FILTER-", KStreamFilter(predicate, False)))
+
+    def filter_not(self, predicate: Callable[[K, V], Any], *, name: str | None = None) -> KStream[K, V]:
+        """Drop the records for which predicate(key, value) holds."""
+        return self.same_types(self.attach(name, "KSTREAM-FILTER-", KStreamFilter(predicate, True)))
+
+    def select_key(self, mapper: Callable[[K, V], KR], *, name: str | None = None) -> KStream[KR, V]:
+        """Replace the key by mapper(key, value). Joins and aggregations behind it repartition the stream."""
+        node = self.attach(name, "KSTREAM-KEY-SELECT-", KStreamSelectKey(mapper), key_changing=True)
+        return self.result(node, None, self.value_serde, repartition_required=True)
+
+    def map(self, mapper: Callable[[K, V], tuple[KR, VR]], *, name: str | None = None) -> KStream[KR, VR]:
+        """Replace key and value by the pair mapper(key, value)."""
+        node = self.attach(name, "KSTREAM-MAP-", KStreamMap(mapper), key_changing=True)
+        return self.result(node, None, None, repartition_required=True)
+
+    @overload
+    def map_values(
+        self, mapper: Callable[[V], VR], *, with_key: Literal[False] = False, name: str | None = None
+    ) -> KStream[K, VR]: ...
+    @overload
+    def map_values(
+        self, mapper: Callable[[K, V], VR], *, with_key: Literal[True], name: str | None = None
+    ) -> KStream[K, VR]: ...
+    def map_values(
+        self, mapper: Callable[..., Any], *, with_key: bool = False, name: str | None = None
+    ) -> KStream[K, Any]:
+        """Replace the value by mapper(value), or with with_key by mapper(key, value)."""
+        node = self.attach(name, "KSTREAM-MAPVALUES-", KStreamMapValues(mapper, with_key), value_changing=True)
+        return self.result(node, self.key_serde, None)
+
+    def flat_map(
+        self, mapper: Callable[[K, V], Iterable[tuple[KR, VR]]], *, name: str | None = None
+    ) -> KStream[KR, VR]:
+        """Replace a record by all (key, value) pairs of mapper(key, value)."""
+        node = self.attach(name, "KSTREAM-FLATMAP-", KStreamFlatMap(mapper), key_changing=True)
+        return self.result(node, None, None, repartition_required=True)
+
+    @overload
+    def flat_map_values(
+        self, mapper: Callable[[V], Iterable[VR]], *, with_key: Literal[False] = False, name: str | None = None
+    ) -> KStream[K, VR]: ...
+    @overload
+    def flat_map_values(
+        self, mapper: Callable[[K, V], Iterable[VR]], *, with_key: Literal[True], name: str | None = None
+    ) -> KStream[K, VR]: ...
+    def flat_map_values(
+        self, mapper: Callable[..., Iterable[Any]], *, with_key: bool = False, name: str | None = None
+    ) -> KStream[K, Any]:
+        """Replace a record by one for each of mapper(value), or with with_key of mapper(key, value)."""
+        node = self.attach(name, "KSTREAM-FLATMAPVALUES-", KStreamFlatMapValues(mapper, with_key), value_changing=True)
+        return self.result(node, self.key_serde, None)
+
+    def peek(self, action: Callable[[K, V], Any], *, name: str | None = None) -> KStream[K, V]:
+        """Call action(key, value) for each record and go on with the same stream."""
+        return self.same_types(self.attach(name, "KSTREAM-PEEK-", KStreamPeek(action)))
+
+    def foreach(self, action: Callable[[K, V], Any], *, name: str | None = None) -> None:
+        """Call action(key, value) for each record."""
+        self.attach(name, "KSTREAM-FOREACH-", KStreamPeek(action, forward=False))
+
+    def print(
+        self,
+        *,
+        label: str | None = None,
+        file: str | TextIO | None = None,
+        mapper: Callable[[K, V], str] | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Print ``[label]: key, value`` for each record, to standard output or a file: a path, or what is open.
+
+        label is by default the name of this stream's node; mapper(key, value) makes the text behind it.
+        """
+        action, close = print_action(label or self.name, file, mapper)
+        self.attach(name, "KSTREAM-PRINTER-", KStreamPrint(action, close))
+
+    def split(
+        self,
+        branches: Mapping[str, Callable[[K, V], Any]] | None = None,
+        *,
+        default: str | bool = False,
+        name: str | None = None,
+    ) -> BranchedKStream[K, V]:
+        """Split the stream: each record goes to the first branch whose predicate(key, value) holds.
+
+        branches are predicates by branch name; default names the branch of all other records, without it they are
+        dropped. The result is a dict of streams by branch name. Or go on as in Kafka Streams:
+        ``stream.split().branch(predicate, name="late").default_branch(name="rest")``.
+        """
+        split: BranchedKStream[K, V] = BranchedKStream(self, name)
+        for branch, predicate in (branches or {}).items():
+            split.branch(predicate, branch)
+        if default:
+            split.default_branch(default if isinstance(default, str) else None)
+        return split
+
+    def merge(self, *others: KStream[K, V], name: str | None = None) -> KStream[K, V]:
+        """Return all records of this stream and others, in the order of arrival; one operator for each other stream."""
+        if not others:
+            raise TopologyError("merge() needs at least one other stream")
+        merged = self
+        for other in others:
+            check_type(other, KStream, f"{self.name}: what is merged", "a KStream")
+            merged = merged._merge(other, name)
+        return merged
+
+    def _merge(self, other: KStream[K, V], name: str | None) -> KStream[K, V]:
+        node = ProcessorGraphNode(Named(name).or_generate(self.builder, "KSTREAM-MERGE-"), PassThrough())
+        node.merge_node = True
+        self.builder.add_graph_node([self.graph_node, other.graph_node], node)
+        return self.result(
+            node,
+            None,
+            None,
+            repartition_required=self.repartition_required or other.repartition_required,
+            source_nodes=self.source_nodes | other.source_nodes,
+        )
+
+    def repartition(
+        self,
+        *,
+        name: str | None = None,
+        key_serde: SerdeLike | None = None,
+        value_serde: SerdeLike | None = None,
+        number_of_partitions: int | None = None,
+        partitioner: Partitioner | None = None,
+    ) -> KStream[K, V]:
+        """Write the stream to an internal topic ``<application.id>-<name>-repartition`` and read it again.
+
+        number_of_partitions: by default that of the source topics. partitioner(topic, key, value, count) -> partition.
+        """
+        if number_of_partitions is not None and number_of_partitions < 1:
+            raise TopologyError(f"repartition() needs a positive number of partitions, got {number_of_partitions}")
+        check_function(partitioner, "The partitioner of repartition()", optional=True)
+        values = as_serde(value_serde) or self.value_serde
+        prefix = validate_name(name) if name else self.builder.new_processor_name("KSTREAM-REPARTITION-")
+        node = explicit_repartition_node(
+            self.builder,
+            prefix,
+            as_serde(key_serde) or self.key_serde,
+            values,
+            named=name is not None,
+            partitioner=partitioner,
+            partitions=number_of_partitions,
+        )
+        self.builder.add_graph_node(self.graph_node, node)
+        return self.result(
+            node,
+            as_serde(key_serde) or self.key_serde,
+            values,
+            repartition_required=False,
+            source_nodes=frozenset([node.node_name]),
+        )
+
+    def to(
+        self,
+        topic: str | Callable[..., str],
+        *,
+        key_serde: SerdeLike | None = None,
+        value_serde: SerdeLike | None = None,
+        partitioner: Partitioner | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Write the stream to a topic, or to the topic that topic(key, value, RecordMetadata) names for each record.
+
+        partitioner(topic, key, value, partition count) -> partition, or None for Kafka's default.
+        """
+        if not callable(topic):
+            check_topic(topic, "to()")
+        check_function(partitioner, "The partitioner of to()", optional=True)
+        node = StreamSinkNode(
+            Named(name).or_generate(self.builder, "KSTREAM-SINK-"),
+            topic,
+            as_serde(key_serde) or self.key_serde,
+            as_serde(value_serde) or self.value_serde,
+            partitioner,
+        )
+        self.builder.add_graph_node(self.graph_node, node)
+
+    def to_table(
+        self,
+        *,
+        name: str | None = None,
+        store: StoreOption = None,
+        key_serde: SerdeLike | None = None,
+        value_serde: SerdeLike | None = None,
+    ) -> KTable[K, V]:
+        """Read the stream as updates of a table: a null value deletes the row of its key."""
+        from .ktable import KTable
+
+        prefix = "KSTREAM-TOTABLE-"
+        node_name = Named(name).or_generate(self.builder, prefix)
+        given = materialized_option(store, key_serde, value_serde)
+        kept = MaterializedInternal(given, self.builder, prefix, key_serde=self.key_serde, value_serde=self.value_serde)
+        parent: AbstractStream = self
+        if self.repartition_required:
+            repartition = repartition_node(
+                self.builder, node_name, kept.key_serde, kept.value_serde, named=name is not None
+            )
+            self.builder.add_graph_node(self.graph_node, repartition)
+            parent = AbstractStream(self.builder, repartition, None, None, frozenset([repartition.node_name]))
+        source = KTableSource(kept.store_name, kept.queryable_store_name)
+        node = parent.attach_named(node_name, source, stores=[key_value_store(kept)], output_versioned=kept.versioned)
+        return KTable(
+            self.builder,
+            node,
+            kept.key_serde,
+            kept.value_serde,
+            parent.source_nodes,
+            operator=source,
+            queryable_store_name=kept.queryable_store_name,
+        )
+
+    def group_by_key(
+        self, *, name: str | None = None, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
+    ) -> KGroupedStream[K, V]:
+        """Group by the key. name is that of the repartition topic, if there has to be one."""
+        from .kgrouped_stream import KGroupedStream
+
+        return KGroupedStream(
+            self.builder,
+            self.graph_node,
+            as_serde(key_serde) or self.key_serde,
+            as_serde(value_serde) or self.value_serde,
+            self.source_nodes,
+            self.name,
+            repartition_required=self.repartition_required,
+            repartition_name=name and validate_name(name),
+        )
+
+    def group_by(
+        self,
+        key_selector: Callable[[K, V], KR],
+        *,
+        name: str | None = None,
+        key_serde: SerdeLike | None = None,
+        value_serde: SerdeLike | None = None,
+    ) -> KGroupedStream[KR, V]:
+        """Group by key_selector(key, value). name is that of the operator and of the repartition topic."""
+        from .kgrouped_stream import KGroupedStream
+
+        node = self.attach(name, "KSTREAM-KEY-SELECT-", KStreamSelectKey(key_selector), key_changing=True)
+        return KGroupedStream(
+            self.builder,
+            node,
+            as_serde(key_serde),
+            as_serde(value_serde) or self.value_serde,
+            self.source_nodes,
+            repartition_required=True,
+            repartition_name=name,
+        )
+
+    def join(
+        self,
+        other: KStream[K, Any] | KTable[K, Any] | GlobalKTable[Any, Any],
+        joiner: Callable[..., VR],
+        windows: JoinWindows | Callable[..., Any] | None = None,
+        **options: Unpack[StreamJoinOptions],
+    ) -> KStream[K, VR]:
+        """Join with a stream, a table or a global table; records without a counterpart are dropped.
+
+        joiner(left, right) -> value, or with with_key joiner(key, left, right). Options: with_key, name, key_serde,
+        value_serde (of this stream), other_value_serde; and
+
+        - with a stream: windows (JoinWindows) says how far apart records may be; store is the base name of both window
+          stores, or a Materialized with their store type and logging; this_store and other_store are suppliers
+        - with a table: grace, how long records wait for updates of a versioned table (``timedelta`` or ms)
+        - with a global table: key_selector(key, value) -> its key; ``join(table, key_selector, joiner)`` works too
+        """
+        return self._join(other, joiner, windows, "inner", options)
+
+    def left_join(
+        self,
+        other: KStream[K, Any] | KTable[K, Any] | GlobalKTable[Any, Any],
+        joiner: Callable[..., VR],
+        windows: JoinWindows | Callable[..., Any] | None = None,
+        **options: Unpack[StreamJoinOptions],
+    ) -> KStream[K, VR]:
+        """Join like join(), but keep records of this stream without a counterpart: right is None for them.
+
+        joiner(left, right), windows and options are those of join().
+        """
+        return self._join(other, joiner, windows, "left", options)
+
+    def outer_join(
+        self,
+        other: KStream[K, Any],
+        joiner: Callable[..., VR],
+        windows: JoinWindows,
+        **options: Unpack[StreamJoinOptions],
+    ) -> KStream[K, VR]:
+        """Join with a stream, but keep records of both without a counterpart: the other is None for them.
+
+        joiner(left, right), windows and options are those of join() with a stream.
+        """
+        return self._join(other, joiner, windows, "outer", options)
+
+    def _join(
+        self, other: Any, joiner: Callable[..., Any], windows: Any, kind: str, options: StreamJoinOptions
+    ) -> KStream[K, Any]:
+        from .kstream_joins import join
+
+        return cast("KStream[K, Any]", join(self, other, joiner, windows, kind, options))
+
+    def process(
+        self,
+        supplier: Callable[[], Processor[K, V, KR, VR]],
+        *state_stores: str,
+        stores: Iterable[str] = (),
+        name: str | None = None,
+    ) -> KStream[KR, VR]:
+        """Process records with a Processor of your own; state_stores (or stores) names the stores it uses.
+
+        supplier: the Processor's class, or a function without arguments that makes one per task. The result counts as
+        re-keyed.
+        """
+        node = self._process("KSTREAM-PROCESSOR-", ProcessorOperator(supplier), (*state_stores, *stores), name)
+        return self.result(node, None, None, repartition_required=True)
+
+    def process_values(
+        self,
+        supplier: Callable[[], FixedKeyProcessor[K, V, VR]],
+        *state_stores: str,
+        stores: Iterable[str] = (),
+        name: str | None = None,
+    ) -> KStream[K, VR]:
+        """Process records with a FixedKeyProcessor of your own, which keeps keys; supplier as in process()."""
+        operator = ProcessorOperator(supplier, fixed_key=True)
+        node = self._process("KSTREAM-PROCESSVALUES-", operator, (*state_stores, *stores), name)
+        return self.result(node, self.key_serde, None)
+
+    def _process(
+        self, prefix: str, operator: ProcessorOperator, stores: tuple[str, ...], name: str | None
+    ) -> ProcessorGraphNode:
+        # Unlike elsewhere, a given name uses up no number.
+        node_name = validate_name(name) if name is not None else self.builder.new_processor_name(prefix)
+        own = [StoreFactory(builder) for builder in stores_of(operator.supplier)]
+        return self.attach_named(node_name, operator, store_names=stores, stores=own)
+
+    def same_types(self, node: GraphNode) -> KStream[K, V]:
+        """Return the stream of a node that changes neither key nor value; for the DSL itself."""
+        return self.result(node, self.key_serde, self.value_serde)
+
+    def result(
+        self,
+        node: GraphNode,
+        key_serde: Serde[Any] | None,
+        value_serde: Serde[Any] | None,
+        *,
+        repartition_required: bool | None = None,
+        source_nodes: frozenset[str] | None = None,
+    ) -> KStream[Any, Any]:
+        """Return the stream that a node yields; for the DSL itself."""
+        required = self.repartition_required if repartition_required is None else repartition_required
+        sources = self.source_nodes if source_nodes is None else source_nodes
+        return KStream(self.builder, node, key_serde, value_serde, sources, repartition_required=required)
+
+    def repartition_for_join(
+        self, prefix: str, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None, *, named: bool
+    ) -> KStream[K, V]:
+        """Return this stream behind a repartition topic, which joins without names of their own share."""
+        keys, values = key_serde or self.key_serde, value_serde or self.value_serde
+        node: GraphNode = repartition_node(self.builder, prefix, keys, values, named=named)
+        source_name = node.node_name
+        if self._join_repartition is not None and prefix == self.name:
+            node = self._join_repartition
+        else:
+            self._join_repartition = node
+            self.builder.add_graph_node(self.graph_node, node)
+        sources = self.builder.topology.listed_as(source_name, frozenset([node.node_name]))
+        return KStream(self.builder, node, keys, values, sources, source_name)

@@ -1,0 +1,184 @@
+"""Joins of two tables where the left value says which key of the right one belongs to it (KIP-213).
+
+The left side *subscribes* to a foreign key through one internal topic; the right side answers each subscription, and
+later each change, through another; the left side joins the answers with its current values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..common.naming import Named
+from ..context.store_interfaces import StoreBuilder, StoreKind
+from ..context.timestamp_extractors import fail_on_invalid_timestamp
+from ..graph.graph_nodes import (
+    Consumed,
+    GraphNode,
+    Partitioner,
+    ProcessorGraphNode,
+    StateStoreNode,
+    StreamSinkNode,
+    StreamSourceNode,
+)
+from ..operators.foreign_key_join import (
+    ForeignTableJoinProcessor,
+    ResponseJoinProcessor,
+    SubscriptionJoinProcessor,
+    SubscriptionReceiveProcessor,
+    SubscriptionSendProcessor,
+)
+from ..operators.foreign_key_serdes import (
+    CombinedKeySchema,
+    SubscriptionResponseWrapper,
+    SubscriptionResponseWrapperSerde,
+    SubscriptionWrapperSerde,
+)
+from ..operators.table import KTableSource
+from ..serdes.serdes import Serde, Serdes
+from ..stores.materialized import Materialized, MaterializedInternal, StoreFactory, key_value_store
+
+if TYPE_CHECKING:
+    from .ktable import KTable
+
+_FK_JOIN = "KTABLE-FK-JOIN-"
+_REGISTRATION = _FK_JOIN + "SUBSCRIPTION-REGISTRATION-"
+_PROCESSOR = _FK_JOIN + "SUBSCRIPTION-PROCESSOR-"
+_RESPONSE = _FK_JOIN + "SUBSCRIPTION-RESPONSE-"
+_RESOLVER = _FK_JOIN + "SUBSCRIPTION-RESPONSE-RESOLVER-PROCESSOR-"
+_OUTPUT = _FK_JOIN + "OUTPUT-"
+_SINK = "KTABLE-SINK-"
+_SOURCE = "KTABLE-SOURCE-"
+
+
+class _Join(NamedTuple):
+    """What all steps of one join need. value_hash_topic is a pseudo-topic, for serdes that depend on the topic."""
+
+    this: KTable[Any, Any]
+    other: KTable[Any, Any]
+    joiner: Callable[..., Any]
+    left_join: bool
+    named: Named
+    value_hash_topic: str
+
+    def name(self, suffix: str, prefix: str) -> str:
+        return self.named.suffix_or_generate(suffix, self.this.builder, prefix)
+
+    def attach(self, parent: GraphNode, node: GraphNode) -> GraphNode:
+        self.this.builder.add_graph_node(parent, node)
+        return node
+
+    def internal_topic(self, topic: str, serdes: tuple[Serde[Any] | None, Serde[Any]], source: str) -> StreamSourceNode:
+        """Declare an internal topic, and return the node that reads it."""
+        self.this.builder.topology.add_internal_topic(topic, named=self.named.name is not None)
+        consumed = Consumed(*serdes, timestamp_extractor=fail_on_invalid_timestamp)
+        return StreamSourceNode(source, [topic], consumed)
+
+
+def foreign_key_join(
+    this: KTable[Any, Any],
+    other: KTable[Any, Any],
+    foreign_key: Callable[..., Any],
+    with_key: bool,
+    joiner: Callable[..., Any],
+    left_join: bool,
+    name: str | None,
+    given: Materialized | None,
+    partitioners: tuple[Partitioner | None, Partitioner | None],
+) -> KTable[Any, Any]:
+    """Join two tables by foreign key; partitioners are those of the response and of the subscription topic."""
+    # The right side tells unchanged values from changed ones, the left side unsubscribes from the old foreign key.
+    other.enable_sending_old_values(True)
+    this.enable_sending_old_values(True)
+    named = Named(name)
+    topic = named.suffix_or_generate("-subscription-registration", this.builder, _REGISTRATION) + "-topic"
+    join = _Join(this, other, joiner, left_join, named, f"{topic}-vh")
+    schema = CombinedKeySchema(f"{topic}-fk", other.key_serde, f"{topic}-pk", this.key_serde)
+    send = SubscriptionSendProcessor(
+        foreign_key, f"{topic}-fk", join.value_hash_topic, other.key_serde, this.value_serde, left_join, with_key
+    )
+    subscribed = _subscribe(join, topic, send, partitioners[1])
+    answers = _answer(join, subscribed, schema)
+    return _resolve(join, answers, partitioners[0], given)
+
+
+def _subscribe(
+    join: _Join, topic: str, send: SubscriptionSendProcessor, partitioner: Partitioner | None
+) -> StreamSourceNode:
+    """Send a subscription for each left row; return the source of the subscriptions."""
+    this, other = join.this, join.other
+    send_name = join.name("-subscription-registration-processor", _REGISTRATION)
+    send_node = join.attach(this.graph_node, ProcessorGraphNode(send_name, send))
+    serdes = (other.key_serde, SubscriptionWrapperSerde(f"{topic}-pk", this.key_serde))
+    sink_name = join.name("-subscription-registration-sink", _SINK)
+    sink = join.attach(send_node, StreamSinkNode(sink_name, topic, *serdes, partitioner))
+    source = join.internal_topic(topic, serdes, join.name("-subscription-registration-source", _SOURCE))
+    join.attach(sink, source)
+    sources = other.source_nodes | {source.node_name}
+    this.builder.topology.require_copartition(sources)
+    return source
+
+
+def _answer(join: _Join, subscribed: StreamSourceNode, schema: CombinedKeySchema) -> list[GraphNode]:
+    """Keep subscriptions; return the nodes that answer new ones and that tell subscribers of changes."""
+    builder, other = join.this.builder, join.other
+    store_name = join.name("-subscription-store", _FK_JOIN + "SUBSCRIPTION-STATE-STORE-")
+    store = StoreBuilder(
+        store_name, StoreKind.FOREIGN_KEY_SUBSCRIPTION, Serdes.bytes(), subscribed.consumed.value_serde
+    )
+    builder.add_graph_node(builder.root, StateStoreNode(StoreFactory(store, join.named.name is not None, dsl=True)))
+    receive_name = join.name("-subscription-receive", _PROCESSOR)
+    receive = SubscriptionReceiveProcessor(store_name, schema)
+    received = join.attach(subscribed, ProcessorGraphNode(receive_name, receive, [store_name]))
+    getter = other.value_getter_supplier()
+    answer = ProcessorGraphNode(
+        join.name("-subscription-join-foreign", _PROCESSOR), SubscriptionJoinProcessor(getter), getter.store_names
+    )
+    join.attach(received, answer)
+    tell = ProcessorGraphNode(
+        join.name("-foreign-join-subscription", _PROCESSOR), ForeignTableJoinProcessor(store_name, schema), [store_name]
+    )
+    join.attach(other.graph_node, tell)
+    return [answer, tell]
+
+
+def _resolve(
+    join: _Join, answers: list[GraphNode], partitioner: Partitioner | None, given: Materialized | None
+) -> KTable[Any, Any]:
+    """Send answers back to the left side, and join them there."""
+    from .ktable import KTable
+
+    this, builder = join.this, join.this.builder
+    topic = join.name("-subscription-response", _RESPONSE) + "-topic"
+    serdes = (this.key_serde, SubscriptionResponseWrapperSerde(join.other.value_serde))
+    sink_name = join.name("-subscription-response-sink", _SINK)
+    sink = StreamSinkNode(sink_name, topic, *serdes, partitioner or _to_primary_partition)
+    builder.add_graph_node(answers, sink)
+    source = join.internal_topic(topic, serdes, join.name("-subscription-response-source", _SOURCE))
+    join.attach(sink, source)
+    sources = this.source_nodes | {source.node_name}
+    builder.topology.require_copartition(sources)
+    getter = this.value_getter_supplier()
+    resolver = ResponseJoinProcessor(getter, this.value_serde, join.value_hash_topic, join.joiner, join.left_join)
+    resolver_name = join.name("-subscription-response-resolver", _RESOLVER)
+    resolved = join.attach(source, ProcessorGraphNode(resolver_name, resolver, getter.store_names))
+    result_name = join.name("-result", _OUTPUT)
+    kept = MaterializedInternal(given, builder, _OUTPUT, key_serde=this.key_serde)
+    operator = KTableSource(kept.store_name, kept.queryable_store_name)
+    result = ProcessorGraphNode(result_name, operator, stores=[key_value_store(kept)])
+    result.output_versioned = kept.versioned
+    join.attach(resolved, result)
+    return KTable(
+        builder,
+        result,
+        kept.key_serde,
+        kept.value_serde,
+        sources,
+        operator=operator,
+        queryable_store_name=kept.queryable_store_name,
+    )
+
+
+def _to_primary_partition(topic: str, key: Any, value: SubscriptionResponseWrapper, count: int) -> int | None:
+    """Send an answer to the partition that its subscription came from."""
+    return value.primary_partition

@@ -1,0 +1,44 @@
+"""What ``KStream.print`` does with each record (Kafka Streams: Printed)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+from ..common.arguments import check_function
+from ..errors import TopologyError
+
+
+def print_action(
+    label: str, file: str | TextIO | None, mapper: Callable[[Any, Any], str] | None
+) -> tuple[Callable[[Any, Any], None], Callable[[], None] | None]:
+    """Return a function (key, value) that prints a line, and one that closes what it has opened, None if nothing.
+
+    A path is opened with the first record of a task, for appending, so that building a topology touches no disk. Raises
+    TopologyError for one whose folder is not there.
+    """
+    check_function(mapper, "The mapper of print()", optional=True)
+    if isinstance(file, str) and not (file and Path(file).absolute().parent.is_dir()):
+        raise TopologyError(f"print() cannot write to {file!r}: give the path of a file in a folder that is there")
+    text = mapper or (lambda key, value: f"{key}, {value}")
+    opened: list[TextIO] = []
+
+    def target() -> TextIO:
+        if file is None:
+            return sys.stdout
+        if not isinstance(file, str):
+            return file
+        if not opened:
+            opened.append(Path(file).open("a", encoding="utf-8"))  # noqa: SIM115 - closed with the task
+        return opened[0]
+
+    def action(key: Any, value: Any) -> None:
+        print(f"[{label}]: {text(key, value)}", file=target(), flush=True)
+
+    def close() -> None:
+        while opened:
+            opened.pop().close()
+
+    return action, close if isinstance(file, str) else None

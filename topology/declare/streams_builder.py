@@ -1,0 +1,300 @@
+"""StreamsBuilder: where the DSL starts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar, overload
+
+from ..common.arguments import check_function, check_topic, check_type
+from ..common.naming import Named
+from ..context.store_interfaces import StoreBuilder
+from ..context.timestamp_extractors import TimestampExtractor
+from ..errors import TopologyError
+from ..graph.graph_nodes import Consumed, GlobalStoreNode, StateStoreNode, StreamSourceNode, TableSourceNode
+from ..graph.internal_streams_builder import InternalStreamsBuilder
+from ..graph.processor_topology import OffsetResetPolicy
+from ..graph.topology import Topology, offset_reset_option
+from ..operators.processor_operator import ProcessorOperator
+from ..operators.table import KTableSource
+from ..processor_api import ProcessorSupplier
+from ..serdes.serdes import Serde, SerdeLike, as_serde
+from ..stores.materialized import (
+    Materialized,
+    MaterializedInternal,
+    StoreFactory,
+    StoreOption,
+    key_value_store,
+    materialized_option,
+)
+from .global_ktable import GlobalKTable
+from .kstream import KStream
+from .ktable import KTable
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+_SOURCE = "KSTREAM-SOURCE-"
+_TABLE_SOURCE = "KTABLE-SOURCE-"
+
+
+_STORE_HINT = "a StoreBuilder, as Stores makes them"
+
+
+class StreamsBuilder:
+    """Declares a topology with streams and tables (Kafka Streams: StreamsBuilder).
+
+    ``build()`` returns the Topology. Options of everything that reads a topic: key_serde, value_serde (by default
+    default.key.serde, default.value.serde); timestamp_extractor(message, key, value, partition time) -> ms;
+    offset_reset ("earliest", "latest" or "none": where to start without committed offsets); name of the operator.
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None) -> None:
+        self._topology = Topology()
+        self._builder = InternalStreamsBuilder(self._topology.internal_builder)
+        self._config = config
+
+    @overload
+    def stream(
+        self,
+        topics: str | Iterable[str] | re.Pattern[str],
+        *,
+        key_serde: Serde[K],
+        value_serde: Serde[V],
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: OffsetResetPolicy | str | None = None,
+        name: str | None = None,
+    ) -> KStream[K, V]: ...
+    @overload
+    def stream(
+        self,
+        topics: str | Iterable[str] | re.Pattern[str],
+        *,
+        key_serde: SerdeLike | None = None,
+        value_serde: SerdeLike | None = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: OffsetResetPolicy | str | None = None,
+        name: str | None = None,
+    ) -> KStream[Any, Any]: ...
+    def stream(
+        self,
+        topics: str | Iterable[str] | re.Pattern[str],
+        *,
+        key_serde: SerdeLike | None = None,
+        value_serde: SerdeLike | None = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: OffsetResetPolicy | str | None = None,
+        name: str | None = None,
+    ) -> KStream[Any, Any]:
+        """Read topics as a stream: one topic, several, or all that match a compiled regular expression.
+
+        timestamp_extractor(message, key, value, partition time) -> ms. offset_reset: where to start without a committed
+        offset, "earliest", "latest", "none", or AutoOffsetReset.by_duration(…).
+
+        Raises TopologyError where the same topic is read twice in ways that cannot be one.
+        """
+        consumed = _consumed(key_serde, value_serde, timestamp_extractor, offset_reset, name)
+        node_name = Named(name).or_generate(self._builder, _SOURCE)
+        node = StreamSourceNode(node_name, _topics(topics), consumed)
+        self._builder.add_graph_node(self._builder.root, node)
+        return KStream(self._builder, node, consumed.key_serde, consumed.value_serde, frozenset([node_name]))
+
+    @overload
+    def table(
+        self,
+        topic: str,
+        *,
+        key_serde: Serde[K],
+        value_serde: Serde[V],
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: OffsetResetPolicy | str | None = None,
+        name: str | None = None,
+        store: StoreOption = None,
+    ) -> KTable[K, V]: ...
+    @overload
+    def table(
+        self,
+        topic: str,
+        *,
+        key_serde: SerdeLike | None = None,
+        value_serde: SerdeLike | None = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: OffsetResetPolicy | str | None = None,
+        name: str | None = None,
+        store: StoreOption = None,
+    ) -> KTable[Any, Any]: ...
+    def table(
+        self,
+        topic: str,
+        *,
+        key_serde: SerdeLike | None = None,
+        value_serde: SerdeLike | None = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: OffsetResetPolicy | str | None = None,
+        name: str | None = None,
+        store: StoreOption = None,
+    ) -> KTable[Any, Any]:
+        """Read a topic as updates of a table: a null value deletes the row of its key.
+
+        store: the name of a store, or a Materialized; without it the table is kept only if something reads its rows.
+        """
+        consumed, kept = self._table_options(
+            topic, _consumed(key_serde, value_serde, timestamp_extractor, offset_reset, name), store
+        )
+        source_name, table_name = self._table_names(name)
+        operator = KTableSource(kept.store_name, kept.queryable_store_name)
+        node = TableSourceNode(table_name, source_name, topic, consumed, operator, key_value_store(kept))
+        node.output_versioned = kept.versioned
+        self._builder.add_graph_node(self._builder.root, node)
+        return KTable(
+            self._builder,
+            node,
+            consumed.key_serde,
+            consumed.value_serde,
+            frozenset([source_name]),
+            operator=operator,
+            queryable_store_name=kept.queryable_store_name,
+        )
+
+    @overload
+    def global_table(
+        self,
+        topic: str,
+        *,
+        key_serde: Serde[K],
+        value_serde: Serde[V],
+        timestamp_extractor: TimestampExtractor | None = None,
+        name: str | None = None,
+        store: StoreOption = None,
+    ) -> GlobalKTable[K, V]: ...
+    @overload
+    def global_table(
+        self,
+        topic: str,
+        *,
+        key_serde: SerdeLike | None = None,
+        value_serde: SerdeLike | None = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        name: str | None = None,
+        store: StoreOption = None,
+    ) -> GlobalKTable[Any, Any]: ...
+    def global_table(
+        self,
+        topic: str,
+        *,
+        key_serde: SerdeLike | None = None,
+        value_serde: SerdeLike | None = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        name: str | None = None,
+        store: StoreOption = None,
+    ) -> GlobalKTable[Any, Any]:
+        """Read a topic as a table of which every task has all rows. It always starts at the earliest offset.
+
+        store: a name, or a Materialized with one; by default it is called after the topic. Raises TopologyError for a
+        Materialized that is versioned or has no name.
+        """
+        consumed, kept = self._table_options(
+            topic, _consumed(key_serde, value_serde, timestamp_extractor, None, name), store
+        )
+        if kept.versioned:
+            raise TopologyError(f"Global table {topic} cannot be versioned; use another store")
+        if store is not None and kept.queryable_store_name is None:
+            raise TopologyError(f"Global table {topic}: a Materialized must name its store; or leave store= out")
+        source_name, table_name = self._table_names(name)
+        operator = KTableSource(kept.store_name, kept.store_name)
+        factory = key_value_store(kept).without_logging()
+        node = TableSourceNode(table_name, source_name, topic, consumed, operator, factory, is_global=True)
+        self._builder.add_graph_node(self._builder.root, node)
+        return GlobalKTable(kept.store_name, kept.queryable_store_name)
+
+    def _table_options(
+        self, topic: str, consumed: Consumed, store: StoreOption
+    ) -> tuple[Consumed, MaterializedInternal]:
+        """Return the options of a table with their serdes made one, and the store, by default named after the topic."""
+        check_topic(topic, "A table")
+        given = materialized_option(store) or Materialized()
+        kept = MaterializedInternal(
+            given.with_key_serde(consumed.key_serde or given.key_serde).with_value_serde(
+                consumed.value_serde or given.value_serde
+            ),
+            self._builder,
+            f"{topic}-",
+        )
+        return Consumed(
+            kept.key_serde, kept.value_serde, consumed.timestamp_extractor, consumed.offset_reset, consumed.name
+        ), kept
+
+    def _table_names(self, name: str | None) -> tuple[str, str]:
+        """Return the names of a table's source and of its processor."""
+        named = Named(name)
+        return (
+            named.suffix_or_generate("-source", self._builder, _SOURCE),
+            named.or_generate(self._builder, _TABLE_SOURCE),
+        )
+
+    def add_state_store(self, store: StoreBuilder) -> StreamsBuilder:
+        """Add a store of Stores, for processors that name it."""
+        check_type(store, StoreBuilder, "The store of add_state_store()", _STORE_HINT)
+        self._builder.add_graph_node(self._builder.root, StateStoreNode(StoreFactory(store)))
+        return self
+
+    def add_global_store(
+        self,
+        store: StoreBuilder,
+        topic: str,
+        state_update_supplier: ProcessorSupplier,
+        *,
+        key_serde: SerdeLike | None = None,
+        value_serde: SerdeLike | None = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        name: str | None = None,
+    ) -> StreamsBuilder:
+        """Add a store that every task reads, and that a Processor of your own keeps up to date from a topic."""
+        check_type(store, StoreBuilder, "The store of add_global_store()", _STORE_HINT)
+        check_topic(topic, "add_global_store()")
+        consumed = _consumed(key_serde, value_serde, timestamp_extractor, None, name)
+        source_name, processor_name = self._table_names(name)
+        check_function(state_update_supplier, f"The state_update_supplier of {processor_name}")
+        node = GlobalStoreNode(
+            StoreFactory(store.with_logging_disabled()),
+            source_name,
+            topic,
+            consumed,
+            processor_name,
+            ProcessorOperator(state_update_supplier),
+        )
+        self._builder.add_graph_node(self._builder.root, node)
+        return self
+
+    def build(self, config: Mapping[str, Any] | None = None) -> Topology:
+        """Return the topology.
+
+        config, by default that of the constructor: ``topology.optimization`` and
+        ``ensure.explicit.internal.resource.naming`` are looked at. Raises TopologyError for what cannot be.
+        """
+        self._builder.build_and_optimize(self._config if config is None else config)
+        return self._topology
+
+
+def _consumed(
+    key_serde: SerdeLike | None,
+    value_serde: SerdeLike | None,
+    timestamp_extractor: TimestampExtractor | None,
+    offset_reset: OffsetResetPolicy | str | None,
+    name: str | None,
+) -> Consumed:
+    check_function(timestamp_extractor, "A timestamp_extractor", optional=True)
+    return Consumed(
+        as_serde(key_serde), as_serde(value_serde), timestamp_extractor, offset_reset_option(offset_reset), name
+    )
+
+
+def _topics(topics: str | Iterable[str] | re.Pattern[str]) -> list[str] | re.Pattern[str]:
+    if isinstance(topics, re.Pattern):
+        return topics
+    given = [topics] if isinstance(topics, str) or not isinstance(topics, Iterable) else topics
+    names = list(dict.fromkeys(given))
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise TopologyError(f"stream() needs the name of at least one topic, got {topics!r}")
+    return names

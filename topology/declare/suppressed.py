@@ -1,0 +1,127 @@
+"""What ``KTable.suppress`` takes: until when updates are held back, and in how large a buffer (KIP-328)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from ..common.durations import Duration, non_negative_millis
+from ..common.naming import validate_name
+from ..errors import TopologyError
+
+
+@dataclass(frozen=True, slots=True)
+class BufferConfig:
+    """How much a suppression may hold, and what happens beyond it (Kafka Streams: Suppressed.BufferConfig).
+
+    Start from unbounded(), max_records(n) or max_bytes(n). A buffer that emits early when it is full cannot hold back
+    until windows close, because results would not be final.
+    """
+
+    records_limit: int | None = None
+    bytes_limit: int | None = None
+    emits_early: bool = False
+    logging: bool = True
+    log_config: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def unbounded(cls) -> BufferConfig:
+        """Hold as much as there is."""
+        return cls()
+
+    @classmethod
+    def max_records(cls, limit: int) -> BufferConfig:
+        """Hold so many keys; beyond that the oldest is emitted early."""
+        return cls(records_limit=limit, emits_early=True)
+
+    @classmethod
+    def max_bytes(cls, limit: int) -> BufferConfig:
+        """Hold so many bytes; beyond that the oldest is emitted early."""
+        return cls(bytes_limit=limit, emits_early=True)
+
+    def with_max_records(self, limit: int) -> BufferConfig:
+        """Return a copy that holds at most so many keys."""
+        return replace(self, records_limit=limit)
+
+    def with_max_bytes(self, limit: int) -> BufferConfig:
+        """Return a copy that holds at most so many bytes."""
+        return replace(self, bytes_limit=limit)
+
+    def with_no_bound(self) -> BufferConfig:
+        """Return a copy without limits."""
+        return replace(self, records_limit=None, bytes_limit=None, emits_early=False)
+
+    def shut_down_when_full(self) -> BufferConfig:
+        """Return a copy that fails the task when it is full."""
+        return replace(self, emits_early=False)
+
+    def emit_early_when_full(self) -> BufferConfig:
+        """Return a copy that emits the oldest update when it is full."""
+        return replace(self, emits_early=True)
+
+    def with_logging_disabled(self) -> BufferConfig:
+        """Return a copy without a changelog: what it holds is lost when the task moves."""
+        return replace(self, logging=False, log_config={})
+
+    def with_logging_enabled(self, config: Mapping[str, str] | None = None) -> BufferConfig:
+        """Return a copy with a changelog; config overrides the topic's settings."""
+        return replace(self, logging=True, log_config=dict(config or {}))
+
+
+class SuppressedInternal(NamedTuple):
+    """A suppression once its table is known: what KTableSuppressProcessor works by. Limits are None for none."""
+
+    time_to_wait_ms: int
+    until_window_closes: bool
+    max_records: int | None
+    max_bytes: int | None
+    emit_early_when_full: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Suppressed:
+    """Until when updates of a table are held back: make it with until_window_closes() or until_time_limit().
+
+    time_to_wait_ms is None for until_window_closes: the table's windows say how long.
+    """
+
+    buffer: BufferConfig
+    time_to_wait_ms: int | None = None
+    name: str | None = None
+
+    @classmethod
+    def until_window_closes(cls, buffer: BufferConfig | None = None, *, name: str | None = None) -> Suppressed:
+        """Emit one final result per key and window, when the window closes; tombstones are dropped.
+
+        Raises TopologyError for a buffer that emits early.
+        """
+        buffer = buffer or BufferConfig.unbounded()
+        if buffer.emits_early:
+            raise TopologyError(
+                "until_window_closes() needs a buffer that does not emit early: call shut_down_when_full() or "
+                "with_no_bound() on it"
+            )
+        return cls(buffer, name=name and validate_name(name))
+
+    @classmethod
+    def until_time_limit(
+        cls, limit: Duration, buffer: BufferConfig | None = None, *, name: str | None = None
+    ) -> Suppressed:
+        """Emit the newest update of a key when the limit has passed since its first one was held back."""
+        millis = non_negative_millis(limit, "The time limit of suppress")
+        return cls(buffer or BufferConfig.unbounded(), millis, name=name and validate_name(name))
+
+    def with_name(self, name: str) -> Suppressed:
+        """Return a copy with an operator name; its buffer's store is ``<name>-store``."""
+        return replace(self, name=validate_name(name))
+
+    def resolve(self, grace_ms: int) -> SuppressedInternal:
+        """Return what the operator needs; grace_ms is how long the table's windows stay open after their end."""
+        return SuppressedInternal(
+            time_to_wait_ms=grace_ms if self.time_to_wait_ms is None else self.time_to_wait_ms,
+            until_window_closes=self.time_to_wait_ms is None,
+            max_records=self.buffer.records_limit,
+            max_bytes=self.buffer.bytes_limit,
+            emit_early_when_full=self.buffer.emits_early,
+        )

@@ -1,0 +1,232 @@
+"""Streams grouped by key and window, to be aggregated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from ..common.arguments import check_type
+from ..common.naming import Named
+from ..errors import TopologyError
+from ..operators.operator import Operator
+from ..operators.session_windowed import KStreamSessionWindowAggregate
+from ..operators.sliding_windowed import KStreamSlidingWindowAggregate
+from ..operators.windowed import KStreamWindowAggregate
+from ..records import Windowed
+from ..serdes.serdes import SerdeLike, Serdes
+from ..serdes.windowed_serdes import SessionWindowedSerde, TimeWindowedSerde
+from ..stores.materialized import MaterializedInternal, StoreOption, materialized_option, session_store, window_store
+from ..stores.windows import EmitStrategy, SessionWindows, SlidingWindows, UnlimitedWindows, Windows
+from .aggregate_builder import (
+    AGGREGATE_NAME,
+    REDUCE_NAME,
+    AggregateBuilder,
+    aggregator_for_reducer,
+    count_aggregator,
+    count_initializer,
+    count_merger,
+    merger_for_reducer,
+    reduce_initializer,
+)
+
+if TYPE_CHECKING:
+    from .ktable import KTable
+
+K = TypeVar("K")
+V = TypeVar("V")
+VR = TypeVar("VR")
+
+
+def window_operator(
+    windows: Windows | SlidingWindows,
+    store_name: str,
+    emit: EmitStrategy,
+    initializer: Callable[[], Any],
+    aggregator: Callable[[Any, Any, Any], Any],
+) -> Operator:
+    """Return the operator that aggregates in these windows."""
+    if isinstance(windows, SlidingWindows):
+        return KStreamSlidingWindowAggregate(windows, store_name, emit, initializer, aggregator)
+    return KStreamWindowAggregate(windows, store_name, emit, initializer, aggregator)
+
+
+def window_size_ms(windows: Windows | SlidingWindows) -> int:
+    """Return how long after its start a window ends."""
+    return windows.time_difference_ms if isinstance(windows, SlidingWindows) else windows.size_ms
+
+
+class TimeWindowedKStream(Generic[K, V]):
+    """A stream grouped by key and tumbling, hopping, sliding or unlimited window (Kafka Streams: TimeWindowedKStream).
+
+    Options as in KGroupedStream. The keys of the resulting tables are Windowed.
+    """
+
+    def __init__(self, grouped: AggregateBuilder, windows: Windows | SlidingWindows) -> None:
+        self._grouped = grouped
+        self._windows = windows
+        self._emit = EmitStrategy.ON_WINDOW_UPDATE
+
+    def emit_strategy(self, strategy: EmitStrategy) -> TimeWindowedKStream[K, V]:
+        """Say when results are sent: with each update, or once when the window closes (KIP-825)."""
+        check_type(strategy, EmitStrategy, "The argument of emit_strategy()", "an EmitStrategy")
+        if strategy is EmitStrategy.ON_WINDOW_CLOSE and isinstance(self._windows, UnlimitedWindows):
+            raise TopologyError("ON_WINDOW_CLOSE cannot be used with UnlimitedWindows: they never close")
+        self._emit = strategy
+        return self
+
+    def count(
+        self,
+        *,
+        name: str | None = None,
+        store: StoreOption = None,
+        key_serde: SerdeLike | None = None,
+        value_serde: SerdeLike | None = None,
+    ) -> KTable[Windowed, int]:
+        """Count the records of each key and window; null values count too."""
+        builder = self._grouped.builder
+        given = materialized_option(store, key_serde, value_serde)
+        if given is not None and given.store_name is None and not isinstance(self._windows, SlidingWindows):
+            builder.new_store_name(AGGREGATE_NAME)  # uses up a number, as in Kafka Streams
+        kept = MaterializedInternal(
+            given, builder, AGGREGATE_NAME, key_serde=self._grouped.key_serde, value_serde=Serdes.int64()
+        )
+        return self._build(name, AGGREGATE_NAME, count_initializer, count_aggregator, kept)
+
+    def reduce(
+        self,
+        reducer: Callable[[V, V], V],
+        *,
+        name: str | None = None,
+        store: StoreOption = None,
+        key_serde: SerdeLike | None = None,
+        value_serde: SerdeLike | None = None,
+    ) -> KTable[Windowed, V]:
+        """Combine the values of each key and window: reducer(aggregate, value) -> aggregate."""
+        given = materialized_option(store, key_serde, value_serde)
+        grouped = self._grouped
+        kept = MaterializedInternal(
+            given, grouped.builder, REDUCE_NAME, key_serde=grouped.key_serde, value_serde=grouped.value_serde
+        )
+        return self._build(name, REDUCE_NAME, reduce_initializer, aggregator_for_reducer(reducer), kept)
+
+    def aggregate(
+        self,
+        initializer: Callable[[], VR],
+        aggregator: Callable[[K, V, VR], VR],
+        *,
+        name: str | None = None,
+        store: StoreOption = None,
+        key_serde: SerdeLike | None = None,
+        value_serde: SerdeLike | None = None,
+    ) -> KTable[Windowed, VR]:
+        """Aggregate the values of each key and window: aggregator(key, value, aggregate) -> aggregate.
+
+        It starts from initializer(). A None deletes the aggregate.
+        """
+        given = materialized_option(store, key_serde, value_serde)
+        grouped = self._grouped
+        kept = MaterializedInternal(given, grouped.builder, AGGREGATE_NAME, key_serde=grouped.key_serde)
+        return self._build(name, AGGREGATE_NAME, initializer, aggregator, kept)
+
+    def _build(
+        self,
+        name: str | None,
+        prefix: str,
+        initializer: Callable[[], Any],
+        aggregator: Callable[[Any, Any, Any], Any],
+        kept: MaterializedInternal,
+    ) -> KTable[Windowed, Any]:
+        function_name = Named(name).or_generate(self._grouped.builder, prefix)
+        store = window_store(kept, self._windows, self._emit)
+        operator = window_operator(self._windows, kept.store_name, self._emit, initializer, aggregator)
+        serde = TimeWindowedSerde(kept.key_serde, window_size_ms(self._windows))
+        return self._grouped.build(function_name, operator, store, kept, serde)
+
+
+class SessionWindowedKStream(Generic[K, V]):
+    """A stream grouped by key and session (Kafka Streams: SessionWindowedKStream). Options as in KGroupedStream."""
+
+    def __init__(self, grouped: AggregateBuilder, windows: SessionWindows) -> None:
+        self._grouped = grouped
+        self._windows = windows
+        self._emit = EmitStrategy.ON_WINDOW_UPDATE
+
+    def emit_strategy(self, strategy: EmitStrategy) -> SessionWindowedKStream[K, V]:
+        """Say when results are sent: with each update, or once when the session closes (KIP-825)."""
+        check_type(strategy, EmitStrategy, "The argument of emit_strategy()", "an EmitStrategy")
+        self._emit = strategy
+        return self
+
+    def count(
+        self,
+        *,
+        name: str | None = None,
+        store: StoreOption = None,
+        key_serde: SerdeLike | None = None,
+        value_serde: SerdeLike | None = None,
+    ) -> KTable[Windowed, int]:
+        """Count the records of each key and session; null values count too."""
+        builder = self._grouped.builder
+        given = materialized_option(store, key_serde, value_serde)
+        if given is not None and given.store_name is None:
+            builder.new_store_name(AGGREGATE_NAME)  # uses up a number, as in Kafka Streams
+        kept = MaterializedInternal(
+            given, builder, AGGREGATE_NAME, key_serde=self._grouped.key_serde, value_serde=Serdes.int64()
+        )
+        return self._build(name, AGGREGATE_NAME, count_initializer, count_aggregator, count_merger, kept)
+
+    def reduce(
+        self,
+        reducer: Callable[[V, V], V],
+        *,
+        name: str | None = None,
+        store: StoreOption = None,
+        key_serde: SerdeLike | None = None,
+        value_serde: SerdeLike | None = None,
+    ) -> KTable[Windowed, V]:
+        """Combine the values of each key and session: reducer(aggregate, value) -> aggregate, for merging too."""
+        given = materialized_option(store, key_serde, value_serde)
+        grouped = self._grouped
+        kept = MaterializedInternal(
+            given, grouped.builder, REDUCE_NAME, key_serde=grouped.key_serde, value_serde=grouped.value_serde
+        )
+        return self._build(
+            name, REDUCE_NAME, reduce_initializer, aggregator_for_reducer(reducer), merger_for_reducer(reducer), kept
+        )
+
+    def aggregate(
+        self,
+        initializer: Callable[[], VR],
+        aggregator: Callable[[K, V, VR], VR],
+        session_merger: Callable[[K, VR, VR], VR],
+        *,
+        name: str | None = None,
+        store: StoreOption = None,
+        key_serde: SerdeLike | None = None,
+        value_serde: SerdeLike | None = None,
+    ) -> KTable[Windowed, VR]:
+        """Aggregate the values of each key and session: aggregator(key, value, aggregate) -> aggregate.
+
+        It starts from initializer(). session_merger(key, one, other) -> aggregate makes one of two sessions that a
+        record connects.
+        """
+        given = materialized_option(store, key_serde, value_serde)
+        grouped = self._grouped
+        kept = MaterializedInternal(given, grouped.builder, AGGREGATE_NAME, key_serde=grouped.key_serde)
+        return self._build(name, AGGREGATE_NAME, initializer, aggregator, session_merger, kept)
+
+    def _build(
+        self,
+        name: str | None,
+        prefix: str,
+        initializer: Callable[[], Any],
+        aggregator: Callable[[Any, Any, Any], Any],
+        merger: Callable[[Any, Any, Any], Any],
+        kept: MaterializedInternal,
+    ) -> KTable[Windowed, Any]:
+        function_name = Named(name).or_generate(self._grouped.builder, prefix)
+        store = session_store(kept, self._windows, self._emit)
+        operator = KStreamSessionWindowAggregate(
+            self._windows, kept.store_name, self._emit, initializer, aggregator, merger
+        )
+        return self._grouped.build(function_name, operator, store, kept, SessionWindowedSerde(kept.key_serde))

@@ -1,0 +1,1 @@
+"""The graph of a topology: named, optimized, built, described, compared."""

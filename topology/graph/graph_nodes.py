@@ -1,0 +1,391 @@
+"""The graph of DSL operations, which the optimizer rewrites and which then writes itself into a topology.
+
+One node is one operation; it may become several nodes of the topology (Kafka Streams: kstream.internals.graph).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from ..common.arguments import check_function
+from ..context.partitioners import WindowedStreamPartitioner
+from ..context.timestamp_extractors import TimestampExtractor, fail_on_invalid_timestamp
+from ..errors import TopologyError
+from ..operators.operator import Operator
+from ..operators.stateless import KStreamFilter, PassThrough
+from ..operators.table import KTableSource
+from ..serdes.serdes import Serde
+from ..serdes.windowed_serdes import ChangedSerde, WindowedSerde
+from ..stores.materialized import StoreFactory
+from .internal_topology_builder import InternalTopologyBuilder
+from .processor_topology import OffsetResetPolicy
+
+Partitioner = Callable[[str, Any, Any, int], int | None]
+
+
+@runtime_checkable
+class VersionedSemantics(Protocol):
+    """An operator that works differently behind a versioned table."""
+
+    use_versioned_semantics: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Consumed:
+    """How a topic is read."""
+
+    key_serde: Serde[Any] | None = None
+    value_serde: Serde[Any] | None = None
+    timestamp_extractor: TimestampExtractor | None = None
+    offset_reset: OffsetResetPolicy | None = None
+    name: str | None = None
+
+
+#: Attributes of operators that hold users' functions.
+_FUNCTIONS = (
+    "predicate",
+    "mapper",
+    "action",
+    "initializer",
+    "aggregator",
+    "session_merger",
+    "reducer",
+    "add",
+    "remove",
+    "add_reducer",
+    "remove_reducer",
+    "joiner",
+    "foreign_key_extractor",
+    "supplier",
+)
+
+
+def check_functions(name: str, *operators: Operator) -> None:
+    """Raise TopologyError for what should be a function and is none, before it fails with the first record."""
+    for operator in operators:
+        for attribute in _FUNCTIONS:
+            given = getattr(operator, attribute, check_functions)
+            if not callable(given):
+                hint = "; give the class, not an instance" if attribute == "supplier" else ""
+                raise TopologyError(f"{name}: {attribute} must be a function, got {given!r}{hint}")
+            check_function(given, f"{name}: {attribute}")
+
+
+class GraphNode:
+    """A DSL operation with its parents and children.
+
+    build_priority: nodes are written in the order in which they were added, parents first; 0 for as soon as possible.
+    output_versioned: whether the resulting table keeps versions; None if that depends on the parents.
+    null_key_relaxed_join: a left or outer join that also takes records without key.
+    """
+
+    def __init__(self, node_name: str) -> None:
+        self.node_name = node_name
+        self.parents: dict[GraphNode, None] = {}
+        self.children: dict[GraphNode, None] = {}
+        self.build_priority = 0
+        self.written = False
+        self.key_changing = False
+        self.value_changing = False
+        self.merge_node = False
+        self.output_versioned: bool | None = None
+        self.null_key_relaxed_join = False
+
+    def add_child(self, child: GraphNode) -> None:
+        """Put a child behind this node."""
+        self.children[child] = None
+        child.parents[self] = None
+
+    def remove_child(self, child: GraphNode) -> None:
+        """Cut the connection to a child."""
+        self.children.pop(child, None)
+        child.parents.pop(self, None)
+
+    def clear_children(self) -> None:
+        """Cut the connections to all children."""
+        for child in list(self.children):
+            self.remove_child(child)
+
+    def parent_names(self) -> list[str]:
+        """Return the parents' names in order."""
+        return [parent.node_name for parent in self.parents]
+
+    def enable_versioned_semantics(self, parent_name: str) -> None:
+        """Take note that a parent's output is versioned."""
+
+    def write_to(self, topology: InternalTopologyBuilder) -> None:
+        """Add the nodes and stores of this operation to the topology."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.node_name}, parents={self.parent_names()})"
+
+
+class ProcessorGraphNode(GraphNode):
+    """One operator, with stores that were added elsewhere and stores of its own."""
+
+    def __init__(
+        self,
+        node_name: str,
+        operator: Operator,
+        store_names: Sequence[str] = (),
+        stores: Sequence[StoreFactory] = (),
+    ) -> None:
+        super().__init__(node_name)
+        check_functions(node_name, operator)
+        self.operator = operator
+        self.store_names = tuple(store_names)
+        self.stores = tuple(stores)
+
+    def enable_versioned_semantics(self, parent_name: str) -> None:
+        """See GraphNode.enable_versioned_semantics."""
+        if isinstance(self.operator, VersionedSemantics):
+            self.operator.use_versioned_semantics = True
+
+    def write_to(self, topology: InternalTopologyBuilder) -> None:
+        """See GraphNode.write_to. A table that nobody reads has no store."""
+        topology.add_processor(self.node_name, self.operator, self.parent_names())
+        kept = not isinstance(self.operator, KTableSource) or self.operator.materialized
+        for store in self.stores if kept else ():
+            topology.add_state_store(store, [self.node_name])
+        if self.store_names:
+            topology.connect_processor_and_state_stores(self.node_name, *self.store_names)
+
+
+class StreamSourceNode(GraphNode):
+    """Reads topics, or all topics that match a pattern."""
+
+    def __init__(self, node_name: str, topics: Sequence[str] | re.Pattern[str], consumed: Consumed) -> None:
+        super().__init__(node_name)
+        self.topics = topics if isinstance(topics, re.Pattern) else tuple(topics)
+        self.consumed = consumed
+
+    def merge(self, other: StreamSourceNode) -> None:
+        """Take over the children of a source of the same topics, so that they are read once."""
+        if self.consumed.offset_reset != other.consumed.offset_reset:
+            raise TopologyError(
+                f"Sources {self.node_name} and {other.node_name} read the same topics {self.topics} with different "
+                "offset reset policies; give both the same"
+            )
+        for child in list(other.children):
+            other.remove_child(child)
+            self.add_child(child)
+
+    def write_to(self, topology: InternalTopologyBuilder) -> None:
+        """See GraphNode.write_to."""
+        topology.add_source(
+            self.node_name,
+            self.topics,
+            key_serde=self.consumed.key_serde,
+            value_serde=self.consumed.value_serde,
+            timestamp_extractor=self.consumed.timestamp_extractor,
+            offset_reset=self.consumed.offset_reset,
+        )
+
+
+class TableSourceNode(GraphNode):
+    """Reads a topic as a table: a source, and a KTableSource behind it."""
+
+    def __init__(
+        self,
+        node_name: str,
+        source_name: str,
+        topic: str,
+        consumed: Consumed,
+        operator: KTableSource,
+        store: StoreFactory,
+        is_global: bool = False,
+    ) -> None:
+        super().__init__(node_name)
+        self.source_name = source_name
+        self.topic = topic
+        self.consumed = consumed
+        self.operator = operator
+        self.store = store
+        self.is_global = is_global
+        self.reuse_source_topic_for_changelog = False
+
+    def write_to(self, topology: InternalTopologyBuilder) -> None:
+        """See GraphNode.write_to."""
+        if self.is_global:
+            topology.add_global_store(
+                self.store,
+                self.source_name,
+                self.topic,
+                self.node_name,
+                self.operator,
+                key_serde=self.consumed.key_serde,
+                value_serde=self.consumed.value_serde,
+                timestamp_extractor=self.consumed.timestamp_extractor,
+            )
+            return
+        StreamSourceNode(self.source_name, [self.topic], self.consumed).write_to(topology)
+        topology.add_processor(self.node_name, self.operator, [self.source_name])
+        if self.operator.materialized:
+            topology.add_state_store(self.store, [self.node_name])
+            if self.reuse_source_topic_for_changelog:
+                topology.connect_source_store_and_topic(self.store.name, self.topic)
+
+
+class StreamSinkNode(GraphNode):
+    """Writes a topic."""
+
+    def __init__(
+        self,
+        node_name: str,
+        topic: str | Callable[..., str],
+        key_serde: Serde[Any] | None,
+        value_serde: Serde[Any] | None,
+        partitioner: Partitioner | None = None,
+    ) -> None:
+        super().__init__(node_name)
+        self.topic = topic
+        self.key_serde = key_serde
+        self.value_serde = value_serde
+        self.partitioner = partitioner
+
+    def write_to(self, topology: InternalTopologyBuilder) -> None:
+        """See GraphNode.write_to. Windowed keys go where the key inside them belongs."""
+        partitioner = self.partitioner
+        if partitioner is None and isinstance(self.key_serde, WindowedSerde):
+            partitioner = WindowedStreamPartitioner(self.key_serde)
+        topology.add_sink(
+            self.node_name,
+            self.topic,
+            self.parent_names(),
+            key_serde=self.key_serde,
+            value_serde=self.value_serde,
+            partitioner=partitioner,
+        )
+
+
+class StateStoreNode(GraphNode):
+    """A store that processors are connected to later."""
+
+    def __init__(self, store: StoreFactory) -> None:
+        super().__init__(store.name)
+        self.store = store
+
+    def write_to(self, topology: InternalTopologyBuilder) -> None:
+        """See GraphNode.write_to."""
+        topology.add_state_store(self.store)
+
+
+class GlobalStoreNode(GraphNode):
+    """A global store with a processor of the user's that keeps it up to date."""
+
+    def __init__(
+        self,
+        store: StoreFactory,
+        source_name: str,
+        topic: str,
+        consumed: Consumed,
+        processor_name: str,
+        operator: Operator,
+    ) -> None:
+        super().__init__(store.name)
+        self.store = store
+        self.source_name = source_name
+        self.topic = topic
+        self.consumed = consumed
+        self.processor_name = processor_name
+        self.operator = operator
+
+    def write_to(self, topology: InternalTopologyBuilder) -> None:
+        """See GraphNode.write_to."""
+        topology.add_global_store(
+            self.store,
+            self.source_name,
+            self.topic,
+            self.processor_name,
+            self.operator,
+            key_serde=self.consumed.key_serde,
+            value_serde=self.consumed.value_serde,
+            timestamp_extractor=self.consumed.timestamp_extractor,
+            reprocess_on_restore=True,
+        )
+
+
+class BaseRepartitionNode(GraphNode):
+    """Writes an internal topic and reads it again; its name is that of the source behind the topic.
+
+    filter_name: the processor before the sink, None in a grouped table. named: the user named the topic.
+    """
+
+    def __init__(
+        self,
+        source_name: str,
+        sink_name: str,
+        topic: str,
+        key_serde: Serde[Any] | None,
+        value_serde: Serde[Any] | None,
+        *,
+        filter_name: str | None = None,
+        partitioner: Partitioner | None = None,
+        partitions: int | None = None,
+        named: bool = True,
+    ) -> None:
+        super().__init__(source_name)
+        self.sink_name = sink_name
+        self.topic = topic
+        self.key_serde = key_serde
+        self.value_serde = value_serde
+        self.filter_name = filter_name
+        self.partitioner = partitioner
+        self.partitions = partitions
+        self.named = named
+        self.drops_null_keys = False
+
+    def write_to(self, topology: InternalTopologyBuilder) -> None:
+        """See GraphNode.write_to."""
+        topology.add_internal_topic(self.topic, self.partitions, named=self.named)
+        parents = self.parent_names()
+        if self.filter_name is not None:
+            operator = KStreamFilter(_has_key, False) if self.drops_null_keys else PassThrough()
+            topology.add_processor(self.filter_name, operator, parents)
+            parents = [self.filter_name]
+        topology.add_sink(
+            self.sink_name,
+            self.topic,
+            parents,
+            key_serde=self.key_serde,
+            value_serde=self.value_serde,
+            partitioner=self.partitioner,
+        )
+        topology.add_source(
+            self.node_name,
+            [self.topic],
+            key_serde=self.key_serde,
+            value_serde=self.value_serde,
+            timestamp_extractor=fail_on_invalid_timestamp,
+        )
+
+
+class OptimizableRepartitionNode(BaseRepartitionNode):
+    """A repartition topic that an operation needs; merge.repartition.topics may merge it with others."""
+
+
+class UnoptimizableRepartitionNode(BaseRepartitionNode):
+    """A repartition topic that the user asked for with repartition()."""
+
+
+class GroupedTableOperationRepartitionNode(BaseRepartitionNode):
+    """A grouped table's repartition topic: its values are changes."""
+
+    def __init__(
+        self,
+        source_name: str,
+        sink_name: str,
+        topic: str,
+        key_serde: Serde[Any] | None,
+        value_serde: Serde[Any] | None,
+        *,
+        named: bool,
+    ) -> None:
+        super().__init__(source_name, sink_name, topic, key_serde, ChangedSerde(value_serde), named=named)
+
+
+def _has_key(key: Any, value: Any) -> bool:
+    return key is not None

@@ -1,0 +1,139 @@
+"""Makes the built topology, ProcessorTopology, out of what was declared in an InternalTopologyBuilder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..common.java_collections import hash_map_order
+from ..context.partitioners import WindowedStreamPartitioner
+from ..context.store_interfaces import StoreBuilder
+from ..serdes.serdes import or_default
+from ..serdes.windowed_serdes import WindowedSerde
+from .copartition import copartition_groups, listed_copartition_topics, topics_of_source
+from .declarations import ProcessorFactory, SinkFactory, SourceFactory
+from .processor_topology import Node, ProcessorNode, ProcessorTopology, SinkNode, SourceNode
+
+if TYPE_CHECKING:
+    from .internal_topology_builder import InternalTopologyBuilder
+
+#: The number of the topology of global stores, which makes no tasks.
+GLOBAL_SUBTOPOLOGY = -1
+
+
+def build_subtopologies(
+    builder: InternalTopologyBuilder, config: Mapping[str, Any] | None, known_topics: frozenset[str]
+) -> list[ProcessorTopology]:
+    """Return the sub-topologies that make tasks; see InternalTopologyBuilder.build_subtopologies."""
+    groups = builder.node_groups().items()
+    return [
+        _build(builder, number, names, config, known_topics)
+        for number, names in groups
+        if not builder.is_global_group(names)
+    ]
+
+
+def build_global_topology(
+    builder: InternalTopologyBuilder, config: Mapping[str, Any] | None
+) -> ProcessorTopology | None:
+    """Return the topology of all global stores, None if there is none."""
+    names = [name for group in builder.node_groups().values() if builder.is_global_group(group) for name in group]
+    return _build(builder, GLOBAL_SUBTOPOLOGY, names, config, frozenset()) if names else None
+
+
+def _build(
+    builder: InternalTopologyBuilder,
+    number: int,
+    names: list[str],
+    config: Mapping[str, Any] | None,
+    known_topics: frozenset[str],
+) -> ProcessorTopology:
+    children: dict[str, list[str]] = {name: [] for name in names}
+    for name in names:
+        for parent in builder.nodes[name].predecessors:
+            children[parent].append(name)
+    nodes = {name: _node(builder, name, tuple(children[name]), config, known_topics) for name in names}
+    stores = _stores(builder, nodes.values(), config)
+    topics = {topic for node in nodes.values() for topic in _topics(node)}
+    read = {topic for node in nodes.values() if isinstance(node, SourceNode) for topic in node.topics}
+    groups = copartition_groups(builder, known_topics)
+    return ProcessorTopology(
+        subtopology=number,
+        nodes=nodes,
+        stores=stores,
+        changelog_topics={name: topic for name in stores if (topic := _changelog_topic(builder, name)) is not None},
+        repartition_topics={topic: count for topic, count in builder.internal_topics.items() if topic in topics},
+        copartition_groups=tuple(group for group in groups if group & read),
+        listed_copartition=tuple(
+            topics for topics in listed_copartition_topics(builder, known_topics) if read.intersection(topics)
+        ),
+        global_stores=tuple(builder.global_stores),
+        reprocess_on_restore=frozenset(
+            name for name, declared in builder.global_stores.items() if declared.reprocess_on_restore
+        ),
+    )
+
+
+def _node(
+    builder: InternalTopologyBuilder,
+    name: str,
+    children: tuple[str, ...],
+    config: Mapping[str, Any] | None,
+    known_topics: frozenset[str],
+) -> Node:
+    declared = builder.nodes[name]
+    if isinstance(declared, SourceFactory):
+        return SourceNode(
+            name,
+            topics_of_source(builder, name, known_topics),
+            or_default(declared.key_serde, config, is_key=True),
+            or_default(declared.value_serde, config, is_key=False),
+            children,
+            declared.timestamp_extractor,
+            declared.offset_reset,
+            declared.pattern,
+        )
+    if isinstance(declared, SinkFactory):
+        key_serde = or_default(declared.key_serde, config, is_key=True)
+        value_serde = or_default(declared.value_serde, config, is_key=False)
+        partitioner = declared.partitioner
+        if isinstance(partitioner, WindowedStreamPartitioner) and isinstance(key_serde, WindowedSerde):
+            partitioner = WindowedStreamPartitioner(key_serde)  # with the default serde, where it needs one
+        return SinkNode(name, declared.topic, key_serde, value_serde, partitioner)
+    assert isinstance(declared, ProcessorFactory)
+    assert declared.operator is not None
+    return ProcessorNode(name, declared.operator, tuple(hash_map_order(declared.stores)), children)
+
+
+def _topics(node: Node) -> tuple[str, ...]:
+    if isinstance(node, SourceNode):
+        return node.topics
+    return (node.topic,) if isinstance(node, SinkNode) and isinstance(node.topic, str) else ()
+
+
+def _stores(
+    builder: InternalTopologyBuilder, nodes: Iterable[Node], config: Mapping[str, Any] | None
+) -> dict[str, StoreBuilder]:
+    """Return the stores of processors, in the order in which Kafka Streams opens and flushes them."""
+    all_stores = {**builder.global_stores, **builder.stores}
+    names = dict.fromkeys(store for node in nodes if isinstance(node, ProcessorNode) for store in node.stores)
+    return {name: all_stores[name].factory.configure(config) for name in names}
+
+
+def _changelog_topic(builder: InternalTopologyBuilder, store: str) -> str | None:
+    """Return a source topic that serves as changelog, ``<store>-changelog``, or None if the store is not logged."""
+    declared = builder.global_stores.get(store) or builder.stores[store]
+    if declared.source_topic is not None:
+        return declared.source_topic
+    return f"{store}-changelog" if declared.factory.builder.logging else None
+
+
+def build_whole_topology(
+    builder: InternalTopologyBuilder,
+    config: Mapping[str, Any] | None = None,
+    known_topics: frozenset[str] = frozenset(),
+) -> ProcessorTopology:
+    """Return all sub-topologies that make tasks as one, in the order of declaration: what one task of a test runs."""
+    groups = builder.node_groups().values()
+    global_names = {name for names in groups if builder.is_global_group(names) for name in names}
+    return _build(builder, 0, [name for name in builder.nodes if name not in global_names], config, known_topics)

@@ -1,0 +1,136 @@
+"""What of a topology must fit the state that an earlier version has left: a canonical description, plain for JSON."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..context.store_interfaces import StoreBuilder
+from ..serdes.serde_facts import serde_code, serde_name, serde_settings
+from .processor_topology import ProcessorTopology, SinkNode, SourceNode
+from .subtopologies import GLOBAL_SUBTOPOLOGY
+from .topology import Topology
+
+#: Of the description; one of another version is not compared.
+FACTS_VERSION = 1
+
+Facts = Mapping[str, Any]
+
+#: How large a packed description may be that each member of a group tells, in bytes: the group's metadata is one record
+#: of the broker's (1 MB by default), and holds those of all members. A hundred stores take 1.5 KiB.
+PACKED_BYTES_MAX = 4 << 10
+#: A description that unpacks to more is not looked at, in bytes: it comes from the network.
+UNPACKED_BYTES_MAX = 1 << 20
+
+#: What a description has.
+_PARTS = ("subtopologies", "stores", "internal_topics")
+
+
+def facts_of(topology: Topology, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the description of a topology under a configuration. Equal topologies have equal ones.
+
+    Topics stand without the application's prefix; sub-topologies by the number that their tasks have.
+    """
+    builder = topology.internal_builder
+    parts = builder.build_subtopologies(config)
+    whole = builder.build_global_topology(config)
+    everything = [*parts, *([whole] if whole is not None else [])]
+    return {
+        "version": FACTS_VERSION,
+        "subtopologies": {str(part.subtopology): _subtopology(part) for part in parts},
+        "stores": {name: fact for part in everything for name, fact in _stores(part)},
+        "internal_topics": {name: fact for part in parts for name, fact in sorted(_internal_topics(part))},
+    }
+
+
+def _subtopology(part: ProcessorTopology) -> dict[str, Any]:
+    sources = [node for node in part.nodes.values() if isinstance(node, SourceNode)]
+    return {
+        "sources": sorted({topic for node in sources for topic in node.topics if node.pattern is None}),
+        "patterns": sorted(node.pattern.pattern for node in sources if node.pattern is not None),
+        "stores": sorted(part.stores),
+        "operators": list(part.nodes),
+    }
+
+
+def _stores(part: ProcessorTopology) -> Iterable[tuple[str, dict[str, Any]]]:
+    for name, store in part.stores.items():
+        if name not in part.global_stores or part.subtopology == GLOBAL_SUBTOPOLOGY:
+            yield name, _store(part, store)
+
+
+def _store(part: ProcessorTopology, store: StoreBuilder) -> dict[str, Any]:
+    return {
+        "subtopology": part.subtopology,
+        "kind": store.kind.value,
+        "backend": store.backend.value,
+        **_serdes(store),
+        "changelog": part.changelog_topics.get(store.name),
+        "window_size_ms": store.window_size_ms,
+        "retention_ms": store.retention_ms,
+        "history_retention_ms": store.history_retention_ms,
+        "segment_interval_ms": store.segment_interval_ms,
+        "retain_duplicates": store.retain_duplicates,
+        "time_ordered": store.time_ordered,
+        "headers_format": store.headers_format,
+        "plain_values": store.plain_values,
+    }
+
+
+def _serdes(owner: StoreBuilder | SinkNode) -> dict[str, Any]:
+    serdes = {"key_serde": owner.key_serde, "value_serde": owner.value_serde}
+    return {
+        f"{field}{suffix}": describe(serde)
+        for field, serde in serdes.items()
+        for suffix, describe in (("", serde_name), ("_settings", serde_settings), ("_code", serde_code))
+    }
+
+
+def _internal_topics(part: ProcessorTopology) -> Iterable[tuple[str, dict[str, Any]]]:
+    writers = {node.topic: node for node in part.nodes.values() if isinstance(node, SinkNode)}
+    for topic, partitions in part.repartition_topics.items():
+        if topic in writers:
+            sink = writers[topic]
+            yield topic, {"partitions": partitions, **_serdes(sink)}
+
+
+# What members of a group tell each other
+
+
+def pack_facts(facts: Facts) -> bytes:
+    """Return a description in few bytes, none if it would be too large to be told by each member of a group."""
+    packed = zlib.compress(json.dumps(facts, separators=(",", ":")).encode(), 9)
+    return packed if len(packed) <= PACKED_BYTES_MAX else b""
+
+
+def unpack_facts(packed: bytes) -> Facts | None:
+    """Return the description, None for no bytes. Raises ValueError if they are no description."""
+    if not packed:
+        return None
+    try:
+        inflating = zlib.decompressobj()
+        data = inflating.decompress(packed, UNPACKED_BYTES_MAX)
+        facts = json.loads(data) if inflating.eof else None
+    except (zlib.error, RecursionError) as error:
+        raise ValueError(f"no description of a topology: {error}") from error
+    if not isinstance(facts, dict) or not all(isinstance(facts.get(part), dict) for part in _PARTS):
+        raise ValueError("no description of a topology")
+    return facts
+
+
+def internal_names(facts: Facts, application_id: str) -> dict[str, dict[str, list[str]]]:
+    """Return the full names of each sub-topology's topics: all that the broker of a streams group knows of it."""
+    internal = facts["internal_topics"].keys()
+    found = {}
+    for number, part in facts["subtopologies"].items():
+        stores = [facts["stores"][name]["changelog"] for name in part["stores"] if name in facts["stores"]]
+        found[number] = {
+            "sources": sorted(topic for topic in part["sources"] if topic not in internal),
+            "changelogs": sorted(
+                f"{application_id}-{topic}" for topic in stores if topic and topic not in part["sources"]
+            ),
+            "repartitions": sorted(f"{application_id}-{topic}" for topic in part["sources"] if topic in internal),
+        }
+    return found

@@ -1,0 +1,1 @@
+"""From the graph to what runs: compiled and fused loops."""

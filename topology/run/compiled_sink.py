@@ -1,0 +1,190 @@
+"""Sinks, compiled: from the last operator to serialized records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from penstock.kernel import sinks
+
+from ..context.error_handling import ErrorHandling
+from ..context.exception_handlers import ProducerRecord
+from ..context.partitioners import WindowedHashes, WindowedStreamPartitioner
+from ..context.task_context import Process, TaskContext
+from ..errors import StreamsError
+from ..graph.processor_topology import SinkNode
+from ..operators.record_context import record_metadata
+from ..records import Headers, RecordMetadata
+from ..serdes.serdes import Inline, Serde, inline, resolve_serde, serializer_for
+
+if TYPE_CHECKING:
+    from .fusion import LoopCode, Names
+
+#: Serializes a record and sends it; returns why it cannot be serialized.
+CompiledSend = Callable[..., Exception | None]
+#: What a topic function sees of a record that a punctuation has made.
+_NO_METADATA = RecordMetadata("", -1, -1)
+
+
+def compile_sink(node: SinkNode, full_topic: Callable[[str], str], task: TaskContext, errors: ErrorHandling) -> Process:
+    """Return the closure that serializes records and hands them to the producer."""
+    where = f"sink {node.name}"
+    key_serde = resolve_serde(node.key_serde, task.config, True, where)
+    value_serde = resolve_serde(node.value_serde, task.config, False, where)
+
+    def sink_to(topic: str) -> Process:
+        make = _sink if node.partitioner is None else _partitioned_sink
+        return make(node, topic, key_serde, value_serde, task, errors)
+
+    if isinstance(node.topic, str):
+        return sink_to(full_topic(node.topic))
+    return _dynamic_sink(node.name, node.topic, sink_to, task)
+
+
+def _sink(
+    node: SinkNode, topic: str, key_serde: Serde[Any], value_serde: Serde[Any], task: TaskContext, errors: ErrorHandling
+) -> Process:
+    send, name = task.send, node.name
+    to_key, to_value = serializer_for(key_serde, topic), serializer_for(value_serde, topic)
+
+    def sink(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:  # costs nothing unless it fails
+            key_bytes, value_bytes = to_key(key), to_value(value)
+        except Exception as error:  # noqa: BLE001 - the handler decides, and raises
+            errors.failed_serialization(name, ProducerRecord(topic, key, value, timestamp, headers), error)
+            return
+        send(topic, key_bytes, value_bytes, timestamp, headers)
+
+    compiled_send = _compiled_send(task, topic, inline(to_key), inline(to_value), None)
+    if compiled_send is None:
+        return sink
+
+    def sink_compiled(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        error = compiled_send(key, value, timestamp, headers)
+        if error is not None:
+            errors.failed_serialization(name, ProducerRecord(topic, key, value, timestamp, headers), error)
+
+    return sink_compiled
+
+
+def fuse_sink(
+    code: LoopCode, node: SinkNode, topic: str, task: TaskContext, errors: ErrorHandling, names: Names
+) -> bool:
+    """Write a sink of one topic into a loop; see Operator.fuse."""
+    windowed = node.partitioner if isinstance(node.partitioner, WindowedStreamPartitioner) else None
+    if node.partitioner is not None and (windowed is None or not windowed.serde.keys_inside_are_cacheable):
+        return False
+    where, full = f"sink {node.name}", repr(topic)
+    to_key = inline(serializer_for(resolve_serde(node.key_serde, task.config, True, where), topic))
+    to_value = inline(serializer_for(resolve_serde(node.value_serde, task.config, False, where), topic))
+    record = f"{code.bind(ProducerRecord, 'producer_record')}({full}, {names.key}, {names.value}, timestamp, headers)"
+    unsent = f"{code.bind(errors.failed_serialization, 'unsent')}({node.name!r}, {record}, "
+    count = None if windowed is None else _write_partition_count(code, topic, task)
+    compiled_send = _compiled_send(task, topic, to_key, to_value, windowed)
+    if compiled_send is not None:
+        error, send = code.fresh("error"), code.bind(compiled_send, "send")
+        more = "" if count is None else f", {count}"
+        code.emit(f"{error} = {send}({names.key}, {names.value}, timestamp, headers{more})")
+        with code.block(f"if {error} is not None:"):
+            code.say_record()
+            code.emit(f"{unsent}{error})")
+        return True
+    key, value = code.fresh("key"), code.fresh("value")
+    partition = "" if windowed is None else f", {_write_windowed_hash(code, windowed, topic, names)} % {count}"
+    with code.block("try:"):  # costs nothing unless it fails
+        for variable, to_bytes, given in ((key, to_key, names.key), (value, to_value, names.value)):
+            text = code.use(to_bytes, given)
+            code.emit(f"{variable} = {text if to_bytes.takes_none else f'None if {given} is None else {text}'}")
+    with code.block("except Exception as error:"):
+        code.say_record()
+        code.emit(f"{unsent}error)")
+    with code.block("else:"):
+        code.emit(f"{code.bind(task.send, 'send')}({full}, {key}, {value}, timestamp, headers{partition})")
+    return True
+
+
+def _compiled_send(
+    task: TaskContext, topic: str, to_key: Inline, to_value: Inline, windowed: WindowedStreamPartitioner | None
+) -> CompiledSend | None:
+    """Return what serializes a record and sends it in one call, None where the task or the serdes are not compiled.
+
+    That of windowed keys, whose keys inside must be compiled, takes the topic's number of partitions, too.
+    """
+    times = None
+    if windowed is not None:
+        inner, times = windowed.serde.inner, windowed.serde.times
+        if inner is None or inner.serializer is None:
+            return None
+        to_key = inline(inner.serializer)
+    key, value = to_key.compiled, to_value.compiled
+    if sinks is None or key is None or value is None:
+        return None
+    send: CompiledSend | None = sinks.sink_for(task.send, topic, key, value, times)
+    return send
+
+
+def _write_partition_count(code: LoopCode, topic: str, task: TaskContext) -> str:
+    """Write what asks for the number of partitions once in a run of the loop, and return its variable."""
+    count = code.flag("partitions")
+    with code.block(f"if not {count}:"):
+        code.say_record()
+        code.emit(f"{count} = {code.bind(task.partition_count, 'partition_count')}({topic!r})")
+    return count
+
+
+def _write_windowed_hash(code: LoopCode, partitioner: WindowedStreamPartitioner, topic: str, names: Names) -> str:
+    """Write what finds the hash of the key inside a windowed key, and return its variable."""
+    hashes, found = WindowedHashes(partitioner, topic), code.fresh("hash")
+    code.emit(f"{found} = {code.bind(hashes.known.get, 'known_hash')}({names.key}[0])")
+    with code.block(f"if {found} is None:"):
+        code.say_record()
+        code.emit(f"{found} = {code.bind(hashes.find, 'find_hash')}({names.key}[0])")
+    return found
+
+
+def _partitioned_sink(
+    node: SinkNode, topic: str, key_serde: Serde[Any], value_serde: Serde[Any], task: TaskContext, errors: ErrorHandling
+) -> Process:
+    """Return a sink whose partitioner names a partition, several, none at all, or None: the producer chooses."""
+    send, name, partition_count = task.send, node.name, task.partition_count
+    to_key, to_value = serializer_for(key_serde, topic), serializer_for(value_serde, topic)
+    partitioner: Callable[..., Any] = node.partitioner or _producer_chooses
+
+    def sink(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        chosen = partitioner(topic, key, value, partition_count(topic))
+        try:
+            key_bytes, value_bytes = to_key(key), to_value(value)
+        except Exception as error:  # noqa: BLE001 - the handler decides, and raises
+            errors.failed_serialization(name, ProducerRecord(topic, key, value, timestamp, headers), error)
+            return
+        if chosen is None or isinstance(chosen, int):
+            send(topic, key_bytes, value_bytes, timestamp, headers, chosen)
+            return
+        for partition in chosen:
+            send(topic, key_bytes, value_bytes, timestamp, headers, partition)
+        if not chosen:
+            task.record_dropped(name, "partitioner returned no partition")
+
+    return sink
+
+
+def _producer_chooses(topic: str, key: Any, value: Any, partition_count: int) -> None:
+    return
+
+
+def _dynamic_sink(
+    name: str, topic_of: Callable[..., str], sink_to: Callable[[str], Process], task: TaskContext
+) -> Process:
+    """Return the closure that writes to the topic that a function names (Kafka Streams: TopicNameExtractor)."""
+    sinks: dict[str, Process] = {}
+
+    def sink(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        topic = topic_of(key, value, record_metadata(task) or _NO_METADATA)
+        found = sinks.get(topic)
+        if found is None:
+            if not isinstance(topic, str) or not topic:
+                raise StreamsError(f"The topic function of sink {name} must return a topic's name, not {topic!r}")
+            found = sinks[topic] = sink_to(topic)
+        found(key, value, timestamp, headers)
+
+    return sink

@@ -1,0 +1,143 @@
+"""What runs calls on an asyncio event loop, whoever turns that loop; see async_calls.py."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from ..context.async_calls import Call, Lifespan
+
+
+class LoopCalls:
+    """Calls that run on a loop, and what their lifespans have opened. All methods run on the loop but in_flight, count.
+
+    on_done: is called after each call that has ended.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_done: Callable[[], None]) -> None:
+        self._loop = loop
+        self._on_done = on_done
+        self._lifespans: dict[Lifespan, _Opened] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._in_flight: Counter[Hashable] = Counter()
+
+    def start(self, call: Call) -> None:
+        """Run a call."""
+        task = self._loop.create_task(self._run(call))
+        call.task = task
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, call: Call) -> None:
+        try:
+            opened = () if call.lifespan is None else (await self._open(call.lifespan),)
+            call.value = await call.attempt(*opened)
+        except asyncio.CancelledError as error:
+            call.error = error
+            raise
+        except BaseException as error:  # noqa: BLE001 - raised where the result is taken
+            call.error = error
+        finally:
+            call.done = True
+            self._on_done()
+
+    async def _open(self, lifespan: Lifespan) -> Any:
+        opened = self._lifespans.get(lifespan)
+        if opened is None or opened.failed:
+            opened = self._lifespans[lifespan] = _Opened(lifespan)
+        return await asyncio.shield(opened.resource)
+
+    async def close(self) -> None:
+        """Cancel what runs, then leave the lifespans."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for opened in self._lifespans.values():
+            opened.closing.set()
+        left = await asyncio.gather(*(opened.task for opened in self._lifespans.values()), return_exceptions=True)
+        self._lifespans.clear()
+        for error in left:
+            if isinstance(error, BaseException):
+                raise error
+
+    def in_flight(self, of: Hashable) -> int:
+        """See AsyncCalls."""
+        return self._in_flight[of]
+
+    def count(self, of: Hashable, by: int) -> None:
+        """See AsyncCalls."""
+        self._in_flight[of] += by
+
+
+class TurnedCalls:
+    """Implements AsyncCalls where nothing goes on beside the task: the loop turns while the task waits.
+
+    make_loop: makes it, with the first call.
+    """
+
+    def __init__(self, make_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+        self._make_loop = make_loop
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._calls: LoopCalls | None = None
+
+    def _started(self) -> LoopCalls:
+        if self._calls is None:
+            self._loop = self._make_loop()
+            self._calls = LoopCalls(self._loop, self._loop.stop)
+        return self._calls
+
+    def begin(self, call: Call) -> None:
+        """See AsyncCalls."""
+        self._started().start(call)
+
+    def cancel(self, call: Call) -> None:
+        """See AsyncCalls."""
+        if call.task is not None:
+            call.task.cancel()
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        """See AsyncCalls."""
+        while not until():
+            assert self._loop is not None
+            self._loop.run_forever()  # until the next call has ended
+
+    def in_flight(self, of: Hashable) -> int:
+        """See AsyncCalls."""
+        return self._started().in_flight(of)
+
+    def count(self, of: Hashable, by: int) -> None:
+        """See AsyncCalls."""
+        self._started().count(of, by)
+
+    def close(self) -> None:
+        """See AsyncCalls."""
+        if self._loop is not None and self._calls is not None:
+            self._loop.run_until_complete(self._calls.close())
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+
+
+class _Opened:
+    """What a lifespan has opened. One task enters and leaves it, as cancel scopes have to be."""
+
+    def __init__(self, lifespan: Lifespan) -> None:
+        self.resource: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.closing = asyncio.Event()
+        self.task = asyncio.create_task(self._live(lifespan))
+
+    @property
+    def failed(self) -> bool:
+        """Whether it could not be opened; the next call tries again."""
+        return self.resource.done() and self.resource.exception() is not None
+
+    async def _live(self, lifespan: Lifespan) -> None:
+        try:
+            async with lifespan() as resource:
+                self.resource.set_result(resource)
+                await self.closing.wait()
+        except Exception as error:
+            if self.resource.done():
+                raise
+            self.resource.set_exception(error)

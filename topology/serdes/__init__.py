@@ -1,0 +1,1 @@
+"""Serdes: how keys and values become bytes."""

@@ -1,0 +1,63 @@
+"""JSON as objects of a type (msgspec): what Kafka Streams' users have as a serde of a class with Jackson.
+
+msgspec reads and checks in one pass and makes the object's fields at once, without a dict for each record.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, TypeVar, cast
+
+from msgspec import inspect
+
+from ..errors import ConfigError
+from .json_codec import json_decoder, json_encoder
+from .serdes import Serde, nullable
+
+T = TypeVar("T")
+
+
+class TypedJsonSerde(Serde[T]):
+    """JSON objects as instances of a type: a msgspec.Struct, dataclass, NamedTuple, TypedDict, or of ``list[…]`` etc.
+
+    deserialize raises msgspec.DecodeError for what is no JSON, and msgspec.ValidationError, which names the field, for
+    JSON of another type. What is written is not checked. allow_nan, and what is raised for numbers: see json_codec.
+    Raises ConfigError for a type that msgspec cannot read.
+    """
+
+    def __init__(self, kind: type[T], allow_nan: bool = False) -> None:
+        try:
+            decode = json_decoder(kind, allow_nan)
+            described = inspect.type_info(kind)
+        except TypeError as error:
+            raise ConfigError(f"Serdes.json({kind!r}): {error}") from error
+        if isinstance(described, inspect.CustomType):
+            raise ConfigError(
+                f"Serdes.json({kind.__name__}): msgspec does not know how to make one. "
+                "Use a msgspec.Struct, a dataclass, a NamedTuple or a TypedDict, or a serde of your own."
+            )
+        self.kind = kind
+        self.allow_nan = allow_nan
+        self.serializer = nullable(json_encoder(kind, allow_nan))
+        self.deserializer = nullable(decode)
+
+    def serialize(self, topic: str, value: T | None) -> bytes | None:
+        """See Serde.serialize."""
+        return cast("Any", self.serializer)(value)  # type: ignore[no-any-return]
+
+    def deserialize(self, topic: str, data: bytes | None) -> T | None:
+        """See Serde.deserialize."""
+        return cast("Any", self.deserializer)(data)  # type: ignore[no-any-return]
+
+    def __reduce__(self) -> Any:
+        return (typed_json_serde, (self.kind, self.allow_nan))
+
+    def __repr__(self) -> str:
+        given = [] if self.kind is Any else [str(getattr(self.kind, "__name__", self.kind))]
+        return f"Serdes.json({', '.join([*given, *(['allow_nan=True'] if self.allow_nan else [])])})"
+
+
+@cache
+def typed_json_serde(kind: type[T], allow_nan: bool = False) -> TypedJsonSerde[T]:
+    """Return the serde of a type: the same one each time."""
+    return TypedJsonSerde(kind, allow_nan)

@@ -1,0 +1,1 @@
+"""How results are kept: Materialized, Stores, windows."""

@@ -1,0 +1,340 @@
+"""How the result of an operation is kept: Materialized, and the stores that follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..common.arguments import check_type
+from ..common.durations import Duration, non_negative_millis
+from ..common.naming import NameProvider, validate_name
+from ..config.config_keys import KEYS
+from ..config.streams_config import StreamsConfig
+from ..context.store_interfaces import StoreBackend, StoreBuilder
+from ..errors import TopologyError
+from ..operators.windowed import EmitStrategy
+from ..serdes.serdes import Serde, SerdeLike, as_serde, or_default
+from .stores import Stores, StoreSupplier, SupplierKind
+from .windows import SessionWindows, SlidingWindows, Windows
+
+_BACKENDS = {"rocksdb": StoreBackend.ROCKSDB, "persistent": StoreBackend.ROCKSDB, "in_memory": StoreBackend.IN_MEMORY}
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Materialized:
+    """How the result of an operation is kept (Kafka Streams: Materialized). with_…() methods return copies.
+
+    store: its name, or a supplier of Stores; without it the store gets a generated name and cannot be queried.
+    caching: updates are merged until a commit or until the cache is full. logging: a changelog topic keeps the store
+    safe; a mapping overrides the topic's settings. retention: of window stores, ``timedelta`` or ms, at least window
+    size plus grace. store_type: "rocksDB" or "in_memory"; by default ``dsl.store.suppliers.class``.
+    """
+
+    store_name: str | None
+    supplier: StoreSupplier | None
+    key_serde: Serde[Any] | None
+    value_serde: Serde[Any] | None
+    caching: bool
+    logging: bool
+    log_config: Mapping[str, str] = field(hash=False)
+    retention_ms: int | None
+    store_type: StoreBackend | None
+
+    def __init__(
+        self,
+        store: str | StoreSupplier | None = None,
+        *,
+        key_serde: SerdeLike | None = None,
+        value_serde: SerdeLike | None = None,
+        caching: bool = True,
+        logging: bool | Mapping[str, str] = True,
+        retention: Duration | None = None,
+        store_type: StoreBackend | str | None = None,
+        supplier: StoreSupplier | None = None,
+    ) -> None:
+        if isinstance(store, StoreSupplier):
+            store, supplier = None, store
+        name = supplier.name if supplier is not None else store
+        if supplier is not None and store_type is not None:
+            raise TopologyError(f'Store "{name}": a supplier already says the store type; leave store_type out')
+        values = {
+            "store_name": name and validate_name(name),
+            "supplier": supplier,
+            "key_serde": as_serde(key_serde),
+            "value_serde": as_serde(value_serde),
+            "caching": caching,
+            "logging": bool(logging) or isinstance(logging, Mapping),
+            "log_config": dict(logging) if isinstance(logging, Mapping) else {},
+            "retention_ms": None if retention is None else non_negative_millis(retention, "The retention"),
+            "store_type": _backend(store_type),
+        }
+        for attribute, value in values.items():
+            object.__setattr__(self, attribute, value)
+
+    @classmethod
+    def as_(cls, store: str | StoreSupplier) -> Materialized:
+        """Return one with a named store (Kafka Streams: Materialized.as)."""
+        return cls(store)
+
+    @classmethod
+    def with_(cls, key_serde: SerdeLike | None, value_serde: SerdeLike | None) -> Materialized:
+        """Return one without a store name (Kafka Streams: Materialized.with)."""
+        return cls(key_serde=key_serde, value_serde=value_serde)
+
+    def with_key_serde(self, serde: SerdeLike | None) -> Materialized:
+        """Return a copy with this key serde."""
+        return _changed(self, key_serde=as_serde(serde))
+
+    def with_value_serde(self, serde: SerdeLike | None) -> Materialized:
+        """Return a copy with this value serde."""
+        return _changed(self, value_serde=as_serde(serde))
+
+    def with_caching_enabled(self) -> Materialized:
+        """Return a copy whose updates are merged in the record cache."""
+        return _changed(self, caching=True)
+
+    def with_caching_disabled(self) -> Materialized:
+        """Return a copy that sends each update on."""
+        return _changed(self, caching=False)
+
+    def with_logging_enabled(self, config: Mapping[str, str] | None = None) -> Materialized:
+        """Return a copy with a changelog topic; config overrides its settings."""
+        return _changed(self, logging=True, log_config=dict(config or {}))
+
+    def with_logging_disabled(self) -> Materialized:
+        """Return a copy without a changelog: its content is lost with the task's directory."""
+        return _changed(self, logging=False, log_config={})
+
+    def with_retention(self, retention: Duration) -> Materialized:
+        """Return a copy whose window store keeps windows so long."""
+        return _changed(self, retention_ms=non_negative_millis(retention, "The retention"))
+
+    def with_store_type(self, store_type: StoreBackend | str) -> Materialized:
+        """Return a copy kept in "rocksDB" or "in_memory"; raises TopologyError if there is a supplier."""
+        if self.supplier is not None:
+            raise TopologyError(f'Store "{self.store_name}" has a supplier, which already says the store type')
+        return _changed(self, store_type=_backend(store_type))
+
+    @property
+    def versioned(self) -> bool:
+        """Whether the store keeps old versions."""
+        return self.supplier is not None and self.supplier.versioned
+
+
+def _changed(materialized: Materialized, **changes: Any) -> Materialized:
+    copied = object.__new__(Materialized)
+    for name in Materialized.__slots__:
+        object.__setattr__(copied, name, changes.get(name, getattr(materialized, name)))
+    return copied
+
+
+def _backend(store_type: StoreBackend | str | None) -> StoreBackend | None:
+    if not isinstance(store_type, str):
+        return store_type
+    if store_type.lower() not in _BACKENDS:
+        raise TopologyError(f'There is no store type "{store_type}"; use "rocksDB" or "in_memory"')
+    return _BACKENDS[store_type.lower()]
+
+
+#: What ``store=`` takes: a name, a Materialized, or a supplier.
+StoreOption = str | Materialized | StoreSupplier | None
+
+
+def materialized_option(
+    store: StoreOption,
+    key_serde: SerdeLike | None = None,
+    value_serde: SerdeLike | None = None,
+) -> Materialized | None:
+    """Return what the options store=, key_serde= and value_serde= say together, None if none of them is given.
+
+    Serdes in the options go before those in a Materialized.
+    """
+    if store is None and key_serde is None and value_serde is None:
+        return None
+    if store is not None:
+        check_type(store, (Materialized, str, StoreSupplier), "store=", "a name, a Materialized or a supplier")
+    found = store if isinstance(store, Materialized) else Materialized(store)
+    found = found if key_serde is None else found.with_key_serde(key_serde)
+    return found if value_serde is None else found.with_value_serde(value_serde)
+
+
+class MaterializedInternal:
+    """A Materialized with a store name, generated if need be (Kafka Streams: MaterializedInternal).
+
+    queryable_store_name is None where the user gave no name: then the table need not be kept at all.
+    is_named_by_user_only: names are not generated, for the results of KTable.filter, map_values and transform_values.
+    """
+
+    def __init__(
+        self,
+        materialized: Materialized | None,
+        names: NameProvider | None = None,
+        prefix: str = "",
+        *,
+        key_serde: Serde[Any] | None = None,
+        value_serde: Serde[Any] | None = None,
+    ) -> None:
+        given = materialized or Materialized()
+        self.given = given
+        self.is_named_by_user_only = names is None
+        self.queryable_store_name = given.store_name
+        self.store_name = given.store_name or (names.new_store_name(prefix) if names is not None else "")
+        self.key_serde = given.key_serde or key_serde
+        self.value_serde = given.value_serde or value_serde
+
+    @property
+    def versioned(self) -> bool:
+        """Whether the store keeps old versions."""
+        return self.given.versioned
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFactory:
+    """A store of the graph, before the configuration is known (Kafka Streams: StoreFactory).
+
+    named: the user named it. dsl: dsl.store.suppliers.class (unless the builder was given a store_type) and
+    dsl.store.format apply. ignores_older_key: Kafka Streams does not look at default.dsl.store for this store, so
+    that its tombstones have headers where those of other stores in memory have none; here it is in memory too.
+    """
+
+    builder: StoreBuilder
+    named: bool = True
+    dsl: bool = False
+    store_type: StoreBackend | None = None
+    ignores_older_key: bool = False
+
+    @property
+    def name(self) -> str:
+        """The store's name."""
+        return self.builder.name
+
+    def without_logging(self) -> StoreFactory:
+        """Return a copy without a changelog topic."""
+        return replace(self, builder=self.builder.with_logging_disabled())
+
+    def configure(self, config: Mapping[str, Any] | None) -> StoreBuilder:
+        """Return the builder for an application's configuration, with default serdes where none were declared."""
+        builder = replace(
+            self.builder,
+            key_serde=or_default(self.builder.key_serde, config, is_key=True),
+            value_serde=or_default(self.builder.value_serde, config, is_key=False),
+        )
+        if not self.dsl:
+            return builder
+        configured = _backend(setting(config, "dsl.store.suppliers.class"))
+        backend = self.store_type or configured or StoreBackend.ROCKSDB
+        # Kafka Streams' stores in memory have no format with headers.
+        in_rocksdb = backend is StoreBackend.ROCKSDB or (
+            self.ignores_older_key and self.store_type is None and not _is_given(config, "dsl.store.suppliers.class")
+        )
+        headers = in_rocksdb and setting(config, "dsl.store.format") == "HEADERS"
+        return replace(builder, backend=backend, headers_format=headers)
+
+
+def _is_given(config: Mapping[str, Any] | None, name: str) -> bool:
+    """Return whether a key was given itself, not through an older one."""
+    given = config.originals() if isinstance(config, StreamsConfig) else config
+    return given is not None and given.get(name) is not None
+
+
+def setting(config: Mapping[str, Any] | None, name: str) -> Any:
+    """Return a setting from any mapping, parsed, or its default. The rest of the mapping is not looked at."""
+    key = KEYS[name]
+    older = next((other.name for other in KEYS.values() if other.deprecated_for == name), None)
+    for candidate in (name, older):
+        if config is not None and candidate is not None and config.get(candidate) is not None:
+            return key.parse(config[candidate])
+    return key.default
+
+
+def key_value_store(materialized: MaterializedInternal) -> StoreFactory:
+    """Return a table's store: timestamped, or versioned by its supplier (Kafka Streams: KeyValueStoreMaterializer)."""
+    supplier = materialized.given.supplier or StoreSupplier(
+        materialized.store_name,
+        SupplierKind.KEY_VALUE,
+        materialized.given.store_type or StoreBackend.ROCKSDB,
+    )
+    supplier.require((SupplierKind.KEY_VALUE, SupplierKind.VERSIONED), "A table")
+    make = (
+        Stores.versioned_key_value_store_builder if supplier.versioned else Stores.timestamped_key_value_store_builder
+    )
+    # Versioned stores do not support caching.
+    caching = materialized.given.caching and not supplier.versioned
+    return _factory(materialized, make(supplier, materialized.key_serde, materialized.value_serde), caching)
+
+
+def window_store(
+    materialized: MaterializedInternal, windows: Windows | SlidingWindows, emit_strategy: EmitStrategy
+) -> StoreFactory:
+    """Return the store of a windowed aggregation; raises TopologyError if its retention is too short."""
+    if isinstance(windows, SlidingWindows):
+        # A record creates windows that start as early as two differences before it.
+        size, needed, rule = windows.time_difference_ms, 2 * windows.time_difference_ms, "2 * time difference"
+    else:
+        size, needed, rule = windows.size_ms, windows.size_ms, "window size"
+    retention = _retention(materialized, needed + windows.grace_ms, rule)
+    supplier = materialized.given.supplier or StoreSupplier(
+        materialized.store_name,
+        SupplierKind.WINDOW,
+        materialized.given.store_type or StoreBackend.ROCKSDB,
+        retention_ms=retention,
+        window_size_ms=size,
+    )
+    supplier.require((SupplierKind.WINDOW,), "A windowed aggregation")
+    builder = Stores.timestamped_window_store_builder(supplier, materialized.key_serde, materialized.value_serde)
+    builder = replace(builder, time_ordered=_time_ordered(materialized, emit_strategy))
+    if isinstance(windows, SlidingWindows):
+        return _factory(materialized, builder, _caches(materialized, emit_strategy))
+    return _factory(materialized, builder, materialized.given.caching)  # Kafka Streams: TimeOrderedCachingWindowStore
+
+
+def session_store(
+    materialized: MaterializedInternal, windows: SessionWindows, emit_strategy: EmitStrategy
+) -> StoreFactory:
+    """Return the store of a session aggregation; raises TopologyError if its retention is too short."""
+    retention = _retention(materialized, windows.inactivity_gap_ms + windows.grace_ms, "session inactivity gap")
+    supplier = materialized.given.supplier or StoreSupplier(
+        materialized.store_name,
+        SupplierKind.SESSION,
+        materialized.given.store_type or StoreBackend.ROCKSDB,
+        retention_ms=retention,
+    )
+    supplier.require((SupplierKind.SESSION,), "A session aggregation")
+    builder = Stores.session_store_builder(supplier, materialized.key_serde, materialized.value_serde)
+    builder = replace(builder, time_ordered=_time_ordered(materialized, emit_strategy))
+    return _factory(materialized, builder, _caches(materialized, emit_strategy))
+
+
+def _caches(materialized: MaterializedInternal, emit_strategy: EmitStrategy) -> bool:
+    """A cache would delay what a window that closes has to emit."""
+    return materialized.given.caching and emit_strategy is not EmitStrategy.ON_WINDOW_CLOSE
+
+
+def _time_ordered(materialized: MaterializedInternal, emit_strategy: EmitStrategy) -> bool:
+    """What closes is emitted in the order of time; the order of a store that the user supplies is that store's own."""
+    return emit_strategy is EmitStrategy.ON_WINDOW_CLOSE and materialized.given.supplier is None
+
+
+def _retention(materialized: MaterializedInternal, needed_ms: int, rule: str) -> int:
+    retention = materialized.given.retention_ms
+    if retention is None:
+        return needed_ms
+    if retention < needed_ms:
+        raise TopologyError(
+            f'The retention of store "{materialized.store_name}" must be no smaller than {rule} plus grace, '
+            f"{needed_ms} ms; it is {retention} ms"
+        )
+    return retention
+
+
+def _factory(materialized: MaterializedInternal, builder: StoreBuilder, caching: bool) -> StoreFactory:
+    given = materialized.given
+    builder = replace(builder, caching=caching, logging=given.logging, log_config=given.log_config)
+    return StoreFactory(
+        builder,
+        named=materialized.queryable_store_name is not None,
+        dsl=given.supplier is None,
+        store_type=given.store_type,
+        ignores_older_key=materialized.is_named_by_user_only,
+    )

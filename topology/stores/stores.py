@@ -1,0 +1,239 @@
+"""Factories of stores (Kafka Streams: Stores).
+
+A *supplier* names a kind of store and goes into ``Materialized``; a *builder* adds serdes and goes to
+``StreamsBuilder.add_state_store``, ``Topology.add_state_store`` or a processor supplier's ``stores``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from ..common.arguments import check_type
+from ..common.durations import Duration, non_negative_millis
+from ..common.naming import validate_name
+from ..context.store_interfaces import StoreBackend, StoreBuilder, StoreKind
+from ..errors import TopologyError
+from ..serdes.serdes import SerdeLike, as_serde
+
+
+class SupplierKind(Enum):
+    """What a supplier's store can be used for."""
+
+    KEY_VALUE = "key-value"
+    VERSIONED = "versioned key-value"
+    WINDOW = "window"
+    SESSION = "session"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSupplier:
+    """A store without serdes: what Stores' first methods return (Kafka Streams: KeyValueBytesStoreSupplier …).
+
+    timestamped: values are kept with their timestamps. Durations are in milliseconds.
+    """
+
+    name: str
+    kind: SupplierKind
+    backend: StoreBackend
+    timestamped: bool = True
+    max_entries: int | None = None
+    history_retention_ms: int | None = None
+    segment_interval_ms: int | None = None
+    retention_ms: int | None = None
+    window_size_ms: int | None = None
+    retain_duplicates: bool = False
+
+    @property
+    def versioned(self) -> bool:
+        """Whether old versions of values are kept."""
+        return self.kind is SupplierKind.VERSIONED
+
+    def require(self, kinds: tuple[SupplierKind, ...], where: str) -> StoreSupplier:
+        """Return this supplier; raises TopologyError if it is of another kind than where can use."""
+        if self.kind not in kinds:
+            wanted = " or ".join(kind.value for kind in kinds)
+            raise TopologyError(f'{where} needs a {wanted} store, but "{self.name}" is a {self.kind.value} store')
+        return self
+
+
+def _require(supplier: StoreSupplier, kinds: tuple[SupplierKind, ...], where: str) -> None:
+    check_type(supplier, StoreSupplier, f"The supplier of {where}()", "one that Stores makes")
+    supplier.require(kinds, where)
+
+
+def _window_supplier(
+    name: str, backend: StoreBackend, retention: Duration, size: Duration, duplicates: bool, timestamped: bool
+) -> StoreSupplier:
+    retention_ms = non_negative_millis(retention, f'The retention of store "{name}"')
+    size_ms = non_negative_millis(size, f'The window size of store "{name}"')
+    if size_ms > retention_ms:
+        raise TopologyError(
+            f'The retention period of window store "{name}" must be no smaller than its window size: '
+            f"size {size_ms} ms, retention {retention_ms} ms"
+        )
+    return StoreSupplier(
+        validate_name(name),
+        SupplierKind.WINDOW,
+        backend,
+        timestamped,
+        retention_ms=retention_ms,
+        window_size_ms=size_ms,
+        retain_duplicates=duplicates,
+    )
+
+
+def _session_supplier(name: str, backend: StoreBackend, retention: Duration) -> StoreSupplier:
+    millis = non_negative_millis(retention, f'The retention of store "{name}"')
+    return StoreSupplier(validate_name(name), SupplierKind.SESSION, backend, timestamped=False, retention_ms=millis)
+
+
+def _builder(supplier: StoreSupplier, kind: StoreKind, key_serde: Any, value_serde: Any, **more: Any) -> StoreBuilder:
+    return StoreBuilder(
+        supplier.name,
+        kind,
+        as_serde(key_serde),
+        as_serde(value_serde),
+        supplier.backend,
+        retention_ms=supplier.retention_ms,
+        window_size_ms=supplier.window_size_ms,
+        retain_duplicates=supplier.retain_duplicates,
+        history_retention_ms=supplier.history_retention_ms,
+        segment_interval_ms=supplier.segment_interval_ms,
+        max_entries=supplier.max_entries,
+        **more,
+    )
+
+
+class Stores:
+    """Suppliers and builders of all kinds of stores. Durations are ``timedelta`` or int milliseconds."""
+
+    @staticmethod
+    def persistent_key_value_store(name: str) -> StoreSupplier:
+        """A RocksDB store of plain values; a table in it forgets its rows' timestamps."""
+        return StoreSupplier(validate_name(name), SupplierKind.KEY_VALUE, StoreBackend.ROCKSDB, timestamped=False)
+
+    @staticmethod
+    def persistent_timestamped_key_value_store(name: str) -> StoreSupplier:
+        """A RocksDB store of values with their timestamps: what tables use by default."""
+        return StoreSupplier(validate_name(name), SupplierKind.KEY_VALUE, StoreBackend.ROCKSDB)
+
+    @staticmethod
+    def in_memory_key_value_store(name: str) -> StoreSupplier:
+        """A store in memory."""
+        return StoreSupplier(validate_name(name), SupplierKind.KEY_VALUE, StoreBackend.IN_MEMORY)
+
+    @staticmethod
+    def lru_map(name: str, max_cache_size: int) -> StoreSupplier:
+        """A store in memory that drops what was used longest ago beyond so many entries."""
+        if max_cache_size < 0:
+            raise TopologyError(f'The size of LRU store "{name}" must not be negative, got {max_cache_size}')
+        return StoreSupplier(validate_name(name), SupplierKind.KEY_VALUE, StoreBackend.LRU, max_entries=max_cache_size)
+
+    @staticmethod
+    def persistent_versioned_key_value_store(
+        name: str, history_retention: Duration, segment_interval: Duration | None = None
+    ) -> StoreSupplier:
+        """A RocksDB store that keeps old versions of values as long as history_retention (KIP-889)."""
+        segment_ms = None
+        if segment_interval is not None:
+            segment_ms = non_negative_millis(segment_interval, f'The segment interval of store "{name}"')
+            if segment_ms == 0:
+                raise TopologyError(f'The segment interval of store "{name}" must not be zero')
+        return StoreSupplier(
+            validate_name(name),
+            SupplierKind.VERSIONED,
+            StoreBackend.ROCKSDB,
+            history_retention_ms=non_negative_millis(history_retention, f'The history retention of store "{name}"'),
+            segment_interval_ms=segment_ms,
+        )
+
+    @staticmethod
+    def persistent_window_store(
+        name: str, retention_period: Duration, window_size: Duration, retain_duplicates: bool = False
+    ) -> StoreSupplier:
+        """A RocksDB store by key and window start, of plain values."""
+        return _window_supplier(
+            name, StoreBackend.ROCKSDB, retention_period, window_size, retain_duplicates, timestamped=False
+        )
+
+    @staticmethod
+    def persistent_timestamped_window_store(
+        name: str, retention_period: Duration, window_size: Duration, retain_duplicates: bool = False
+    ) -> StoreSupplier:
+        """A RocksDB store by key and window start, of values with their timestamps."""
+        return _window_supplier(
+            name, StoreBackend.ROCKSDB, retention_period, window_size, retain_duplicates, timestamped=True
+        )
+
+    @staticmethod
+    def in_memory_window_store(
+        name: str, retention_period: Duration, window_size: Duration, retain_duplicates: bool = False
+    ) -> StoreSupplier:
+        """A store by key and window start in memory."""
+        return _window_supplier(
+            name, StoreBackend.IN_MEMORY, retention_period, window_size, retain_duplicates, timestamped=True
+        )
+
+    @staticmethod
+    def persistent_session_store(name: str, retention_period: Duration) -> StoreSupplier:
+        """A RocksDB store by key and session."""
+        return _session_supplier(name, StoreBackend.ROCKSDB, retention_period)
+
+    @staticmethod
+    def in_memory_session_store(name: str, retention_period: Duration) -> StoreSupplier:
+        """A store by key and session in memory."""
+        return _session_supplier(name, StoreBackend.IN_MEMORY, retention_period)
+
+    @staticmethod
+    def key_value_store_builder(
+        supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
+    ) -> StoreBuilder:
+        """A store whose ``get`` gives plain values."""
+        _require(supplier, (SupplierKind.KEY_VALUE,), "key_value_store_builder")
+        return _builder(supplier, StoreKind.KEY_VALUE, key_serde, value_serde)
+
+    @staticmethod
+    def timestamped_key_value_store_builder(
+        supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
+    ) -> StoreBuilder:
+        """A store whose ``get`` gives ValueAndTimestamp."""
+        _require(supplier, (SupplierKind.KEY_VALUE,), "timestamped_key_value_store_builder")
+        return _builder(
+            supplier, StoreKind.TIMESTAMPED_KEY_VALUE, key_serde, value_serde, plain_values=not supplier.timestamped
+        )
+
+    @staticmethod
+    def versioned_key_value_store_builder(
+        supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
+    ) -> StoreBuilder:
+        """A store whose ``get`` gives VersionedRecord."""
+        _require(supplier, (SupplierKind.VERSIONED,), "versioned_key_value_store_builder")
+        return _builder(supplier, StoreKind.VERSIONED_KEY_VALUE, key_serde, value_serde)
+
+    @staticmethod
+    def window_store_builder(
+        supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
+    ) -> StoreBuilder:
+        """A window store whose ``fetch`` gives plain values."""
+        _require(supplier, (SupplierKind.WINDOW,), "window_store_builder")
+        return _builder(supplier, StoreKind.WINDOW, key_serde, value_serde)
+
+    @staticmethod
+    def timestamped_window_store_builder(
+        supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
+    ) -> StoreBuilder:
+        """A window store whose ``fetch`` gives ValueAndTimestamp."""
+        _require(supplier, (SupplierKind.WINDOW,), "timestamped_window_store_builder")
+        return _builder(
+            supplier, StoreKind.TIMESTAMPED_WINDOW, key_serde, value_serde, plain_values=not supplier.timestamped
+        )
+
+    @staticmethod
+    def session_store_builder(
+        supplier: StoreSupplier, key_serde: SerdeLike | None = None, value_serde: SerdeLike | None = None
+    ) -> StoreBuilder:
+        """A session store."""
+        _require(supplier, (SupplierKind.SESSION,), "session_store_builder")
+        return _builder(supplier, StoreKind.SESSION, key_serde, value_serde)

@@ -1,0 +1,235 @@
+"""Windows of time, for aggregations and for joins of streams. All durations are ``timedelta`` or int milliseconds."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..common.durations import Duration, non_negative_millis, to_millis
+from ..errors import TopologyError
+from ..operators.windowed import EmitStrategy
+from ..records import Window
+
+__all__ = [
+    "EmitStrategy",
+    "JoinWindows",
+    "SessionWindows",
+    "SlidingWindows",
+    "TimeWindows",
+    "UnlimitedWindows",
+    "Windows",
+]
+
+#: The largest timestamp of Kafka (Java's Long.MAX_VALUE).
+TIMESTAMP_MAX = 2**63 - 1
+
+
+class Windows(ABC):
+    """Windows that a timestamp alone determines (Kafka Streams: Windows). Subclass it for windows of your own.
+
+    size_ms and grace_ms are in milliseconds; a window closes grace_ms after its end.
+    """
+
+    size_ms: int
+    grace_ms: int
+
+    @abstractmethod
+    def windows_for(self, timestamp: int) -> Mapping[int, Window]:
+        """Return the windows that hold a timestamp (ms), by their start, in the order of their updates."""
+
+
+def _init(instance: Any, **values: Any) -> None:
+    for name, value in values.items():
+        object.__setattr__(instance, name, value)
+
+
+@dataclass(frozen=True, init=False)
+class TimeWindows(Windows):
+    """Windows of fixed size: tumbling, or hopping with an advance smaller than the size (Kafka Streams: TimeWindows).
+
+    Each holds [start, start + size). Raises TopologyError for a size below 1 ms, a negative grace, or an advance
+    outside 1 ms … size.
+    """
+
+    size_ms: int
+    advance_ms: int
+    grace_ms: int
+
+    def __init__(self, size: Duration, grace: Duration = 0, advance: Duration | None = None) -> None:
+        size_ms = to_millis(size, "The window size")
+        if size_ms <= 0:
+            raise TopologyError(f"The window size must be larger than zero, got {size_ms} ms")
+        advance_ms = size_ms if advance is None else to_millis(advance, "The window advance")
+        if not 0 < advance_ms <= size_ms:
+            raise TopologyError(
+                f"Window advancement must be above zero and at most the window size, {size_ms} ms; got {advance_ms} ms"
+            )
+        _init(self, size_ms=size_ms, advance_ms=advance_ms, grace_ms=non_negative_millis(grace, "The grace period"))
+
+    @classmethod
+    def of_size_and_grace(cls, size: Duration, grace: Duration) -> TimeWindows:
+        """Return tumbling windows (Kafka Streams: ofSizeAndGrace)."""
+        return cls(size, grace)
+
+    @classmethod
+    def of_size_with_no_grace(cls, size: Duration) -> TimeWindows:
+        """Return tumbling windows that close at their end (Kafka Streams: ofSizeWithNoGrace)."""
+        return cls(size)
+
+    def advance_by(self, advance: Duration) -> TimeWindows:
+        """Return hopping windows of the same size that start each advance."""
+        return TimeWindows(self.size_ms, self.grace_ms, advance)
+
+    def windows_for(self, timestamp: int) -> dict[int, Window]:
+        """See Windows.windows_for; starts ascend."""
+        size, advance = self.size_ms, self.advance_ms
+        first = max(0, timestamp - size + advance) // advance * advance
+        return {start: Window(start, start + size) for start in range(first, timestamp + 1, advance)}
+
+
+@dataclass(frozen=True, init=False)
+class UnlimitedWindows(Windows):
+    """One window without an end (Kafka Streams: UnlimitedWindows). start is milliseconds since the epoch."""
+
+    start_ms: int
+
+    def __init__(self, start: int = 0) -> None:
+        if start < 0:
+            raise TopologyError(f"The start of an unlimited window must not be negative, got {start}")
+        _init(self, start_ms=start)
+
+    @classmethod
+    def of(cls) -> UnlimitedWindows:
+        """Return the window that starts at 0."""
+        return cls()
+
+    def start_on(self, start: int) -> UnlimitedWindows:
+        """Return the window that starts then (milliseconds since the epoch)."""
+        return UnlimitedWindows(start)
+
+    @property
+    def size_ms(self) -> int:  # type: ignore[override]
+        """The largest number of milliseconds there is."""
+        return TIMESTAMP_MAX
+
+    @property
+    def grace_ms(self) -> int:  # type: ignore[override]
+        """0: the window never closes."""
+        return 0
+
+    def windows_for(self, timestamp: int) -> dict[int, Window]:
+        """See Windows.windows_for."""
+        start = self.start_ms
+        return {start: Window(start, TIMESTAMP_MAX)} if timestamp >= start else {}
+
+
+@dataclass(frozen=True, init=False)
+class SlidingWindows:
+    """Windows around records that are at most difference apart (KIP-450, Kafka Streams: SlidingWindows).
+
+    Each holds [start, start + difference]. Raises TopologyError for a negative difference or grace.
+    """
+
+    time_difference_ms: int
+    grace_ms: int
+
+    def __init__(self, difference: Duration, grace: Duration = 0) -> None:
+        _init(
+            self,
+            time_difference_ms=non_negative_millis(difference, "The time difference of sliding windows"),
+            grace_ms=non_negative_millis(grace, "The grace period"),
+        )
+
+    @classmethod
+    def of_time_difference_and_grace(cls, difference: Duration, grace: Duration) -> SlidingWindows:
+        """Return sliding windows (Kafka Streams: ofTimeDifferenceAndGrace)."""
+        return cls(difference, grace)
+
+    @classmethod
+    def of_time_difference_with_no_grace(cls, difference: Duration) -> SlidingWindows:
+        """Return sliding windows without grace (Kafka Streams: ofTimeDifferenceWithNoGrace)."""
+        return cls(difference)
+
+
+@dataclass(frozen=True, init=False)
+class SessionWindows:
+    """Sessions of activity that a gap without records ends (Kafka Streams: SessionWindows).
+
+    Each holds [first record, last record]. Raises TopologyError for a gap below 1 ms or a negative grace.
+    """
+
+    inactivity_gap_ms: int
+    grace_ms: int
+
+    def __init__(self, gap: Duration, grace: Duration = 0) -> None:
+        gap_ms = to_millis(gap, "The inactivity gap of session windows")
+        if gap_ms <= 0:
+            raise TopologyError(f"The inactivity gap of session windows must be larger than zero, got {gap_ms} ms")
+        _init(self, inactivity_gap_ms=gap_ms, grace_ms=non_negative_millis(grace, "The grace period"))
+
+    @classmethod
+    def of_inactivity_gap_and_grace(cls, gap: Duration, grace: Duration) -> SessionWindows:
+        """Return session windows (Kafka Streams: ofInactivityGapAndGrace)."""
+        return cls(gap, grace)
+
+    @classmethod
+    def of_inactivity_gap_with_no_grace(cls, gap: Duration) -> SessionWindows:
+        """Return session windows without grace (Kafka Streams: ofInactivityGapWithNoGrace)."""
+        return cls(gap)
+
+
+@dataclass(frozen=True, init=False)
+class JoinWindows:
+    """How far apart two records may be to be joined (Kafka Streams: JoinWindows).
+
+    A record of the right stream joins one of the left stream at timestamp t if its timestamp is in
+    [t - before, t + after]. difference sets both; before and after override it, and may be negative as long as the
+    interval is not. Raises TopologyError for an interval or grace below zero.
+    """
+
+    before_ms: int
+    after_ms: int
+    grace_ms: int
+
+    def __init__(
+        self,
+        difference: Duration | None = None,
+        before: Duration | None = None,
+        after: Duration | None = None,
+        grace: Duration = 0,
+    ) -> None:
+        if difference is None and before is None and after is None:
+            raise TopologyError("JoinWindows needs a difference, or before and after")
+        both = 0 if difference is None else to_millis(difference, "The time difference of join windows")
+        before_ms = both if before is None else to_millis(before, "before of join windows")
+        after_ms = both if after is None else to_millis(after, "after of join windows")
+        if before_ms + after_ms < 0:
+            raise TopologyError(
+                f"The window interval before + after must not be negative, got {before_ms} + {after_ms} ms"
+            )
+        _init(self, before_ms=before_ms, after_ms=after_ms, grace_ms=non_negative_millis(grace, "The grace period"))
+
+    @classmethod
+    def of_time_difference_and_grace(cls, difference: Duration, grace: Duration) -> JoinWindows:
+        """Return symmetric join windows (Kafka Streams: ofTimeDifferenceAndGrace)."""
+        return cls(difference, grace=grace)
+
+    @classmethod
+    def of_time_difference_with_no_grace(cls, difference: Duration) -> JoinWindows:
+        """Return symmetric join windows without grace (Kafka Streams: ofTimeDifferenceWithNoGrace)."""
+        return cls(difference)
+
+    def before(self, before: Duration) -> JoinWindows:
+        """Return join windows with another before."""
+        return JoinWindows(before=before, after=self.after_ms, grace=self.grace_ms)
+
+    def after(self, after: Duration) -> JoinWindows:
+        """Return join windows with another after."""
+        return JoinWindows(before=self.before_ms, after=after, grace=self.grace_ms)
+
+    @property
+    def size_ms(self) -> int:
+        """The width of the interval, before + after."""
+        return self.before_ms + self.after_ms

@@ -1,0 +1,253 @@
+"""What a stream thread and its supervisor say to each other. Plain values: they are pickled through a pipe.
+
+The stream thread sees only ThreadControl; supervisor/processes/worker_process.py implements it over a duplex pipe,
+tests in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from penstock.topology.records import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """Command: go to PENDING_SHUTDOWN. leave_group: tell the group (scale-down), else keep the static membership."""
+
+    leave_group: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Command: stop processing, stay in the group (KIP-834)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Command: process again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShutDownApplication:
+    """Command: ask all members of the group, on all hosts, to shut down (KIP-671); this thread is one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Command: read a state store; the answer is a QueryResult with the same id."""
+
+    id: int
+    store: str
+    method: str
+    arguments: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Command: read all metrics; the answer is a QueryResult with the same id, its value a tuple of MetricGroups."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeTopology:
+    """Command: say what runs here; the answer is a QueryResult, its value JSON: see topology_json.py."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadStore:
+    """Command: read a state store for somebody who knows keys as text; the answer is a QueryResult: see store_reads.py.
+
+    key: one key; without it a range of keys from key_from to key_to, or those that begin with prefix. time_from,
+    time_to: ms, of windows' starts, of sessions, or (time_to) as of when a versioned store is read. partition: where
+    the key is, if not where Kafka's partitioner puts it. max_lag: a standby task may answer for a key, or a partition,
+    if it is no more records behind. everywhere: look for the key in all tasks, because its writer may not have used
+    Kafka's partitioner. after: a page of a partition's range, "" the first one, else what the page before it ended
+    with.
+    """
+
+    id: int
+    store: str
+    key: str | None = None
+    key_from: str | None = None
+    key_to: str | None = None
+    prefix: str | None = None
+    time_from: int | None = None
+    time_to: int | None = None
+    limit: int = 100
+    reverse: bool = False
+    partition: int | None = None
+    max_lag: int | None = None
+    everywhere: bool = False
+    after: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSnapshot:
+    """Command: copy all stores on disk into a directory; the answer is a QueryResult: see store_snapshots.py."""
+
+    id: int
+    directory: str
+
+
+#: The method of a Query for summaries of all stores, whatever its store.
+LIST_STORES = "view_stores"
+
+Command = (
+    Shutdown | Pause | Resume | ShutDownApplication | Query | Measure | DescribeTopology | ReadStore | TakeSnapshot
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StateChanged:
+    """Report: the stream thread went from one state to another (names of StreamThreadState)."""
+
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStatus:
+    """What a status line shows of one task.
+
+    lags: of its input partitions, in records that are not processed yet, on the broker and in the task; None as long as
+    that is not known. buffered: how many of them were fetched and wait in the task. waiting: how many records wait
+    for async functions and batches.
+    """
+
+    task_id: str
+    kind: str  # "active" or "standby"
+    state: str
+    restore_remaining: int = 0
+    restore_total: int = 0
+    restore_rate: float = 0.0  # records per second, of the last seconds; a standby task's updates
+    lags: Mapping[TopicPartition, int | None] = field(default_factory=dict)
+    buffered: int = 0
+    waiting: int = 0
+
+    @property
+    def restore_eta_seconds(self) -> float | None:
+        """How long the restore will take at this rate, None if nothing remains or nothing moves."""
+        return self.restore_remaining / self.restore_rate if self.restore_remaining and self.restore_rate else None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Report: the liveness beat, made by the loop itself. Totals count from the start of the process.
+
+    lag: records that are not processed yet, on the broker and in the task's buffers.
+    """
+
+    state: str
+    tasks: tuple[TaskStatus, ...] = ()
+    records_processed: int = 0
+    lag: int = 0
+    restore_rate: float = 0.0  # records per second
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult:
+    """Report: the answer to a command that has an id; error is None or what went wrong."""
+
+    id: int
+    value: Any = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Report: the stream thread dies of this exception. traceback is text; kind is the exception's class name.
+
+    logged: the stream thread has written the traceback to the log already.
+    """
+
+    kind: str
+    message: str
+    traceback: str
+    logged: bool = False
+
+    @classmethod
+    def of(cls, error: BaseException, traceback: str, *, logged: bool = False) -> Failed:
+        """Return the report of an exception; notes of where it arose are part of its message."""
+        texts = [str(error), *getattr(error, "__notes__", ())]
+        return cls(type(error).__name__, ": ".join(filter(None, texts)), traceback, logged)
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerCall:
+    """Report: the user's "restore" or "standby" listener is to be called with a method of it and its arguments."""
+
+    listener: str
+    method: str
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostsChanged:
+    """Report: where the tasks of the application are, by the members' application.server (streams_metadata.py).
+
+    active, standby: input partitions by host:port. store_topics: of each store the topics that reach it, with their
+    partition counts.
+    """
+
+    active: Mapping[str, frozenset[TopicPartition]] = field(default_factory=dict)
+    standby: Mapping[str, frozenset[TopicPartition]] = field(default_factory=dict)
+    store_topics: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    global_stores: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationShutdownRequested:
+    """Report: a member of the group asked the whole application to shut down; this thread is doing so."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStalled:
+    """Report: a partition is not read although the broker has records for it (stall_watchdog.py).
+
+    position: the next offset to be read; end: of the partition; for_ms: how long by now. action: REOPEN_TASK or
+    REPLACE_PROCESS; with the latter this stream thread closes, and its process is to be replaced.
+    """
+
+    task_id: str
+    partition: str
+    position: int
+    end: int
+    for_ms: int
+    action: str
+
+    def __str__(self) -> str:
+        done = "its task is re-opened" if self.action == "REOPEN_TASK" else "the process is replaced"
+        return (
+            f"partition {self.partition} of task {self.task_id} is stalled: its position has stood at offset "
+            f"{self.position} for {self.for_ms} ms, while the broker has {self.end - self.position} records behind it; "
+            f"{done}"
+        )
+
+
+Report = (
+    StateChanged
+    | Status
+    | QueryResult
+    | ListenerCall
+    | PartitionStalled
+    | HostsChanged
+    | Failed
+    | ApplicationShutdownRequested
+)
+
+
+class ThreadControl(Protocol):
+    """The stream thread's end of the line. Neither call blocks."""
+
+    def poll_commands(self) -> list[Command]:
+        """Return the commands that have arrived since the last call."""
+
+    def report(self, report: Report) -> None:
+        """Send a report."""

@@ -1,0 +1,216 @@
+"""The leader's two ends: what all members sent, as clients; and the clients' tasks, as what each member is sent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from penstock.clients.group.membership import MemberAssignment, MemberSubscription
+from penstock.clients.log_context import PrefixedLogger
+from penstock.topology.common.java_collections import grown_hash_order, string_hash
+from penstock.topology.records import TaskId
+
+from .assignment_info import AssignmentInfo
+from .client_state import Clients, ClientState, sorted_clients
+from .subscription_info import LATEST_OFFSET, AssignorError, Partitions, SubscriptionInfo
+from .thread_assignment import Role, assign_as_kafka_streams, spread_over_threads
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSubscriptions:
+    """The members' subscriptions.
+
+    used_version: the lowest encoding in use; supported_version: the highest that all understand.
+    """
+
+    members: Mapping[str, MemberSubscription]
+    infos: Mapping[str, SubscriptionInfo]
+    used_version: int
+    supported_version: int
+
+    @classmethod
+    def decode(cls, members: Mapping[str, MemberSubscription], latest_version: int) -> GroupSubscriptions:
+        """Read them; raises TaskAssignmentError, which names the member."""
+        infos = {
+            member: SubscriptionInfo.decode(subscription.user_data, member, latest_version)
+            for member, subscription in sorted(members.items())
+        }
+        return cls(
+            members,
+            infos,
+            min(latest_version, *(info.version for info in infos.values())),
+            min(latest_version, *(info.latest_supported_version for info in infos.values())),
+        )
+
+    @property
+    def shutdown_requested(self) -> bool:
+        """True if a member wants the whole application to end."""
+        return any(info.error is AssignorError.SHUTDOWN_REQUESTED for info in self.infos.values())
+
+
+class GroupMembers:
+    """Which member owns what, for one plan. tasks: all tasks with their input partitions.
+
+    owners: of each task that members own now, its owner; None if several say so, in which case none may keep it.
+    """
+
+    def __init__(self, subscriptions: GroupSubscriptions, tasks: Mapping[TaskId, Partitions]) -> None:
+        self.infos = subscriptions.infos
+        #: Whether no member runs on Java, as far as their versions can be read.
+        self.all_penstock = all(info.is_penstock for info in self.infos.values())
+        self._subscriptions = subscriptions
+        self.owners: dict[TaskId, str | None] = {}
+        task_of = {partition: task for task, partitions in tasks.items() for partition in partitions}
+        self._owned: dict[str, set[TaskId]] = {}
+        for member in self.infos:
+            owned = {task_of[p] for p in subscriptions.members[member].owned if p in task_of}
+            self._owned[member] = owned
+            for task in owned:
+                self.owners[task] = None if task in self.owners else member
+        self.clients = self._clients()
+
+    def endpoint(self, client: ClientState) -> str:
+        """Return the user endpoint of a client as host:port, empty without one or if it is none."""
+        texts = (self.infos[consumer].user_endpoint for consumer in sorted(client.consumers))
+        return next((found for text in texts if (found := host_and_port(text))), "")
+
+    def _clients(self) -> Clients:
+        clients: dict[UUID, ClientState] = {}
+        for member, info in self.infos.items():
+            rack = self._subscriptions.members[member].rack
+            client = clients.setdefault(info.process_id, ClientState(info.process_id, dict(info.client_tags), rack))
+            client.rack = rack if client.rack == rack else None
+            client.consumers.add(member)
+            client.previous_active_tasks |= self._owned[member]
+            client.previous_standby_tasks |= info.standby_tasks
+            client.previous_tasks[member] |= self._owned[member] | info.active_tasks | info.standby_tasks
+            client.previous_stateful_tasks[member] = frozenset(info.offset_sums)
+            for task, offset in info.offset_sums.items():
+                known = client.offset_sums.get(task, offset)
+                client.offset_sums[task] = LATEST_OFFSET if LATEST_OFFSET in (known, offset) else max(known, offset)
+        met = enumerate(grown_hash_order(self._subscriptions.members, string_hash))
+        for rank, member in sorted(met, reverse=True):
+            clients[self.infos[member].process_id].rank = rank
+        loads = {task: load for info in self.infos.values() for task, load in info.loads.items()}
+        for client in clients.values():
+            running = {task for task, offset in client.offset_sums.items() if offset == LATEST_OFFSET}
+            client.previous_active_tasks |= running
+            client.previous_standby_tasks |= client.offset_sums.keys()
+            client.previous_standby_tasks -= client.previous_active_tasks
+            client.loads = loads
+        return sorted_clients(clients.values())
+
+
+_ENDPOINT = re.compile(r".*?\[?([0-9a-zA-Z\-%._:]*)\]?:([0-9]+)")
+
+
+def host_and_port(endpoint: str) -> str:
+    """Return an ``application.server`` as Kafka Streams understands it, empty for none.
+
+    Without scheme, brackets, and zeros before the port, which is a number in what the group is told.
+    """
+    match = _ENDPOINT.fullmatch(endpoint)
+    return f"{match[1]}:{int(match[2])}" if match else ""
+
+
+class GroupAssignment:
+    """Deals each client's tasks out to its threads, and withholds what others still own.
+
+    tasks: all tasks with their input partitions. leader: process id of the leader's client, one of whose members is
+    told to join again at probing_rebalance_ms (ms since the epoch), None for no probing rebalance.
+    """
+
+    def __init__(
+        self,
+        subscriptions: GroupSubscriptions,
+        members: GroupMembers,
+        tasks: Mapping[TaskId, Partitions],
+        stateful: Collection[TaskId],
+        leader: UUID,
+        probing_rebalance_ms: int | None,
+        log: PrefixedLogger,
+    ) -> None:
+        self._subscriptions = subscriptions
+        self._members = members
+        self._tasks = tasks
+        self._stateful = stateful
+        self._leader = leader
+        self._probing_rebalance_ms = probing_rebalance_ms
+        self._log = log
+        self._withheld: dict[str, set[TaskId]] = {}
+
+    def encoded(self) -> dict[str, MemberAssignment]:
+        """Return what each member is sent."""
+        clients = self._members.clients.values()
+        active_by_host, standby_by_host = self._partitions_by_host()
+        active: dict[str, dict[TaskId, Partitions]] = {}
+        standby: dict[str, dict[TaskId, Partitions]] = {}
+        for client in clients:
+            self._assign_threads(client, active, standby)
+        rebalances = self._next_rebalances()
+        unstable = "an unstable" if rebalances else "a stable"
+        self._log.info("Finished %s assignment of %d tasks to %d members.", unstable, len(self._tasks), len(active))
+        infos = {
+            member: AssignmentInfo(
+                self._subscriptions.used_version,
+                self._subscriptions.supported_version,
+                AssignorError.NONE,
+                active[member],
+                standby[member],
+                active_by_host,
+                standby_by_host,
+                rebalances.get(member),
+            )
+            for member in active
+        }
+        return {member: MemberAssignment(info.active_partitions, info.encode()) for member, info in infos.items()}
+
+    def _partitions_by_host(self) -> tuple[dict[str, Partitions], dict[str, Partitions]]:
+        active, standby = {}, {}
+        for client in self._members.clients.values():
+            endpoint = self._members.endpoint(client)
+            if endpoint:
+                active[endpoint] = self._partitions(client.active_tasks)
+                standby[endpoint] = self._partitions(client.standby_tasks)
+        return active, standby
+
+    def _partitions(self, tasks: Collection[TaskId]) -> Partitions:
+        return frozenset(partition for task in tasks for partition in self._tasks[task])
+
+    def _assign_threads(
+        self,
+        client: ClientState,
+        active: dict[str, dict[TaskId, Partitions]],
+        standby: dict[str, dict[TaskId, Partitions]],
+    ) -> None:
+        load: dict[str, int] = {}
+        assign = spread_over_threads if self._members.all_penstock else assign_as_kafka_streams
+        stateful = {task for task in client.active_tasks if task in self._stateful}
+        stateful_by_thread = assign(stateful, client, load, Role.STATEFUL)
+        standby_by_thread = assign(client.standby_tasks, client, load, Role.STANDBY)
+        stateless_by_thread = assign(client.active_tasks - stateful, client, load, Role.STATELESS)
+        for consumer in sorted(client.consumers):
+            planned = {*stateful_by_thread[consumer], *stateless_by_thread[consumer]}
+            withheld = {task for task in planned if self._members.owners.get(task, consumer) != consumer}
+            self._withheld[consumer] = withheld
+            # Its own standby copy stays open until the active task arrives, lest its state be closed in between.
+            kept = withheld & self._members.infos[consumer].standby_tasks
+            active[consumer] = {task: self._tasks[task] for task in sorted(planned - withheld)}
+            standby[consumer] = {task: self._tasks[task] for task in sorted({*standby_by_thread[consumer], *kept})}
+            if withheld:
+                self._log.info(
+                    "Withholding tasks %s from %s until they are safely revoked in a followup rebalance.",
+                    ", ".join(map(str, sorted(withheld))),
+                    consumer,
+                )
+
+    def _next_rebalances(self) -> dict[str, int]:
+        """Return which members shall join again, and when."""
+        rebalances = {member: 0 for member, tasks in self._withheld.items() if tasks}
+        if self._probing_rebalance_ms is not None:
+            candidates = sorted(self._members.clients[self._leader].consumers - rebalances.keys())
+            if candidates:  # else the followup rebalance comes first anyway
+                rebalances[candidates[0]] = self._probing_rebalance_ms
+        return rebalances

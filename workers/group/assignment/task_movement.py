@@ -1,0 +1,131 @@
+"""Tasks stay where their state is until the better place has caught up (Kafka Streams: TaskMovement, KIP-441)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from uuid import UUID
+
+from penstock.topology.common.java_collections import PriorityQueue
+from penstock.topology.records import TaskId
+
+from .client_state import AssignmentConfigs, Clients, ClientState
+from .constrained_priority_set import ConstrainedPrioritySet
+from .java_hashes import process_order
+from .subscription_info import LATEST_OFFSET
+
+#: An acceptable.recovery.lag that accepts everything (Java's Long.MAX_VALUE).
+UNBOUNDED = 2**63 - 1
+
+_Suits = Callable[[ClientState], bool]
+
+
+class TaskMovements:
+    """Changes a balanced assignment so that nobody has to restore before it can process.
+
+    Where a task was planned for a client that is not caught up, while another one is further, that one gets it for now,
+    and the planned one gets a warm-up copy, as long as ``max.warmup.replicas`` allows.
+    """
+
+    def __init__(self, clients: Clients, stateful_tasks: Collection[TaskId], configs: AssignmentConfigs) -> None:
+        self._clients = clients
+        self._remaining_warmups = configs.max_warmup_replicas
+        self._warmups: dict[UUID, set[TaskId]] = defaultdict(set)
+        self._by_load = ConstrainedPrioritySet(())
+        self._caught_up = {
+            task: {
+                client.process_id
+                for client in clients.values()
+                if _is_caught_up(client.lags[task], configs.acceptable_recovery_lag)
+            }
+            for task in stateful_tasks
+        }
+        self._least_lag = {task: min(client.lags[task] for client in clients.values()) for task in stateful_tasks}
+
+    def move_active_tasks(self) -> int:
+        """Return how many active tasks are not where they were planned to be."""
+        movements = self._needed(
+            [(client, task) for client in self._clients.values() for task in sorted(client.active_tasks)]
+        )
+        self._by_load = ConstrainedPrioritySet(self._clients.values())
+        for task, planned in movements:
+            self._by_load.offer([self._move_active(task, planned), planned])
+        return len(movements)
+
+    def move_standby_tasks(self) -> int:
+        """Return how many standby tasks are, or have further copies, where they were not planned to be."""
+        planned = [
+            (client, task)
+            for client in self._clients.values()
+            for task in sorted(client.standby_tasks - self._warmups[client.process_id])
+        ]
+        self._by_load = ConstrainedPrioritySet(self._clients.values())
+        return sum(self._move_standby(task, client) for task, client in self._needed(planned))
+
+    def _needed(self, planned: list[tuple[ClientState, TaskId]]) -> list[tuple[TaskId, ClientState]]:
+        """Return the tasks that are not caught up where they were planned though they are further elsewhere.
+
+        Those with the fewest caught-up clients come first, since they have the least choice. Copies of one task come in
+        the order in which Kafka Streams' priority queue has them.
+        """
+        needed = PriorityQueue[tuple[TaskId, ClientState]](lambda move: (len(self._caught_up[move[0]]), move[0]))
+        for client, task in planned:
+            is_stateful = task in self._caught_up
+            if (
+                is_stateful
+                and client.process_id not in self._caught_up[task]
+                and self._least_lag[task] < client.lags[task]
+            ):
+                needed.add((task, client))
+        return [needed.poll() for _ in range(len(needed))]
+
+    def _move_active(self, task: TaskId, planned: ClientState) -> ClientState:
+        """Return the client that gets the task for now."""
+        standby = self._caught_up_client(task, lambda client: task in client.standby_tasks)
+        source = standby or self._caught_up_client(task) or self._most_caught_up(task, planned)
+        assert source is not None, f"no client is further than the planned one with task {task}; this is a bug"
+        planned.active_tasks.remove(task)
+        if task in source.standby_tasks:
+            source.standby_tasks.remove(task)
+            planned.assign_standby(task)
+        elif self._take_warmup():
+            planned.assign_standby(task)
+            self._warmups[planned.process_id].add(task)
+        source.assign_active(task)
+        return source
+
+    def _move_standby(self, task: TaskId, planned: ClientState) -> bool:
+        def is_free(client: ClientState) -> bool:
+            return not client.has_assigned_task(task)
+
+        source = self._caught_up_client(task, is_free) or self._most_caught_up(task, planned, is_free)
+        if source is None:
+            return False
+        source.assign_standby(task)
+        if not self._take_warmup():
+            planned.standby_tasks.remove(task)
+        self._by_load.offer([source, planned])
+        return True
+
+    def _take_warmup(self) -> bool:
+        self._remaining_warmups -= 1
+        return self._remaining_warmups >= 0
+
+    def _caught_up_client(self, task: TaskId, suits: _Suits = lambda client: True) -> ClientState | None:
+        candidates = self._caught_up[task]
+        return self._by_load.poll(lambda client: client.process_id in candidates and suits(client))
+
+    def _most_caught_up(
+        self, task: TaskId, planned: ClientState, suits: _Suits = lambda client: True
+    ) -> ClientState | None:
+        """Return the suiting client with the least lag, None if it lags as much as the planned one."""
+
+        def order(client: ClientState) -> tuple[int, tuple[int, int]]:
+            return client.lags[task], process_order(client.process_id)
+
+        further = [client for client in self._clients.values() if order(client) < order(planned)]
+        return min((client for client in further if suits(client)), key=order, default=None)
+
+
+def _is_caught_up(lag: int, acceptable: int) -> bool:
+    return lag == LATEST_OFFSET or acceptable >= UNBOUNDED or 0 <= lag <= acceptable

@@ -1,0 +1,258 @@
+"""Makes and checks the internal topics, and counts the partitions of all topics (Kafka Streams: InternalTopicManager).
+
+Each member does so before it joins, so that whoever leads the group has a fresh snapshot and asks no broker while the
+group waits. Members may do it at the same time: a topic that exists already is as good as one just made.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
+
+from penstock.clients.clock import Clock
+from penstock.clients.cluster.admin import Admin, NewTopic
+from penstock.clients.cluster.topics import ClusterDescription
+from penstock.clients.connection.listener_probe import security_mismatch
+from penstock.clients.errors import BrokerError, ErrorCode, RetriableError, UnreachableError
+from penstock.clients.log_context import PrefixedLogger
+from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
+from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError
+from penstock.topology.records import TopicPartition
+
+from .assignment.repartition_topics import repartition_topic_counts
+from .assignment.topics_info import TopicsInfo, partition_groups
+from .cleanup_policies import CleanupPolicies
+
+T = TypeVar("T")
+
+#: Settings of internal topics, Kafka Streams' own.
+_REPARTITION = {
+    "message.timestamp.type": "CreateTime",
+    "cleanup.policy": "delete",
+    "segment.bytes": "52428800",  # 50 MB: small, because consumed records are deleted segment by segment
+    "retention.ms": "-1",  # they are deleted by the runtime, once they are consumed
+}
+_CHANGELOG = {"message.timestamp.type": "CreateTime", "cleanup.policy": "compact"}
+_WINDOWED_CHANGELOG = {**_CHANGELOG, "cleanup.policy": "compact,delete"}
+#: Added to a versioned store's history retention, for clock drift (VersionedChangelogTopicConfig).
+_VERSIONED_ADDITIONAL_COMPACTION_LAG_MS = 24 * 60 * 60 * 1000
+_LONG_MAX = 2**63 - 1
+
+#: A broker learns of a topic that was just made with a delay, so one that is missing is looked for this long.
+_MISSING_TOPIC_GRACE_MS = 3_000
+#: How long the brokers may take to make topics, in ms.
+_CREATE_MS = 30_000
+#: How long a question for topics may take, in ms: so often it is asked again, and said that nobody answers.
+_DESCRIBE_MS = 5_000
+#: Between two log lines about topics that are not ready.
+_LOG_INTERVAL_MS = 5_000
+
+
+def repartition_topic_config(config: Any) -> dict[str, str]:
+    """Return the settings of a repartition topic; config: a StreamsConfig, for ``topic.`` overrides."""
+    return {**_REPARTITION, **_overrides(config)}
+
+
+def changelog_topic_config(store: StoreBuilder, config: Any) -> dict[str, str]:
+    """Return the settings of a store's changelog; config as for repartition_topic_config.
+
+    ``topic.`` overrides win over Kafka Streams' settings, the store's own ``log_config`` over both.
+    """
+    own = {name: str(value) for name, value in store.log_config.items()}
+    if store.kind is StoreKind.VERSIONED_KEY_VALUE:
+        lag = min((store.history_retention_ms or 0) + _VERSIONED_ADDITIONAL_COMPACTION_LAG_MS, _LONG_MAX)
+        return {**_CHANGELOG, **_overrides(config), "min.compaction.lag.ms": str(lag), **own}
+    if store.windowed:
+        additional = config["windowstore.changelog.additional.retention.ms"]
+        retention = min((store.retention_ms or 0) + additional, _LONG_MAX)
+        return {**_WINDOWED_CHANGELOG, **_overrides(config), "retention.ms": str(retention), **own}
+    return {**_CHANGELOG, **_overrides(config), **own}
+
+
+def _overrides(config: Any) -> dict[str, str]:
+    given = config.with_prefix("topic.").items()
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given}
+
+
+def _racks(found: ClusterDescription) -> dict[TopicPartition, frozenset[str]]:
+    """Return the racks of each partition's replicas, if all of its brokers have one."""
+    racks = {
+        TopicPartition(name, number): [found.racks.get(node) for node in partition.replicas]
+        for name, topic in found.topics.items()
+        for number, partition in topic.partitions.items()
+    }
+    return {partition: frozenset(filter(None, each)) for partition, each in racks.items() if each and all(each)}
+
+
+class InternalTopicManager:
+    """Makes ready the topics of one application.
+
+    config: a StreamsConfig. sleep: waits so many seconds between two tries.
+    """
+
+    def __init__(
+        self,
+        admin: Admin,
+        config: Any,
+        clock: Clock,
+        log: PrefixedLogger,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._admin = admin
+        self._config = config
+        self._clock = clock
+        self._log = log
+        self._sleep = sleep
+        self._policies = CleanupPolicies(admin, config["bootstrap.servers"], log)
+        self._obstacle = "the brokers are not done with them yet"
+        self._with_racks: bool = config["rack.aware.assignment.strategy"] != "none"
+        self._racks: dict[TopicPartition, frozenset[str]] = {}
+        self._retry_timeout_ms: int = config["max.poll.interval.ms"] // 2  # as Kafka Streams: a member must poll again
+        self._patience_ms: int | None = None
+
+    @property
+    def partition_racks(self) -> Mapping[TopicPartition, frozenset[str]]:
+        """The racks of the replicas of all partitions, as make_ready last found them.
+
+        Only with a rack.aware.assignment.strategy; partitions of which a replica's broker has no rack are left out.
+        """
+        return self._racks
+
+    def make_ready(self, topics: Mapping[int, TopicsInfo], patience_ms: int | None = None) -> dict[str, int]:
+        """Create the internal topics that are missing; return the partition counts of all topics.
+
+        All source, internal and sink topics; sinks that do not exist are left out. patience_ms: how long to wait for
+        the brokers until BrokerUnavailableError asks for another call; None: half of ``max.poll.interval.ms``, and then
+        there is no hope. Raises MissingSourceTopicError, TopologyError for joined topics that are not co-partitioned,
+        StreamsError for an internal topic with a wrong number of partitions, BrokerUnavailableError.
+        """
+        self._patience_ms = patience_ms
+        counts = self._until_ready(lambda waited_ms: self._describe_user_topics(topics, waited_ms))
+        needed = self._needed(topics, counts)
+        internal = self._until_ready(lambda waited_ms: self._make(needed))
+        self._policies.check({name: topic.config["cleanup.policy"] for name, topic in needed.items() if topic.config})
+        return {**counts, **internal}
+
+    def _describe_user_topics(self, topics: Mapping[int, TopicsInfo], waited_ms: int) -> dict[str, int] | None:
+        sources = {topic for info in topics.values() for topic in info.user_source_topics}
+        sinks = {topic for info in topics.values() for topic in info.sink_topics}
+        counts = self._describe(sources | sinks)
+        if counts is None or sources <= counts.keys():
+            return counts
+        if waited_ms < _MISSING_TOPIC_GRACE_MS:
+            return None
+        missing = sorted(sources - counts.keys())
+        raise MissingSourceTopicError(
+            f"Missing source topics: {', '.join(missing)}. Create them before the application starts, with as many "
+            f"partitions as you want tasks: `penstock topic create {' '.join(missing)} --partitions N`."
+        )
+
+    def _needed(self, topics: Mapping[int, TopicsInfo], counts: Mapping[str, int]) -> dict[str, NewTopic]:
+        """Return the internal topics as they should be."""
+        repartition = repartition_topic_counts(topics, counts)
+        tasks = partition_groups(topics, {**counts, **repartition})
+        factor = self._config["replication.factor"]
+        settings = repartition_topic_config(self._config)
+        needed = {name: NewTopic(name, count, factor, config=settings) for name, count in repartition.items()}
+        for info in topics.values():
+            count = sum(task.subtopology == info.subtopology for task in tasks)
+            for name in sorted(info.changelog_topics.keys() - info.source_changelog_topics):
+                settings = changelog_topic_config(info.changelog_topics[name], self._config)
+                needed[name] = NewTopic(name, count, factor, config=settings)
+        return needed
+
+    def _make(self, needed: Mapping[str, NewTopic]) -> dict[str, int] | None:
+        """Return the counts of the internal topics, None if some were not there and have been created, or will be."""
+        existing = self._describe(needed.keys())
+        if existing is None:
+            return None
+        for name, count in existing.items():
+            self._check_count(name, count, needed[name].num_partitions)
+        new = [topic for name, topic in needed.items() if name not in existing]
+        if not new:
+            return existing
+        self._log.info("Creating internal topics %s", ", ".join(f"{t.name} ({t.num_partitions})" for t in new))
+        made = self._asked("Could not create topics", lambda: self._admin.create_topics(new, self._limit(_CREATE_MS)))
+        for name, refusal in (made or {}).items():
+            if refusal is not None:
+                self._note(f"Could not create topic {name}", refusal)
+        return None  # asked again, until the brokers know them
+
+    def _check_count(self, name: str, actual: int, expected: int) -> None:
+        if actual != expected:
+            raise StreamsError(
+                f"Existing internal topic {name} has invalid partitions: expected: {expected}; actual: {actual}. The "
+                "input topics have got more partitions, or the application.id is that of another topology. Stop the "
+                "application on all hosts; then `penstock reset MODULE:TOPOLOGY --execute` starts it over: input is "
+                "read again from the beginning, and internal topics get as many partitions as it has"
+            )
+
+    def _describe(self, names: Collection[str]) -> dict[str, int] | None:
+        """Return the partition counts of those that exist, None if the brokers cannot say now. Creates nothing."""
+        if not names:
+            return {}
+        found = self._asked("Could not describe topics", lambda: self._admin.describe(names, self._limit(_DESCRIBE_MS)))
+        if found is None:
+            return None
+        if self._with_racks:
+            self._racks = {**self._racks, **_racks(found)}
+        return found.partition_counts
+
+    def _limit(self, ms: int) -> int:
+        return ms if self._patience_ms is None else min(ms, self._patience_ms)
+
+    def _asked(self, what: str, ask: Callable[[], T]) -> T | None:
+        """Return an answer, None if asking again may help."""
+        try:
+            return ask()
+        except (RetriableError, BrokerError) as error:
+            self._note(what, error)
+            return None
+
+    def _note(self, what: str, error: Exception) -> None:
+        """Take in why something could not be done yet; raises StreamsError if another try does not help.
+
+        A topic that is there already was made by another member, or the brokers have not finished deleting it.
+        """
+        exists = isinstance(error, BrokerError) and error.code == ErrorCode.TOPIC_ALREADY_EXISTS
+        if not exists and not isinstance(error, RetriableError):
+            raise StreamsError(f"{what}: {error}.") from error
+        self._log.debug("%s: %s", what, error)
+        said = f"{what}: {error}"
+        self._obstacle = f"{self._silence()}: {said}" if isinstance(error, UnreachableError) else said
+
+    def _silence(self) -> str:
+        """Return that no broker answers, and at the start, when no task waits, why if a listener tells."""
+        servers, wrong = self._config["bootstrap.servers"], None
+        if self._patience_ms is None:
+            wrong = security_mismatch(servers, self._config["security.protocol"])
+        return f"the Kafka cluster at {servers} does not answer" + ("" if wrong is None else f" ({wrong})")
+
+    def _until_ready(self, attempt: Callable[[int], dict[str, int] | None]) -> dict[str, int]:
+        """Try until there is a result; raises BrokerUnavailableError after half of ``max.poll.interval.ms``.
+
+        attempt: takes for how many ms it was tried.
+        """
+        started = last_logged = now = self._clock.monotonic_ms()
+        while (result := attempt(now - started)) is None:
+            now = self._clock.monotonic_ms()
+            if self._patience_ms is not None and now - started >= self._patience_ms:
+                raise BrokerUnavailableError(f"Topics could not be made ready yet: {self._obstacle}.")
+            if now - started >= self._retry_timeout_ms:
+                raise BrokerUnavailableError(
+                    f"Topics could not be made ready within {self._retry_timeout_ms} ms, half of max.poll.interval.ms: "
+                    f"{self._obstacle}. Check bootstrap.servers and whether the brokers run, then start again."
+                )
+            if now - last_logged >= _LOG_INTERVAL_MS:
+                last_logged = now
+                self._log.warning(
+                    "Topics could not be made ready for %d ms: %s; trying on, for %d ms in all "
+                    "(half of max.poll.interval.ms). Check bootstrap.servers (%s) and whether the brokers run",
+                    now - started,
+                    self._obstacle,
+                    self._retry_timeout_ms,
+                    self._config["bootstrap.servers"],
+                )
+            self._sleep(self._config["retry.backoff.ms"] / 1000)
+        return result

@@ -1,0 +1,112 @@
+"""The topics that an application reads, as the cluster has them now: patterns match new ones, topics get partitions.
+
+Kafka Streams leaves this to its consumer's metadata: what changes there makes the group rebalance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from penstock.clients.clock import Clock
+from penstock.clients.log_context import PrefixedLogger
+from penstock.topology.config.streams_config import StreamsConfig
+from penstock.topology.errors import BrokerUnavailableError
+from penstock.topology.graph.internal_topology_builder import InternalTopologyBuilder
+from penstock.topology.graph.processor_topology import ProcessorTopology
+
+from .assignment.topics_info import TopicsInfo, topics_infos
+
+#: Asks the brokers for all topics with their partition counts.
+TopicCounts = Callable[[], Mapping[str, int]]
+
+
+class BuiltTopologies:
+    """The sub-topologies. They are built again when other topics match a source's pattern."""
+
+    def __init__(self, builder: InternalTopologyBuilder, config: StreamsConfig, topic_counts: TopicCounts) -> None:
+        self._builder = builder
+        self._config = config
+        self._topic_counts = topic_counts
+        self._known = self._matching(topic_counts()) if builder.source_patterns() else frozenset()
+        self._topologies = builder.build_subtopologies(config, self._known)
+
+    def __iter__(self) -> Iterator[ProcessorTopology]:
+        return iter(self._topologies)
+
+    def infos(self) -> dict[int, TopicsInfo]:
+        """Return the topics of each sub-topology."""
+        return topics_infos(self._config["application.id"], self)
+
+    def refresh(self) -> None:
+        """Match patterns against the cluster's topics as they are now; raises BrokerUnavailableError."""
+        if not self._builder.source_patterns():
+            return
+        known = self._matching(self._topic_counts())
+        if known != self._known:
+            self._known = known
+            self._topologies = self._builder.build_subtopologies(self._config, known)
+
+    def read_topics(self, counts: Mapping[str, int]) -> dict[str, int]:
+        """Return what of the cluster's topics is read here, with its partition counts."""
+        named = {topic for info in self.infos().values() for topic in info.user_source_topics}
+        return {topic: counts[topic] for topic in (named | self._matching(counts)) & counts.keys()}
+
+    def _matching(self, topics: Mapping[str, int]) -> frozenset[str]:
+        patterns = self._builder.source_patterns()
+        return frozenset(topic for topic in topics if any(pattern.fullmatch(topic) for pattern in patterns))
+
+
+class SourceTopics:
+    """Tells the assignor about the topics, and the group when they have changed.
+
+    make_ready: see InternalTopicManager; update: see StreamsPartitionAssignor.update_topics. interval_ms: how often to
+    look.
+    """
+
+    def __init__(
+        self,
+        topologies: BuiltTopologies,
+        topic_counts: TopicCounts,
+        make_ready: Callable[[Mapping[int, TopicsInfo], int | None], Mapping[str, int]],
+        update: Callable[[Mapping[int, TopicsInfo], Mapping[str, int]], None],
+        clock: Clock,
+        interval_ms: int,
+        log: PrefixedLogger,
+    ) -> None:
+        self._topologies = topologies
+        self._topic_counts = topic_counts
+        self._make_ready = make_ready
+        self._update = update
+        self._clock = clock
+        self._interval_ms = interval_ms
+        self._log = log
+        #: Partition counts as they were at the last join.
+        self.counts: Mapping[str, int] = {}
+        self._read: dict[str, int] = {}
+        self._looked_ms = clock.monotonic_ms()
+
+    def prepare(self, patience_ms: int | None = None) -> None:
+        """Bring the topics up to date before a join: internal ones are made, counts are read. Raises as make_ready."""
+        self._topologies.refresh()
+        infos = self._topologies.infos()
+        counts = self._make_ready(infos, patience_ms)
+        self._update(infos, counts)
+        self.counts = counts
+        self._read = self._topologies.read_topics(counts)
+        self._looked_ms = self._clock.monotonic_ms()
+
+    def changed(self) -> bool:
+        """Return whether what is read has other topics or partitions than before; looks once in an interval."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._looked_ms < self._interval_ms:
+            return False
+        self._looked_ms = now_ms
+        try:
+            read = self._topologies.read_topics(self._topic_counts())
+        except BrokerUnavailableError as error:
+            self._log.warning("Whether the topics that are read have changed is looked at again later: %s", error)
+            return False
+        if read == self._read:
+            return False
+        self._log.info("The topics that are read have changed from %s to %s", self._read, read)
+        return True

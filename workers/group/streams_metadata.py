@@ -1,0 +1,204 @@
+"""Where the state of an application is: which host has which stores and partitions (StreamsMetadataState).
+
+Fed from the group's assignments: hosts are the members' ``application.server``. A host may have given a partition away
+since the last assignment, so whoever asks it must be ready to ask again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from penstock.topology.context.partitioners import partition_for_key
+from penstock.topology.errors import UnknownStateStoreError
+from penstock.topology.graph.processor_topology import ProcessorNode, ProcessorTopology, SourceNode
+from penstock.topology.records import TopicPartition
+from penstock.topology.serdes.serdes import SerdeLike, as_serde
+
+from ..control.messages import HostsChanged
+from .topic_names import TopicNames
+
+#: partitioner(topic, key, value, partition count) -> partition, as for a sink; the value is None here.
+Partitioner = Callable[[str, Any, Any, int], int | None]
+
+
+class HostInfo(NamedTuple):
+    """An ``application.server``."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, endpoint: str) -> HostInfo:
+        """Return the parts of ``host:port``; raises ValueError."""
+        host, _, port = endpoint.rpartition(":")
+        return cls(host, int(port))
+
+
+@dataclass(frozen=True, slots=True)
+class StreamsMetadata:
+    """What one host has: input partitions of its active and its standby tasks, and the stores of these tasks.
+
+    Global stores are on every host.
+    """
+
+    host_info: HostInfo
+    state_store_names: frozenset[str]
+    topic_partitions: frozenset[TopicPartition]
+    standby_state_store_names: frozenset[str]
+    standby_topic_partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyQueryMetadata:
+    """Where a key is: active_host None if no host with an application.server has it now.
+
+    partition: -1 for a global store, which has all keys everywhere.
+    """
+
+    active_host: HostInfo | None
+    standby_hosts: frozenset[HostInfo]
+    partition: int
+
+
+class StreamsMetadataState:
+    """The hosts as the last assignment has them. on_change replaces all at once, so that any thread may read.
+
+    application_server: this host's, empty if it has none.
+    """
+
+    def __init__(self, application_server: str) -> None:
+        self._this_host = HostInfo.parse(application_server) if application_server else None
+        self._hosts = HostsChanged()
+        self._metadata: tuple[StreamsMetadata, ...] = ()
+
+    def on_change(self, hosts: HostsChanged) -> None:
+        """Take what the group's last assignment says."""
+        endpoints = sorted(hosts.active.keys() | hosts.standby.keys(), key=HostInfo.parse)
+        self._hosts, self._metadata = hosts, tuple(self._of_host(hosts, endpoint) for endpoint in endpoints)
+
+    @staticmethod
+    def _of_host(hosts: HostsChanged, endpoint: str) -> StreamsMetadata:
+        active, standby = hosts.active.get(endpoint, frozenset()), hosts.standby.get(endpoint, frozenset())
+        return StreamsMetadata(
+            HostInfo.parse(endpoint),
+            _stores_of(hosts, active) | hosts.global_stores,
+            active,
+            _stores_of(hosts, standby),
+            standby,
+        )
+
+    def all_metadata(self) -> list[StreamsMetadata]:
+        """Return all hosts that have an application.server; none before the first assignment."""
+        return list(self._metadata)
+
+    def metadata_for_store(self, store: str) -> list[StreamsMetadata]:
+        """Return the hosts with a part of a store, active or standby; raises UnknownStateStoreError."""
+        self._require(store)
+        return [m for m in self._metadata if store in m.state_store_names or store in m.standby_state_store_names]
+
+    def key_query_metadata(
+        self, store: str, key: Any, key_serde: SerdeLike | None, partitioner: Partitioner | None
+    ) -> KeyQueryMetadata | None:
+        """Return where a key of a store is, None before the first assignment.
+
+        Raises UnknownStateStoreError for a store that the topology has not, ValueError if the partitioner names none.
+        """
+        hosts = self._hosts
+        if not self._metadata:
+            return None
+        self._require(store)
+        if store in hosts.global_stores:
+            return KeyQueryMetadata(self._this_host or self._metadata[0].host_info, frozenset(), -1)
+        topics = hosts.store_topics[store]
+        widest = max(sorted(topics), key=lambda topic: topics[topic])
+        partition = _partition(key, widest, topics[widest], key_serde, partitioner)
+        wanted = {TopicPartition(topic, partition) for topic in topics}
+        return KeyQueryMetadata(
+            next((m.host_info for m in self._metadata if m.topic_partitions & wanted), None),
+            frozenset(m.host_info for m in self._metadata if m.standby_topic_partitions & wanted),
+            partition,
+        )
+
+    def _require(self, store: str) -> None:
+        hosts = self._hosts
+        if self._metadata and store not in hosts.store_topics and store not in hosts.global_stores:
+            known = ", ".join(sorted(hosts.store_topics.keys() | hosts.global_stores)) or "none"
+            raise UnknownStateStoreError(f"The topology has no state store {store!r}; it has: {known}.")
+
+
+def _stores_of(hosts: HostsChanged, partitions: Iterable[TopicPartition]) -> frozenset[str]:
+    topics = {partition.topic for partition in partitions}
+    return frozenset(store for store, sources in hosts.store_topics.items() if not topics.isdisjoint(sources))
+
+
+def _partition(key: Any, topic: str, count: int, key_serde: SerdeLike | None, partitioner: Partitioner | None) -> int:
+    if partitioner is not None:
+        partition = partitioner(topic, key, None, count)
+    else:
+        serde = as_serde(key_serde)
+        data = None if serde is None else serde.serialize(topic, key)
+        partition = None if data is None else partition_for_key(data, count)
+    if partition is None or not 0 <= partition < count:
+        raise ValueError(
+            f"Key {key!r} belongs to no partition of {topic}, which has {count}: give the key's serde, or the "
+            "partitioner that chose the partition when it was written."
+        )
+    return partition
+
+
+def store_topics(topologies: Iterable[ProcessorTopology], names: TopicNames) -> dict[str, frozenset[str]]:
+    """Return of each store the full names of the topics whose records reach it; a store without any is left out."""
+    found: dict[str, frozenset[str]] = {}
+    for topology in topologies:
+        reached = _topics_reaching(topology)
+        for node in topology.nodes.values():
+            for store in node.stores if isinstance(node, ProcessorNode) else ():
+                topics = frozenset(map(names.full, reached[node.name]))
+                found[store] = found.get(store, frozenset()) | topics
+    return {store: topics for store, topics in found.items() if topics}
+
+
+def _topics_reaching(topology: ProcessorTopology) -> Mapping[str, set[str]]:
+    reached: dict[str, set[str]] = {name: set() for name in topology.nodes}
+    for name, node in topology.nodes.items():  # parents come before their children
+        if isinstance(node, SourceNode):
+            reached[name].update(node.topics)
+        for child in getattr(node, "children", ()):
+            reached[child] |= reached[name]
+    return reached
+
+
+class HostReporter:
+    """Tells the supervisor where the tasks are, each time that has changed. report: takes a HostsChanged."""
+
+    def __init__(
+        self, report: Callable[[HostsChanged], None], topologies: Iterable[ProcessorTopology], names: TopicNames
+    ) -> None:
+        self._report = report
+        self._topologies = topologies
+        self._names = names
+        self._last = HostsChanged()
+
+    def on_assignment(
+        self,
+        active: Mapping[str, frozenset[TopicPartition]],
+        standby: Mapping[str, frozenset[TopicPartition]],
+        partition_counts: Mapping[str, int],
+    ) -> None:
+        """Take input partitions by host:port; without any host there is nothing to tell."""
+        if not active and not standby:
+            return
+        hosts = HostsChanged(
+            active,
+            standby,
+            {
+                store: {topic: partition_counts[topic] for topic in topics & partition_counts.keys()}
+                for store, topics in store_topics(self._topologies, self._names).items()
+            },
+            frozenset(store for topology in self._topologies for store in topology.global_stores),
+        )
+        if hosts != self._last:
+            self._last = hosts
+            self._report(hosts)

@@ -1,0 +1,23 @@
+"""Full names of topics: internal ones carry the application's id before what the topology calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from penstock.topology.graph.processor_topology import ProcessorTopology
+
+
+class TopicNames:
+    """Knows which topics of an application are internal: changelogs, repartition and foreign-key topics."""
+
+    def __init__(self, application_id: str, topologies: Iterable[ProcessorTopology]) -> None:
+        self._application_id = application_id
+        self.internal: frozenset[str] = frozenset(
+            name
+            for topology in topologies
+            for name in (*topology.repartition_topics, *map("{}-changelog".format, topology.stores))
+        )
+
+    def full(self, name: str) -> str:
+        """Return ``<application.id>-<name>`` for an internal topic, the name itself for a user's."""
+        return f"{self._application_id}-{name}" if name in self.internal else name

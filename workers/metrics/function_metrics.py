@@ -1,0 +1,57 @@
+"""What is measured of functions that wait, and of functions that take batches: see docs/async.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from statistics import fmean
+
+from penstock.topology.operators.waiting import WaitingRecords
+
+from .sensors import MetricGroup, ThreadMetrics, rate_and_total
+from .task_metrics import Growth
+
+#: Penstock's own.
+FUNCTION_GROUP = "penstock-function-metrics"
+
+
+class FunctionMetrics:
+    """One function in one task that runs."""
+
+    def __init__(self, records: WaitingRecords, thread: ThreadMetrics) -> None:
+        self._records = records
+        self._calls, self._retries = Growth(thread.sensor()), Growth(thread.sensor())
+
+    def look(self, now_ms: int) -> None:
+        """Take in what the operator has counted. Called with each beat."""
+        self._calls.look(self._records.times.calls, now_ms)
+        self._retries.look(self._records.times.retries, now_ms)
+
+    def group(self, tags: Mapping[str, str], now_ms: int) -> MetricGroup:
+        """Return the metrics. Latencies are those of single attempts, in ms."""
+        node = {**tags, "processor-node-id": self._records.name}
+        return MetricGroup(FUNCTION_GROUP, node, dict(self._values(now_ms)))
+
+    def _values(self, now_ms: int) -> Iterator[tuple[str, float]]:
+        yield "records-waiting", float(len(self._records.held()))
+        yield "calls-in-flight", float(self._records.in_flight())
+        yield from rate_and_total("call", self._calls.sensor, now_ms)
+        yield from rate_and_total("retry", self._retries.sensor, now_ms)
+        recent = self._records.times.recent_ms()
+        yield "call-latency-avg", fmean(recent) if recent else 0.0
+        yield "call-latency-p50", percentile(recent, 0.50)
+        yield "call-latency-p99", percentile(recent, 0.99)
+        yield "call-latency-max", recent[-1] if recent else 0.0
+
+    def describe(self) -> str:
+        """Return one line of a task's description."""
+        records, recent = self._records, self._records.times.recent_ms()
+        return (
+            f"{records.name}: {len(records.held())} records wait, {records.in_flight()} calls in flight, "
+            f"p50 {percentile(recent, 0.50):.1f} ms, p99 {percentile(recent, 0.99):.1f} ms, "
+            f"{records.times.retries} retries"
+        )
+
+
+def percentile(ordered: list[float], share: float) -> float:
+    """Return the value that this share of the values is not above; 0.0 without any."""
+    return ordered[min(int(share * len(ordered)), len(ordered) - 1)] if ordered else 0.0

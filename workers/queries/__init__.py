@@ -1,0 +1,1 @@
+"""State stores, read from outside of their thread."""

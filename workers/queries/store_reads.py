@@ -1,0 +1,156 @@
+"""Reads state stores for those who know keys as text: what is asked over HTTP (KIP-67, KIP-535, KIP-562).
+
+Everything is decided here, where serdes and tasks are: which type the key has, which partition it belongs to, whether
+its task is here and may answer. Nothing that depends on the users' classes leaves the process: values go as JSON.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from penstock.statestore.view.spelling import BadKeyError, read_key
+from penstock.topology.context.partitioners import partition_for_key
+from penstock.topology.context.store_interfaces import StoreBuilder
+from penstock.topology.errors import BrokerUnavailableError, StreamsError
+from penstock.topology.graph.processor_topology import ProcessorTopology
+from penstock.topology.records import TaskId
+from penstock.topology.serdes.serdes import as_serde
+
+from ..control.messages import ReadStore
+from ..group.streams_metadata import store_topics
+from ..tasks.task import Task
+from ..tasks.task_state import TaskState
+from .store_answers import Reply, Row, StoreRead
+from .store_text import check_readable, page_after, rows_of
+
+if TYPE_CHECKING:
+    from ..thread.stream_thread_parts import StreamThreadParts
+
+
+class StoreReader:
+    """Reads in one stream thread, between two batches. parts: those of the thread."""
+
+    def __init__(self, parts: StreamThreadParts) -> None:
+        self._parts = parts
+
+    def read(self, request: ReadStore) -> StoreRead:
+        """Answer a request; whatever goes wrong becomes the answer's, not this thread's."""
+        try:
+            return self._read(request)
+        except BrokerUnavailableError as error:
+            return StoreRead(Reply.NOT_YET, str(error))
+        except StreamsError as error:
+            return StoreRead(Reply.BAD_REQUEST, str(error))
+        except Exception as error:  # noqa: BLE001  a user's serde may raise anything
+            return StoreRead(Reply.BAD_REQUEST, f"{type(error).__name__}: {error}")
+
+    def _read(self, request: ReadStore) -> StoreRead:
+        topology = next((t for t in self._parts.topologies if request.store in t.stores), None)
+        if topology is None:
+            return self._read_global(request)
+        builder = topology.stores[request.store]
+        check_readable(builder)
+        topics = self._topics(request.store)
+        if request.partition is not None and request.partition >= (partitions := self._partitions(topics)):
+            raise BadKeyError(f"The store {builder.name} has {partitions} partitions, from 0 to {partitions - 1}.")
+        if request.key is None or request.everywhere:
+            return self._read_range(request, topology)
+        key = read_key(request.key, builder.key_serde, builder.name)
+        partition = self._partition(key, builder, topics) if request.partition is None else request.partition
+        task = self._task(TaskId(topology.subtopology, partition))
+        if task is None:
+            return StoreRead(Reply.ELSEWHERE, partition=partition, topics=topics)
+        return replace(self._read_task(request, task), partition=partition, topics=topics)
+
+    def _read_global(self, request: ReadStore) -> StoreRead:
+        names = {name for topology in self._parts.topologies for name in topology.global_stores}
+        if request.store not in names:
+            known = sorted(names | {name for topology in self._parts.topologies for name in topology.stores})
+            detail = f"The topology has no state store {request.store!r}; it has: {', '.join(known) or 'none'}."
+            return StoreRead(Reply.UNKNOWN_STORE, detail)
+        store = self._parts.global_state.store(request.store)
+        return StoreRead(Reply.OK, rows=_rows(request, store, "global"), partition=-1, tasks=("global",))
+
+    def _topics(self, store: str) -> tuple[str, ...]:
+        return tuple(sorted(store_topics(self._parts.topologies, self._parts.topics).get(store, ())))
+
+    def _partitions(self, topics: tuple[str, ...]) -> int:
+        return max(map(self._parts.producer.partition_count, topics), default=1)
+
+    def _partition(self, key: Any, builder: StoreBuilder, topics: tuple[str, ...]) -> int:
+        serde = as_serde(builder.key_serde)
+        data = None if serde is None or not topics else serde.serialize(topics[0], key)
+        if data is None:
+            raise BadKeyError(f"Which partition of {builder.name} has this key is not known; say it with partition=.")
+        return partition_for_key(data, self._partitions(topics))
+
+    def _task(self, task_id: TaskId) -> Task | None:
+        manager = self._parts.task_manager
+        return manager.active.all_tasks().get(task_id) or manager.standby.all_tasks().get(task_id)
+
+    def _read_range(self, request: ReadStore, topology: ProcessorTopology) -> StoreRead:
+        manager = self._parts.task_manager
+        tasks: list[Task] = [*manager.active.all_tasks().values()]
+        if request.max_lag is not None and request.partition is not None:  # else a row could come from both
+            tasks += manager.standby.all_tasks().values()
+        mine = sorted((t for t in tasks if t.task_id.subtopology == topology.subtopology), key=lambda t: t.task_id)
+        if request.partition is not None:
+            mine = [task for task in mine if task.task_id.partition == request.partition]
+        answers = [self._read_task(request, task) for task in mine]
+        failed = next((answer for answer in answers if answer.reply is not Reply.OK), None)
+        if failed is not None:
+            return failed
+        topics = self._topics(request.store)
+        partitions = self._partitions(topics)
+        if not answers:
+            return StoreRead(Reply.ELSEWHERE, partition=request.partition, topics=topics, partitions=partitions)
+        return StoreRead(
+            Reply.OK,
+            rows=tuple(row for answer in answers for row in answer.rows),
+            tasks=tuple(task for answer in answers for task in answer.tasks),
+            topics=topics,
+            partition=request.partition,
+            partitions=partitions,
+            lag=max((answer.lag for answer in answers if answer.lag is not None), default=None),
+            after=answers[0].after,
+        )
+
+    def _read_task(self, request: ReadStore, task: Task) -> StoreRead:
+        """Read one task, if it may answer: an active one that runs, or a standby one that has caught up far enough."""
+        reader, name = self._parts.changelog_reader, str(task.task_id)
+        active = task.kind == "task"
+        lag = None if active else reader.lag(task)
+        if task.state is not TaskState.RUNNING:
+            return self._not_yet(task)
+        if not active and request.max_lag is None:
+            return StoreRead(Reply.ELSEWHERE)
+        if not active and (lag is None or lag > (request.max_lag or 0)):
+            behind = "an unknown number of" if lag is None else str(lag)
+            return StoreRead(
+                Reply.NOT_YET,
+                f"The standby task {name} is {behind} records behind, more than max_lag={request.max_lag}.",
+                lag=lag,
+            )
+        store = task.state_manager.stores[request.store]
+        rows = _rows(request, store, name)
+        return StoreRead(Reply.OK, rows=rows, tasks=(name,), lag=lag, after=page_after(request, store, rows))
+
+    def _not_yet(self, task: Task) -> StoreRead:
+        reader = self._parts.changelog_reader
+        remaining, rate = reader.progress(task)[0], reader.rate(task)
+        left = remaining or "an unknown number of"
+        return StoreRead(
+            Reply.NOT_YET,
+            f"Task {task.task_id} is {task.state.name}: {left} records are still to be restored.",
+            tasks=(str(task.task_id),),
+            restore_remaining=remaining,
+            eta_seconds=remaining / rate if remaining and rate else None,
+        )
+
+
+def _rows(request: ReadStore, store: Any, task: str) -> tuple[Row, ...]:
+    with closing(rows_of(request, store, task)) as rows:
+        return tuple(islice(rows, request.limit + 1))

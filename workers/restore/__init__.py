@@ -1,0 +1,1 @@
+"""Changelogs that are read into stores: progress, listeners."""

@@ -1,0 +1,84 @@
+"""One changelog that is being read into a store (Kafka Streams: StoreChangelogReader.ChangelogMetadata)."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.state_machine import StateMachine, Transitions
+from penstock.topology.records import TaskId, TopicPartition
+
+from ..tasks.changelog_bounds import Bounds
+from ..tasks.processor_state_manager import ProcessorStateManager
+from ..tasks.task import Task
+
+
+class ChangelogState(Enum):
+    """How far a changelog is.
+
+    ::
+
+        REGISTERED -> WAITING
+        WAITING ----> RESTORING, COMPLETED
+        RESTORING --> COMPLETED
+        COMPLETED -->
+
+    WAITING: where it begins and ends is known, its turn has not come. Standby tasks never complete.
+    """
+
+    REGISTERED = "REGISTERED"
+    WAITING = "WAITING"
+    RESTORING = "RESTORING"
+    COMPLETED = "COMPLETED"
+
+
+CHANGELOG_TRANSITIONS: Transitions[ChangelogState] = {
+    ChangelogState.REGISTERED: (ChangelogState.WAITING,),
+    ChangelogState.WAITING: (ChangelogState.RESTORING, ChangelogState.COMPLETED),
+    ChangelogState.RESTORING: (ChangelogState.COMPLETED,),
+    ChangelogState.COMPLETED: (),
+}
+
+
+class Changelog:
+    """limit: offset up to which it may be applied, None: to wherever it ends."""
+
+    def __init__(self, task: Task, partition: TopicPartition, log: PrefixedLogger) -> None:
+        self.task_id: TaskId = task.task_id
+        self.active = task.kind == "task"
+        self.manager: ProcessorStateManager = task.state_manager
+        self.partition = partition
+        self.store = task.state_manager.changelogs[partition]
+        self.is_source = partition in task.state_manager.source_changelogs
+        self.states = StateMachine(ChangelogState.REGISTERED, CHANGELOG_TRANSITIONS, log, level=5)
+        self.limit: int | None = None
+        self.start = 0
+        self.position = 0
+        self.total_restored = 0
+
+    @property
+    def state(self) -> ChangelogState:
+        """How far it is."""
+        return self.states.state
+
+    @property
+    def follows(self) -> bool:
+        """Whether it is read wherever it goes: a standby task's, unless the topic is also an input."""
+        return not self.active and not self.is_source
+
+    def begin(self, bounds: Bounds, stored: int | None, committed: int) -> None:
+        """Take in where it begins and ends. stored: the store's offset; committed: the group's, for source topics."""
+        end = min(bounds.end, committed) if self.is_source else bounds.end
+        self.limit = None if self.follows else end
+        self.start = self.position = bounds.first if stored is None else stored
+        self.states.transition_to(ChangelogState.WAITING)
+
+    @property
+    def remaining(self) -> int:
+        """Offsets still to be read; 0 for standby tasks, which have no end."""
+        return max((self.limit or 0) - self.position, 0) if self.active else 0
+
+    @property
+    def total(self) -> int:
+        """Offsets to be read altogether."""
+        return max((self.limit or 0) - self.start, 0) if self.active else 0

@@ -1,0 +1,67 @@
+"""Listeners in a stream thread's process that hand each call to the supervisor, where the user's listeners are."""
+
+from __future__ import annotations
+
+from penstock.topology.records import TaskId, TopicPartition
+
+from ..control.messages import ListenerCall, ThreadControl
+from .standby_update_listener import StandbyUpdateListener, SuspendReason
+from .state_restore_listener import StateRestoreListener
+
+
+class ReportingRestoreListener(StateRestoreListener):
+    """Reports what happens to the stores of active tasks."""
+
+    def __init__(self, control: ThreadControl) -> None:
+        self._control = control
+
+    def _report(self, method: str, *arguments: object) -> None:
+        self._control.report(ListenerCall("restore", method, arguments))
+
+    def on_restore_start(self, partition: TopicPartition, store: str, starting_offset: int, ending_offset: int) -> None:
+        """See StateRestoreListener."""
+        self._report("on_restore_start", partition, store, starting_offset, ending_offset)
+
+    def on_batch_restored(self, partition: TopicPartition, store: str, batch_end_offset: int, restored: int) -> None:
+        """See StateRestoreListener."""
+        self._report("on_batch_restored", partition, store, batch_end_offset, restored)
+
+    def on_restore_end(self, partition: TopicPartition, store: str, total_restored: int) -> None:
+        """See StateRestoreListener."""
+        self._report("on_restore_end", partition, store, total_restored)
+
+    def on_restore_suspended(self, partition: TopicPartition, store: str, total_restored: int) -> None:
+        """See StateRestoreListener."""
+        self._report("on_restore_suspended", partition, store, total_restored)
+
+
+class ReportingStandbyListener(StandbyUpdateListener):
+    """Reports what happens to the stores of standby tasks."""
+
+    def __init__(self, control: ThreadControl) -> None:
+        self._control = control
+
+    def _report(self, method: str, *arguments: object) -> None:
+        self._control.report(ListenerCall("standby", method, arguments))
+
+    def on_update_start(self, partition: TopicPartition, store: str, starting_offset: int) -> None:
+        """See StandbyUpdateListener."""
+        self._report("on_update_start", partition, store, starting_offset)
+
+    def on_batch_loaded(
+        self,
+        partition: TopicPartition,
+        store: str,
+        task_id: TaskId,
+        batch_end_offset: int,
+        batch_size: int,
+        end_offset: int | None,
+    ) -> None:
+        """See StandbyUpdateListener."""
+        self._report("on_batch_loaded", partition, store, task_id, batch_end_offset, batch_size, end_offset)
+
+    def on_update_suspended(
+        self, partition: TopicPartition, store: str, store_offset: int, end_offset: int | None, reason: SuspendReason
+    ) -> None:
+        """See StandbyUpdateListener."""
+        self._report("on_update_suspended", partition, store, store_offset, end_offset, reason)

@@ -1,0 +1,332 @@
+"""Reads changelogs into stores: until they are up to date for active tasks, for ever for standby tasks.
+
+Kafka Streams: StoreChangelogReader, DefaultStateUpdater. One restore consumer for all tasks of the thread; each call
+reads for a bounded time, so that the tasks that run already keep running. Active tasks come before standby tasks, and
+of them those with the least left, so that as many as possible run as early as possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from penstock.clients.clock import Clock
+from penstock.clients.group.membership import OffsetAndMetadata
+from penstock.clients.log_context import PrefixedLogger
+from penstock.topology.errors import BrokerUnavailableError, TaskCorruptedError
+from penstock.topology.records import Message, TaskId, TopicPartition
+
+from ..stalls.stall_response import RestoreStallResponse
+from ..tasks.changelog_bounds import Bounds, ChangelogBounds
+from ..tasks.partition_consumer import InvalidOffsetError, PartitionConsumer
+from ..tasks.task import Task
+from ..tasks.task_timeouts import TaskTimeouts
+from .changelog import Changelog, ChangelogState
+from .restore_progress import RestoreProgress
+from .standby_update_listener import StandbyUpdateListener, SuspendReason
+from .state_restore_listener import StateRestoreListener
+
+#: Changelogs of active tasks that are read at a time, at least: enough that one fetch keeps several brokers busy.
+RESTORED_AT_ONCE = 4
+
+#: Reads the group's committed offsets: GroupMembership.committed.
+Offsets = Mapping[TopicPartition, OffsetAndMetadata | None]
+Committed = Callable[[Collection[TopicPartition]], Offsets]
+#: The operation, in messages.
+READING_COMMITTED = "reading what is committed of a source topic that serves as changelog"
+_S = ChangelogState
+
+
+class StoreChangelogReader:
+    """The restore consumer and what it reads.
+
+    restore_listener is told of active tasks, standby_listener of standby tasks. limit_interval_ms: how often standby
+    tasks of source topics ask what is committed (``commit.interval.ms``).
+    """
+
+    def __init__(
+        self,
+        consumer: PartitionConsumer,
+        committed: Committed,
+        bounds: ChangelogBounds,
+        restore_listener: StateRestoreListener,
+        standby_listener: StandbyUpdateListener,
+        clock: Clock,
+        limit_interval_ms: int,
+        timeouts: TaskTimeouts,
+        stalls: RestoreStallResponse,
+        log: PrefixedLogger,
+    ) -> None:
+        #: Records applied so far, to active and to standby tasks.
+        self.total_restored = 0
+        self.total_updated = 0
+        self._consumer = consumer
+        self._committed = committed
+        self._bounds = bounds
+        self._restore_listener = restore_listener
+        self._standby_listener = standby_listener
+        self._clock = clock
+        self._limit_interval_ms = limit_interval_ms
+        self._timeouts = timeouts
+        self._stalls = stalls
+        self._log = log
+        self._changelogs: dict[TopicPartition, Changelog] = {}
+        self._progress = RestoreProgress(clock, log)
+        self._last_limits_ms = clock.monotonic_ms()
+
+    def register(self, task: Task) -> None:
+        """Read the changelogs of a task whose stores are open, from where the stores are."""
+        for partition in task.state_manager.changelogs:
+            self._changelogs[partition] = Changelog(task, partition, self._log)
+
+    def unregister(self, task: Task, promoted: bool = False) -> None:
+        """Read the changelogs of a task no longer; call it before its stores are closed, or, promoted, recycled."""
+        mine = self._changelogs_of(task)
+        for changelog in mine:
+            del self._changelogs[changelog.partition]
+            if changelog.state is _S.RESTORING:
+                self._tell_suspended(changelog, SuspendReason.PROMOTED if promoted else SuspendReason.MIGRATED)
+        self._progress.forget(task.task_id)
+        self._consumer.unassign([changelog.partition for changelog in mine])
+
+    def _tell_suspended(self, changelog: Changelog, reason: SuspendReason) -> None:
+        partition, store = changelog.partition, changelog.store
+        if changelog.active:
+            self._restore_listener.on_restore_suspended(partition, store, changelog.total_restored)
+        else:
+            self._standby_listener.on_update_suspended(
+                partition, store, changelog.position, self._consumer.end(partition), reason
+            )
+
+    def completed(self) -> set[TopicPartition]:
+        """Return the changelogs of active tasks that have been read to their end."""
+        return {p for p, c in self._changelogs.items() if c.state is _S.COMPLETED}
+
+    def restoring_active(self) -> bool:
+        """Return whether a changelog of an active task is still being read."""
+        return any(c.active and c.state is not _S.COMPLETED for c in self._changelogs.values())
+
+    def progress(self, task: Task) -> tuple[int, int]:
+        """Return how many offsets of a task remain to be restored, and how many there were."""
+        mine = self._changelogs_of(task)
+        return sum(c.remaining for c in mine), sum(c.total for c in mine)
+
+    def lag(self, task: Task) -> int | None:
+        """Return how many offsets a standby task's stores are behind their changelogs; None as long as not known."""
+        mine = self._changelogs_of(task)
+        ends = [self._consumer.end(changelog.partition) for changelog in mine]
+        known = [max(end - c.position, 0) for end, c in zip(ends, mine, strict=True) if end is not None]
+        return sum(known) if len(known) == len(mine) else None
+
+    def restored(self, task: Task) -> dict[str, int]:
+        """Return by store how many records of their changelogs were applied to a task's stores since it was opened."""
+        return {c.store: c.total_restored for c in self._changelogs_of(task)}
+
+    def rate(self, task: Task) -> float:
+        """Return how many records a second are being applied to a task's stores, 0.0 if none are."""
+        return self._progress.rate(task.task_id)
+
+    def remaining(self) -> int:
+        """Return how many offsets remain to be restored over all active tasks."""
+        return sum(changelog.remaining for changelog in self._changelogs.values())
+
+    def _changelogs_of(self, task: Task) -> list[Changelog]:
+        return [c for c in self._changelogs.values() if c.manager is task.state_manager]
+
+    # -- reading
+
+    def restore(self, wait_seconds: float, budget_ms: int, batch_records: int) -> int:
+        """Read and apply records for about budget_ms, waiting up to wait_seconds for the first. Returns how many.
+
+        batch_records: so many are taken from the restore consumer at once, at most.
+
+        Raises TaskCorruptedError if a store's offset is not in its changelog, BrokerUnavailableError if no broker
+        answers for task.timeout.ms, or ProcessorStateError if a store fails.
+        """
+        self._initialize_changelogs()
+        self._choose()
+        if not self._consumer.assignment() and self._bounds.wait(wait_seconds):
+            return 0
+        deadline_ms = self._clock.monotonic_ms() + budget_ms
+        restored = 0
+        while self._changelogs:
+            batch = self._restore_batch(0 if restored else wait_seconds, batch_records)
+            restored += batch
+            self._choose()
+            if not batch or self._clock.monotonic_ms() >= deadline_ms:
+                break
+        self._update_limits()
+        self._stalls.check(self._clock.monotonic_ms())
+        self._progress.log(self._changelogs.values())
+        return restored
+
+    def _restore_batch(self, wait_seconds: float, batch_records: int) -> int:
+        try:
+            records = self._consumer.poll(batch_records, wait_seconds)
+        except InvalidOffsetError as error:
+            raise self._corrupted(error.partitions, str(error)) from error
+        applied = sum(self._apply(self._changelogs[p], messages) for p, messages in records.items())
+        for changelog in self._in_state(_S.RESTORING):
+            self._complete_if_at_end(changelog)
+        return applied
+
+    def _apply(self, changelog: Changelog, messages: Sequence[Message]) -> int:
+        limit = changelog.limit
+        if limit is not None and messages[-1].offset() >= limit:
+            messages = [message for message in messages if message.offset() < limit]
+        if messages:
+            changelog.position = messages[-1].offset() + 1
+            changelog.manager.restore(changelog.partition, messages, changelog.position)
+            changelog.total_restored += len(messages)
+            self._progress.record(changelog.task_id, len(messages))
+            self._tell_batch(changelog, len(messages))
+        return len(messages)
+
+    def _tell_batch(self, changelog: Changelog, count: int) -> None:
+        partition, store, position = changelog.partition, changelog.store, changelog.position
+        if changelog.active:
+            self.total_restored += count
+            self._restore_listener.on_batch_restored(partition, store, position, count)
+        else:
+            self.total_updated += count
+            end = self._consumer.end(partition)
+            self._standby_listener.on_batch_loaded(partition, store, changelog.task_id, position, count, end)
+
+    def _complete_if_at_end(self, changelog: Changelog) -> None:
+        read_to = self._consumer.position(changelog.partition)
+        if changelog.limit is None or read_to is None or read_to < changelog.limit:
+            return
+        if changelog.active:
+            self._complete(changelog)
+        elif changelog.partition not in self._consumer.paused():
+            self._hold_at_limit(changelog, changelog.limit)
+
+    def _complete(self, changelog: Changelog) -> None:
+        if changelog.position < (changelog.limit or 0):  # what was left are markers of transactions
+            changelog.position = changelog.limit or 0
+            changelog.manager.restore(changelog.partition, (), changelog.position)
+        changelog.manager.persist_soon()
+        self._consumer.unassign([changelog.partition])
+        changelog.states.transition_to(_S.COMPLETED)
+        self._log.info(
+            "Finished restoring changelog %s to store %s with a total number of %s records",
+            changelog.partition,
+            changelog.store,
+            changelog.total_restored,
+        )
+        self._restore_listener.on_restore_end(changelog.partition, changelog.store, changelog.total_restored)
+
+    # -- starting
+
+    def _initialize_changelogs(self) -> None:
+        registered = self._in_state(_S.REGISTERED)
+        if not registered:
+            return
+        bounds = self._bounds.poll([changelog.partition for changelog in registered])
+        sources = [p for p in bounds if self._changelogs[p].is_source]
+        committed = self._committed_now(sources)
+        if committed is None:  # these are asked for again
+            committed = {}
+            bounds = {partition: found for partition, found in bounds.items() if partition not in sources}
+        for partition, found in bounds.items():
+            at = committed.get(partition)
+            self._initialize(self._changelogs[partition], found, 0 if at is None else at.offset)
+
+    def _initialize(self, changelog: Changelog, bounds: Bounds, committed: int) -> None:
+        """Take in where a changelog starts and ends; committed counts for source topics only."""
+        partition = changelog.partition
+        stored = changelog.manager.changelog_offsets()[partition]
+        if stored is not None and not bounds.first <= stored <= bounds.end:
+            reason = f"its store is at offset {stored}, but the changelog holds offsets {bounds.first} to {bounds.end}"
+            raise self._corrupted([partition], reason)
+        changelog.begin(bounds, stored, committed)
+        if changelog.active:
+            self._restore_listener.on_restore_start(
+                partition, changelog.store, changelog.start, changelog.start + changelog.total
+            )
+            if not changelog.remaining:
+                self._complete(changelog)
+
+    def _choose(self) -> None:
+        """Read those active tasks that have the least left; standby tasks wait as long as an active one does."""
+        waiting = self._in_state(_S.WAITING)
+        if waiting:
+            self._start_active([changelog for changelog in waiting if changelog.active])
+            self._start([changelog for changelog in waiting if not changelog.active])
+        following = [c.partition for c in self._in_state(_S.RESTORING) if c.follows]
+        if self.restoring_active():
+            self._consumer.pause(following)
+        else:
+            self._consumer.resume(following)
+
+    def _start_active(self, waiting: list[Changelog]) -> None:
+        by_task: dict[TaskId, list[Changelog]] = {}
+        for changelog in waiting:
+            by_task.setdefault(changelog.task_id, []).append(changelog)
+        being_read = sum(changelog.active for changelog in self._in_state(_S.RESTORING))
+        for _, mine in sorted(by_task.items(), key=lambda item: (sum(c.remaining for c in item[1]), item[0])):
+            if being_read >= RESTORED_AT_ONCE:
+                return
+            self._start(mine)
+            being_read += len(mine)
+
+    def _start(self, changelogs: Collection[Changelog]) -> None:
+        self._consumer.assign({changelog.partition: changelog.position for changelog in changelogs})
+        for changelog in changelogs:
+            changelog.states.transition_to(_S.RESTORING)
+            if not changelog.active:
+                self._standby_listener.on_update_start(changelog.partition, changelog.store, changelog.start)
+
+    def _corrupted(self, partitions: Collection[TopicPartition], reason: str) -> TaskCorruptedError:
+        tasks = {self._changelogs[p].task_id for p in partitions if p in self._changelogs}
+        names = ", ".join(map(str, sorted(partitions)))
+        return TaskCorruptedError(f"The state of changelog {names} cannot be used: {reason}", tasks)
+
+    # -- standby tasks of source topics
+
+    def _hold_at_limit(self, changelog: Changelog, limit: int) -> None:
+        """Go back to a limit that was overrun, and wait there until it moves."""
+        self._consumer.seek({changelog.partition: limit})
+        self._consumer.pause([changelog.partition])
+
+    def _update_limits(self) -> None:
+        """Let standby tasks of source topics follow what the active task has committed."""
+        now_ms = self._clock.monotonic_ms()
+        limited = [c for c in self._in_state(_S.RESTORING) if not c.active and c.is_source]
+        if not limited or now_ms - self._last_limits_ms < self._limit_interval_ms:
+            return
+        self._last_limits_ms = now_ms
+        committed = self._committed_now([c.partition for c in limited]) or {}
+        for changelog in limited:
+            at = committed.get(changelog.partition)
+            if at is not None and at.offset > (changelog.limit or 0):
+                changelog.limit = at.offset
+                self._consumer.resume([changelog.partition])
+
+    def _committed_now(self, partitions: list[TopicPartition]) -> Offsets | None:
+        """Return the committed offsets, None if the brokers do not tell them now.
+
+        Raises TaskTimeoutError when they have not for task.timeout.ms.
+        """
+        task_ids = [self._changelogs[partition].task_id for partition in partitions]
+        try:
+            found = self._committed(partitions) if partitions else {}
+        except BrokerUnavailableError as error:
+            self._timeouts.failed(task_ids, READING_COMMITTED, error)
+            return None
+        self._timeouts.succeeded(task_ids, READING_COMMITTED)
+        return found
+
+    def _in_state(self, state: ChangelogState) -> list[Changelog]:
+        return [changelog for changelog in self._changelogs.values() if changelog.state is state]
+
+    # -- end
+
+    def clear(self) -> None:
+        """Forget all changelogs."""
+        self._consumer.unassign(list(self._changelogs))
+        self._changelogs.clear()
+
+    def close(self) -> None:
+        """Close the restore consumer."""
+        self._changelogs.clear()
+        self._consumer.close()

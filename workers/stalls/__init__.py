@@ -1,0 +1,1 @@
+"""Partitions that are not read although they have records."""

@@ -1,0 +1,96 @@
+"""Says so when the input is held up by a transaction that somebody has left open.
+
+With read_committed nothing behind an open transaction's first record is read. That looks like a topic without new
+records; only the high watermark, which goes on while the last stable offset stands, tells the difference. Where both go
+on, it is the consumer that stands still: see stall_watchdog.py.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+from penstock.clients.clock import Clock
+from penstock.clients.cluster.admin import Admin
+from penstock.clients.cluster.offsets import LATEST
+from penstock.clients.errors import BrokerError, RetriableError
+from penstock.clients.log_context import PrefixedLogger
+from penstock.topology.records import TopicPartition
+
+from ..tasks.partition_consumer import PartitionConsumer
+from .stall_watchdog import END_OFFSETS_TIMEOUT_MS
+
+#: How long a partition stands still before it is told, in ms; more than any transaction of ours should take.
+STANDSTILL_MS = 10_000
+
+
+class OpenTransactionWatch:
+    """Looks each interval_ms which partitions stand still before records that are there. Never waits.
+
+    committed_only: whether the consumer reads so (``isolation.level``); else there is nothing to watch.
+    """
+
+    def __init__(
+        self,
+        admin: Admin,
+        consumer: PartitionConsumer,
+        clock: Clock,
+        committed_only: bool,
+        log: PrefixedLogger,
+        interval_ms: int = STANDSTILL_MS,
+    ) -> None:
+        self._admin = admin
+        self._consumer = consumer
+        self._clock = clock
+        self._committed_only = committed_only
+        self._interval_ms = interval_ms
+        self._log = log
+        self._next_ms = clock.monotonic_ms() + interval_ms
+        #: What was asked the last time: the position then; the last stable offset and the high watermark to come.
+        self._asked: dict[TopicPartition, tuple[int, tuple[Future[int], Future[int]]]] = {}
+        self._told: dict[TopicPartition, int] = {}
+
+    def poll(self) -> None:
+        """Look, if it is time."""
+        now_ms = self._clock.monotonic_ms()
+        if not self._committed_only or now_ms < self._next_ms:
+            return
+        self._next_ms = now_ms + self._interval_ms
+        at_end = self._at_end()
+        for partition, (position, futures) in self._asked.items():
+            if at_end.get(partition) == position and all(future.done() for future in futures):
+                self._judge(partition, position, *futures)
+        self._ask(at_end)
+
+    def _at_end(self) -> dict[TopicPartition, int]:
+        """Return the positions of partitions from which nothing more comes."""
+        consumer = self._consumer
+        partitions = consumer.assignment() - consumer.paused()
+        found = {p: consumer.position(p) for p in partitions if consumer.lag(p) == 0}
+        return {partition: position for partition, position in found.items() if position is not None}
+
+    def _ask(self, at_end: dict[TopicPartition, int]) -> None:
+        self._asked = {}
+        if not at_end:
+            return
+        stable, high = (
+            self._admin.offsets(dict.fromkeys(at_end, LATEST), END_OFFSETS_TIMEOUT_MS, committed_only)
+            for committed_only in (True, False)
+        )
+        self._asked = {p: (position, (stable[p], high[p])) for p, position in at_end.items()}
+
+    def _judge(self, partition: TopicPartition, position: int, stable: Future[int], high: Future[int]) -> None:
+        try:
+            readable, end = stable.result(), high.result()
+        except (RetriableError, BrokerError) as error:  # a broker is away; others say so
+            self._log.debug("The end of %s is not known: %s", partition, error)
+            return
+        if readable <= position < end and self._told.get(partition) != position:
+            self._told[partition] = position
+            self._log.warning(
+                "%s is held at offset %s, although there are records up to %s: a producer has begun a transaction "
+                "there and neither committed nor aborted it. The broker ends it after that producer's "
+                "transaction.timeout.ms, or as soon as a producer with the same transactional.id starts.",
+                partition,
+                position,
+                end,
+            )

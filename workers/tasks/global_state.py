@@ -1,0 +1,263 @@
+"""Global tables: every process keeps a copy of its own (Kafka Streams: GlobalStateManagerImpl, GlobalStateUpdateTask).
+
+It is read to the end before the thread joins its group, so that the first record finds the tables complete, and then
+updated by the thread's loop. Kafka Streams has one global thread for all stream threads; processes share no memory.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.reading.reader import Records
+from penstock.statestore.directory.checkpoint import CHECKPOINT_FILE_NAME, OffsetCheckpoint
+from penstock.statestore.store_factory import build_store
+from penstock.topology.context.async_calls import AsyncCalls
+from penstock.topology.context.task_context import Cancellable
+from penstock.topology.errors import ProcessorStateError, StreamsError, UnknownStateStoreError
+from penstock.topology.graph.processor_topology import ProcessorTopology
+from penstock.topology.records import Headers, Message, TaskId, TopicPartition
+from penstock.topology.run.compiled import CompiledTopology, compile_topology
+
+from ..group.topic_names import TopicNames
+from ..metrics.custom_metrics import CustomMetrics
+from ..metrics.loop_time import LoopTime
+from ..metrics.sensors import ThreadMetrics
+from .partition_consumer import InvalidOffsetError, PartitionConsumer
+from .partition_offsets import OFFSET_BEGINNING, PartitionOffsets
+
+#: Records taken at once.
+BATCH_RECORDS = 10_000
+#: How long one call waits for records while the tables are not complete, in seconds.
+CATCH_UP_POLL_SECONDS = 0.1
+
+
+class GlobalTask:
+    """The TaskContext of global stores: it has state and time, but no output and no punctuation.
+
+    directory: where the stores are, in this process alone.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        topics: TopicNames,
+        time: LoopTime,
+        metrics: ThreadMetrics,
+        streams_metrics: CustomMetrics,
+        directory: Path,
+        log: PrefixedLogger,
+    ) -> None:
+        self.application_id: str = config["application.id"]
+        self.task_id = TaskId(-1, -1)
+        self.config = config
+        self.message: Message | None = None
+        self.timestamp = -1
+        self.headers: Headers = None
+        self.stream_time_ms = -1
+        self.processor_metadata: dict[str, int] = {}
+        self.stores: dict[str, Any] = {}
+        self.commit_requested = False
+        self.internal_topic = topics.full
+        self.streams_metrics = streams_metrics
+        self._directory = directory
+        self._time = time
+        self._metrics = metrics
+        self._log = log
+
+    @property
+    def state_dir(self) -> Path:
+        """The directory of the global stores of this process."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        return self._directory
+
+    @property
+    def async_calls(self) -> AsyncCalls:
+        """See TaskContext: behind a global table stands no operator that asks."""
+        raise StreamsError("A global table has no event loop")
+
+    def wall_clock_ms(self) -> int:
+        """Return the wall clock of this iteration in ms."""
+        return self._time.wall_clock_ms
+
+    def store(self, name: str) -> Any:
+        """Return a global store; raises UnknownStateStoreError."""
+        if name not in self.stores:
+            raise UnknownStateStoreError(
+                f"There is no state store {name}: neither in this sub-topology nor a global one"
+            )
+        return self.stores[name]
+
+    def request_commit(self) -> None:
+        """Ask for the stores to be written to disk."""
+        self.commit_requested = True
+
+    def record_dropped(self, node: str, reason: str) -> None:
+        """Count a dropped record."""
+        self._metrics.dropped_records.record(1, self._time.now_ms)
+        self._log.debug("Skipping a record of a global table at %s: %s", node, reason)
+
+    def send(self, topic: str, *_: Any) -> None:
+        """Refuse: every process would send the same."""
+        raise StreamsError(f"The processor of a global store cannot send to {topic}: each process would send the same")
+
+    def log_change(self, store_name: str, *_: Any) -> None:
+        """Refuse: a global store's topic is its changelog."""
+        raise StreamsError(f"The global store {store_name} has no changelog of its own")
+
+    def partition_count(self, topic: str) -> int:
+        """Refuse: there is no output."""
+        raise StreamsError(f"The processor of a global store cannot send to {topic}: each process would send the same")
+
+    def schedule(self, interval_ms: int, punctuation: Any, callback: Callable[[int], None]) -> Cancellable:
+        """Refuse, as Kafka Streams does."""
+        raise StreamsError("schedule() is not supported in the processor of a global store")
+
+
+class GlobalState:
+    """The global stores of this process. directory: of this process alone, None to keep them in memory.
+
+    Where each topic of a persistent store was read to is written to a checkpoint when the process ends well, and
+    removed when it starts: after a crash the tables are read anew, and those in memory always.
+    """
+
+    def __init__(
+        self,
+        topology: ProcessorTopology,
+        task: GlobalTask,
+        consumer: PartitionConsumer,
+        offsets: PartitionOffsets,
+        directory: Path | None,
+        log: PrefixedLogger,
+    ) -> None:
+        self._topology = topology
+        self._task = task
+        self._consumer = consumer
+        self._offsets = offsets
+        self._directory = directory
+        self._log = log
+        self._store_of = {topic: store for store, topic in topology.changelog_topics.items()}
+        self._compiled: CompiledTopology | None = None
+        self._ends: dict[TopicPartition, int] = {}
+
+    def store(self, name: str) -> Any:
+        """Return a global store; raises UnknownStateStoreError."""
+        return self._task.store(name)
+
+    def start(self) -> None:
+        """Open the stores and find out how much there is to read."""
+        noted = self._take_checkpoint()
+        for name, builder in self._topology.stores.items():
+            self._task.stores[name] = build_store(builder, self._task, self._directory, None)
+        self._compiled = compile_topology(self._topology, self._task)
+        self._compiled.init()
+        partitions = [p for topic in self._store_of for p in self._offsets.partitions_of(topic)]
+        self._ends = self._offsets.end_offsets(partitions)
+        self._consumer.assign({partition: noted.get(partition, OFFSET_BEGINNING) for partition in partitions})
+        self._log.info("Restoring global state stores %s from %s", sorted(self._task.stores), partitions)
+
+    def catch_up(self) -> bool:
+        """Read a batch; returns True once the tables hold everything that was there at the start."""
+        if not self._ends:
+            return True
+        for partition, messages in self._poll(CATCH_UP_POLL_SECONDS).items():
+            self._restore(partition, messages)
+        for partition, end in list(self._ends.items()):
+            position = self._consumer.position(partition)
+            if end == 0 or (position is not None and position >= end):
+                del self._ends[partition]
+        if not self._ends:
+            self._log.info("Global state stores are complete")
+        return not self._ends
+
+    def update(self) -> None:
+        """Apply what has arrived since the last call, without waiting."""
+        for partition, messages in self._poll(0).items():
+            self._process(partition, messages)
+        if self._task.commit_requested:
+            self._commit()
+
+    def close(self) -> None:
+        """Close the stores, and note how far they are."""
+        if self._compiled is None:
+            return
+        self._compiled.close()
+        self._commit()
+        complete = not self._ends
+        for store in self._task.stores.values():
+            store.persist()
+            store.close()
+        if self._directory is not None and complete:
+            lasting = {topic for topic, store in self._store_of.items() if self._task.stores[store].persistent}
+            positions = {p: self._consumer.position(p) for p in self._consumer.assignment() if p.topic in lasting}
+            known = {p: offset for p, offset in positions.items() if offset is not None}
+            OffsetCheckpoint(self._directory / CHECKPOINT_FILE_NAME).write(known)
+        self._consumer.close()
+
+    def _take_checkpoint(self) -> dict[TopicPartition, int]:
+        if self._directory is None:
+            return {}
+        checkpoint = OffsetCheckpoint(self._directory / CHECKPOINT_FILE_NAME)
+        try:
+            offsets = checkpoint.read()
+        except ProcessorStateError as error:
+            self._log.warning("%s. The global tables are read anew.", error)
+            offsets = {}
+        checkpoint.delete()
+        if not offsets:
+            shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        return offsets
+
+    def _poll(self, seconds: float) -> Records:
+        try:
+            return self._consumer.poll(BATCH_RECORDS, seconds)
+        except InvalidOffsetError as error:
+            # The rows that were deleted with the records may still be in the store; only a new one is right.
+            raise StreamsError(
+                f"{error}. The global table is not what its topic holds any more; it is read anew at the next start."
+            ) from error
+
+    def _restore(self, partition: TopicPartition, messages: list[Message]) -> None:
+        store = self._store_of[partition.topic]
+        if store in self._topology.reprocess_on_restore:
+            self._process(partition, messages)
+        else:
+            self._task.stores[store].restore(messages, None)
+
+    def _process(self, partition: TopicPartition, messages: list[Message]) -> None:
+        if self._compiled is not None:
+            self._compiled.sources[partition.topic].process_batch(messages)
+
+    def _commit(self) -> None:
+        self._task.commit_requested = False
+        for store in self._task.stores.values():
+            store.flush()
+            store.commit(None)
+
+
+class NoGlobalState(GlobalState):
+    """For topologies without global tables."""
+
+    def __init__(self) -> None:
+        pass
+
+    def store(self, name: str) -> Any:
+        """Raise UnknownStateStoreError."""
+        raise UnknownStateStoreError(f"There is no state store {name} in this sub-topology")
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    def catch_up(self) -> bool:
+        """Return True."""
+        return True
+
+    def update(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""

@@ -1,0 +1,174 @@
+"""What becomes of records that could not be written (Kafka Streams: RecordCollectorImpl).
+
+A loss is learned of later, from the client's report. The first such error is kept and raised by every send, flush and
+commit from then on: no offset behind a lost record is ever committed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from penstock.clients.errors import ClientError, Kind
+from penstock.clients.log_context import PrefixedLogger, listed
+from penstock.clients.writing.writer import BY_KEY, Lost
+from penstock.topology.context.exception_handlers import FailedProcessingError, ProducerRecord
+from penstock.topology.errors import StreamsError, TaskMigratedError
+from penstock.topology.records import TaskId
+
+from .changelog_bounds import CHANGELOG_DELETED
+from .sink_topics import CHANGELOG_SUFFIX, SinkTopics
+
+#: The cluster was not able to, now: the same work may succeed when it is done again.
+TRANSIENT = frozenset((Kind.MOVED, Kind.AGAIN, Kind.ABORTABLE))
+#: A new generation of the group has taken over, or another producer with our transactional id; or the broker has ended
+#: a transaction that took too long.
+FENCED = frozenset((Kind.FENCED, Kind.EVICTED))
+
+
+class Decision(NamedTuple):
+    """Whether to go on without a record that could not be written, and what to write in its place (KIP-1034)."""
+
+    goes_on: bool
+    dead_letters: Sequence[ProducerRecord] = ()
+
+
+#: Decides on a record that could not be written: (message, error, task or None).
+ProductionExceptionHandler = Callable[[Any, ClientError, TaskId | None], Decision]
+
+
+def fail_on_production_error(message: Any, error: ClientError, task_id: TaskId | None) -> Decision:
+    """Never go on: ``production.exception.handler=fail``, the default."""
+    return Decision(goes_on=False)
+
+
+class RecordCollector:
+    """The errors of all tasks of a thread, and what is written about them.
+
+    produce: the Writer's, for dead letters. transactional: exactly_once_v2.
+    """
+
+    def __init__(
+        self,
+        produce: Callable[..., None],
+        topics: SinkTopics,
+        log: PrefixedLogger,
+        handler: ProductionExceptionHandler,
+        transactional: bool,
+    ) -> None:
+        #: What was reported and nobody has judged yet, or what is to be raised; what sends look at. Without a record:
+        #: the client has failed.
+        self.errors: list[Lost] = []
+        #: Whether the client can only be replaced.
+        self.has_lost_client = False
+        #: How many records were left out.
+        self.dropped = 0
+        #: Letters about records that could not be written, by the topic that they went to and the error's class.
+        self.dead_letters: Counter[tuple[str, str]] = Counter()
+        self._error: StreamsError | None = None
+        self._writers: dict[str, set[TaskId]] = {}
+        self._dead_letter_topics: set[str] = set()
+        self._produce = produce
+        self._topics = topics
+        self._log = log
+        self._handler = handler
+        self._transactional = transactional
+
+    def register_writer(self, task_id: TaskId, topics: Collection[str]) -> None:
+        """Note that a task writes to these topics; errors name it."""
+        for topic in topics:
+            self._writers.setdefault(topic, set()).add(task_id)
+
+    def note(self, lost: Iterable[Lost]) -> None:
+        """Take in what was reported."""
+        self.errors += lost
+
+    def note_failure(self, error: ClientError) -> None:
+        """Take in that the client has failed for good."""
+        self.errors.append(Lost(error, None))
+
+    def check(self) -> None:
+        """Raise the first error that was reported, if there is one, until forget_errors is called."""
+        while self.errors:
+            if self._error is None:
+                self._error = self._judge(*self.errors[0])
+            if self._error is not None:
+                raise self._error
+            del self.errors[0]
+
+    def forget_errors(self) -> None:
+        """Start afresh: the tasks whose records were lost have been closed without a commit."""
+        self._topics.forget_counts()  # a topic that was recreated may be the reason
+        self.errors.clear()
+        self._error = None
+
+    def refused(self, error: ClientError, record: Any, task_id: TaskId | None) -> None:
+        """Deal with a record that the client has refused at once: return if it is to be left out, else raise.
+
+        It never was in the transaction, so that the handler may leave it out with exactly-once too.
+        """
+        if self._may_go_on(record, error, task_id):
+            self._leave_out(self._failure(error, record, task_id))
+        else:
+            raise FailedProcessingError(self._failure(error, record, task_id)) from error
+
+    def _judge(self, error: ClientError, record: Any) -> StreamsError | None:
+        """Return what to raise for a report, None if the record is to be left out."""
+        if record is None:
+            self.has_lost_client = True
+            return TaskMigratedError(f"The producer cannot go on: {error}")
+        text = self._failure(error, record, None)
+        if error.kind in FENCED:
+            self.has_lost_client = True
+            return TaskMigratedError(f"{text}. The producer is fenced: its tasks have moved.")
+        if self._may_go_on(record, error, None):
+            if not self._transactional:
+                self._leave_out(text)
+                return None
+            why = "With exactly_once_v2 it cannot be left out: the broker takes back the whole transaction."
+            return FailedProcessingError(f"{text}. {why}")
+        if error.kind in TRANSIENT and not self._topics.is_missing(record.topic()):
+            # Tasks that start again would make a changelog anew that is gone, and go on without what was in it.
+            return self._topics.missing_changelog(self._writers) or TaskMigratedError(
+                f"{text}. The tasks of this thread start again from the last commit."
+            )
+        return FailedProcessingError(
+            f"{text}. No offset is committed; what was read since the last commit is read again."
+        )
+
+    def _may_go_on(self, record: Any, error: ClientError, task_id: TaskId | None) -> bool:
+        """Ask the handler, and write its dead letters; about one of these that cannot be written itself, none."""
+        goes_on, letters = self._handler(record, error, task_id)
+        for letter in letters if record.topic() not in self._dead_letter_topics else ():
+            self._dead_letter_topics.add(letter.topic)
+            to = BY_KEY if letter.partition is None else letter.partition
+            headers = None if letter.headers is None else list(letter.headers)
+            try:
+                self._produce(letter.topic, letter.key, letter.value, to, letter.timestamp, headers)
+                self.dead_letters[letter.topic, type(error).__qualname__] += 1
+            except ClientError as refusal:  # e.g. it is as much too large as the record was
+                self._log.error("The dead letter could not be sent to topic %s: %s", letter.topic, refusal)
+        return goes_on
+
+    def _leave_out(self, text: str) -> None:
+        self.dropped += 1
+        self._log.error("%s. The exception handler chose to CONTINUE processing in spite of this error.", text)
+
+    def _failure(self, error: ClientError, record: Any, task_id: TaskId | None) -> str:
+        topic, partition = record.topic(), record.partition()
+        where = topic if partition is None or partition < 0 else f"{topic} partition {partition}"
+        writers = {task_id} if task_id is not None else self._writers.get(topic, set())
+        tasks = f", written by {listed(sorted(writers))}," if writers else ""
+        advice = ""
+        if error.kind is Kind.MISSING or (error.kind in TRANSIENT and self._topics.is_missing(topic)):
+            advice = ". The topic does not exist: create it, or correct its name in the topology"
+            if topic.endswith(CHANGELOG_SUFFIX):
+                advice = f". The changelog was deleted. {CHANGELOG_DELETED.rstrip('.')}"
+        return f"Error encountered sending record to topic {where}{tasks} due to: {error}{advice}"
+
+    def check_changelogs(self) -> None:
+        """Raise StreamsError if a changelog that a task writes to is gone; return if the broker does not answer."""
+        missing = self._topics.missing_changelog(self._writers)
+        if missing is not None:
+            raise missing

@@ -1,0 +1,426 @@
+"""An active task: it processes the records of its input partitions (Kafka Streams: StreamTask)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.clients.group.membership import GroupMembership, OffsetAndMetadata
+from penstock.statestore.cache.caching_store import CachingStore
+from penstock.statestore.store_factory import build_store
+from penstock.topology.context.punctuation_queue import PunctuationQueue
+from penstock.topology.context.task_context import Cancellable
+from penstock.topology.errors import HandedOverError, StreamsError
+from penstock.topology.graph.processor_topology import ProcessorTopology
+from penstock.topology.processor_api import Punctuation
+from penstock.topology.records import Message, TaskId, TopicPartition
+from penstock.topology.run.compiled import CompiledTopology, compile_topology
+
+from ..metrics.function_metrics import FunctionMetrics
+from ..metrics.node_samples import RECORDS, NodeSamples
+from .partition_consumer import PartitionConsumer
+from .partition_group import PartitionGroup
+from .record_sends import make_log_change, make_send
+from .streams_producer import StreamsProducer
+from .task import Task, TaskEnvironment
+from .task_state import TaskState
+from .topic_partition_metadata import SPARK_MARK, UNKNOWN, TopicPartitionMetadata
+
+#: Returns where to start a partition that has no committed offset: an offset, or one of partition_consumer's two.
+StartOffset = Callable[[TopicPartition], int]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskClients:
+    """The clients of the thread, as an active task uses them."""
+
+    consumer: PartitionConsumer
+    producer: StreamsProducer
+    membership: GroupMembership
+    start_offset: StartOffset
+
+
+class StreamTask(Task):
+    """One sub-topology and one partition, as the operators see it: implements topology.task_context.TaskContext."""
+
+    kind = "task"
+
+    def __init__(
+        self,
+        task_id: TaskId,
+        input_partitions: Collection[TopicPartition],
+        topology: ProcessorTopology,
+        environment: TaskEnvironment,
+        clients: TaskClients,
+    ) -> None:
+        super().__init__(task_id, input_partitions, topology, environment)
+        self._clients = clients
+        self._repartition_topics = {environment.topics.full(name) for name in topology.repartition_topics}
+        changelogs = self.state_manager.changelogs
+        written = {changelogs[partition]: partition for partition in self.state_manager.written_changelogs}
+        # Instance attributes take the place of the methods: they run for each record.
+        self.send = make_send(clients.producer, task_id)
+        self.log_change = make_log_change(clients.producer, written, task_id)  # type: ignore[method-assign]
+        clients.producer.collector.register_writer(
+            task_id, {*self._sink_topics(), *(p.topic for p in written.values())}
+        )
+        self._compiled: CompiledTopology | None = None
+        self._group: PartitionGroup | None = None
+        self.samples: NodeSamples | None = None
+        self.functions: list[FunctionMetrics] = []
+        self._stream_time_queue = PunctuationQueue()
+        self._system_time_queue = PunctuationQueue()
+        #: How much was done, and how often a commit was asked for: so far, in the commit under way, in the last one.
+        self._work = self._commit_requests = 0
+        self._committing = self._committed_work = (0, 0)
+        self._committed: dict[TopicPartition, int] = {}
+        self._dropped_reasons: set[tuple[str, str]] = set()
+
+    def _sink_topics(self) -> set[str]:
+        """Return the topics that are written to, as far as they are known before there are records."""
+        names = (sink.topic for sink in self.topology.sinks)
+        return {self.environment.topics.full(name) for name in names if isinstance(name, str)}
+
+    # -- life cycle
+
+    def initialize_state_stores(self) -> bool:
+        """Open the stores; True if none of them has a changelog.
+
+        With exactly-once, waits until no transaction with offsets of the input is open any more: what a former owner
+        was about to commit must be in the changelogs, or be gone, before their ends are asked for.
+        """
+        if self._clients.producer.transactional:
+            self._clients.membership.committed(self.input_partitions)
+        cache = self.environment.cache
+        self.state_manager.open(
+            lambda builder, directory, recycled: build_store(
+                builder, self, directory, cache, recycled=recycled, open_rows=self.environment.open_rows
+            )
+        )
+        self.environment.changelogs.register(self)
+        self._transition_to(TaskState.RESTORING)
+        self.log.info("Initialized")
+        return not self.changelog_partitions
+
+    def initialize_topology(self) -> None:
+        """Compile the sub-topology, start its processors, and begin to read the input at the committed offsets."""
+        committed = self._clients.membership.committed(self.input_partitions)
+        self._read_from(committed)  # the last step that a broker can make fail, and be tried again
+        times = self._initialize_processor_metadata(committed)
+        self._compiled = compile_topology(self.topology, self)
+        self._compiled.errors.on_dead_letter = self.metrics.dead_letter
+        self._group = PartitionGroup(
+            self.input_partitions,
+            self._compiled.sources,
+            self._clients.consumer.lag,
+            lambda: self.metrics.enforce(self.environment.time.now_ms),
+            self.config["max.task.idle.ms"],
+            self.log,
+        )
+        for partition, time_ms in times.items():
+            self._group.set_partition_time(partition, time_ms)
+        self._compiled.init()
+        self.samples = NodeSamples(
+            self.topology, self._compiled.errors, self.environment.metrics, self.metrics.process, self.environment.time
+        )
+        self.functions = [
+            FunctionMetrics(records, self.environment.metrics) for records in self._compiled.waiting.operators
+        ]
+        for store in self.state_manager.stores.values():
+            if isinstance(store, CachingStore):
+                store.follower = self.samples.of_changes
+        self._transition_to(TaskState.RUNNING)
+        self.log.info("Restored and ready to run")
+
+    def _initialize_processor_metadata(
+        self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]
+    ) -> dict[TopicPartition, int]:
+        """Take over the times that were committed: the operators find theirs. Returns each partition's (ms)."""
+        times = {}
+        for partition, offset in committed.items():
+            if offset is None:
+                self.log.debug("No committed offset for partition %s, therefore no timestamp can be found", partition)
+                continue
+            metadata = TopicPartitionMetadata.decode(offset.metadata)
+            times[partition] = metadata.partition_time
+            if SPARK_MARK in metadata.processor_metadata:
+                raise HandedOverError(
+                    f"The application was handed over to Spark, says the group {self.application_id}: offsets and "
+                    "changelogs are old. Run it with --engine spark, or bring it back with `penstock handover --to "
+                    "local`; if it is a backfill that was broken off, run `penstock backfill` again"
+                )
+            for key, value in metadata.processor_metadata.items():
+                self.processor_metadata[key] = max(value, self.processor_metadata.get(key, value))
+        self.stream_time_ms = max((self.stream_time_ms, *times.values()))
+        return times
+
+    def _read_from(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
+        start = self._clients.start_offset
+        consumer = self._clients.consumer
+        consumer.assign({p: start(p) if at is None else at.offset for p, at in sorted(committed.items())})
+        consumer.set_epochs({p: at.leader_epoch for p, at in committed.items() if at is not None})
+        # Where nothing is committed yet, the start need not be either: nothing has come of it.
+        self._committed = {p: offset for p in committed if (offset := consumer.position(p)) is not None}
+
+    def suspend(self) -> None:
+        """Stop reading and processing, and close the users' processors; what is buffered will be read again."""
+        if self.state is TaskState.SUSPENDED:
+            self.log.info("Skip suspending since state is %s", self.state.name)
+            return
+        before = self.state
+        if self._group is not None:
+            self.metrics.leave(self._group, self.environment.time.now_ms)
+        try:
+            self._clients.consumer.unassign(self.input_partitions)
+            if self._compiled is not None:
+                self._compiled.waiting.cancel()
+                self._compiled.close()
+        finally:
+            self._compiled = self._group = self.samples = None
+            self.functions = []
+            self._stream_time_queue.close()
+            self._system_time_queue.close()
+            self.log.info("Suspended from %s", before.name)
+            self._transition_to(TaskState.SUSPENDED)
+
+    @property
+    def _partition_group(self) -> PartitionGroup:
+        if self._group is None:
+            raise StreamsError(f"{self.log.prefix}Illegal state {self.state.name}: the task does not run")
+        return self._group
+
+    # -- records
+
+    def add_records(self, partition: TopicPartition, messages: Sequence[Message]) -> None:
+        """Buffer records that were read."""
+        self._partition_group.add_raw_records(partition, messages)
+
+    def full_partitions(self, limit: int) -> list[TopicPartition]:
+        """Return the partitions with more than limit records buffered, which should not be read for now."""
+        group = self._partition_group
+        return [partition for partition in group.partitions if group.num_buffered(partition) > limit]
+
+    def process(self, max_records: int) -> int:
+        """Process up to max_records buffered records, as far as the task need not wait for others. Returns how many.
+
+        Raises StreamsError naming operator, topic, partition and offset of the record that failed.
+        """
+        group, time = self._partition_group, self.environment.time
+        now_ms = time.now_ms
+        self.pass_on()
+        max_records = self._room(max_records)
+        head = group.head()
+        began_ms = time.read_ms() if head is not None else now_ms
+        left = max_records
+        if head is not None and self.samples is not None and self.samples.due(now_ms):
+            left -= self._process_followed(group, self.samples, head[0].topic, min(left, RECORDS))
+        while left > 0 and group.ready_to_process(now_ms):
+            processed = group.process_next(left)
+            if processed is None:
+                break
+            left -= processed.records
+        if left < max_records and head is not None:
+            self._work += 1
+            ended_ms = time.read_ms()
+            self.metrics.batch(head, time.wall_clock_ms, max_records - left, ended_ms - began_ms, ended_ms)
+        return max_records - left
+
+    def pass_on(self) -> int:
+        """Pass on what async functions have answered. Returns how many records that were."""
+        assert self._compiled is not None
+        passed = self._compiled.waiting.advance()
+        if passed:
+            self._work += 1
+        return passed
+
+    def _room(self, max_records: int) -> int:
+        """Return how many of so many records may be processed now."""
+        assert self._compiled is not None
+        return max(min(max_records, self._compiled.waiting.room(max_records)), 0)
+
+    @property
+    def records_waiting(self) -> int:
+        """How many records wait for async functions or batches."""
+        return 0 if self._compiled is None else len(self._compiled.waiting)
+
+    @property
+    def batch_due_ms(self) -> int | None:
+        """The wall-clock time at which a batch of records is full enough, in ms; None without one."""
+        return None if self._compiled is None else self._compiled.waiting.due_ms()
+
+    def _process_followed(self, group: PartitionGroup, samples: NodeSamples, topic: str, limit: int) -> int:
+        """Process some records as a sample."""
+        if not group.ready_to_process(self.environment.time.now_ms):
+            return 0
+
+        def process() -> int:
+            processed = group.process_next(limit)
+            return 0 if processed is None else processed.records
+
+        assert self._compiled is not None
+        source = self._compiled.source_of(topic)
+        return samples.of_records(process, source.name if source is not None else topic)
+
+    def look(self, restored: int) -> None:
+        """See Task.look; the queues have counted too."""
+        self.metrics.look(self._group, restored, self.environment.time.now_ms)
+        for function in self.functions:
+            function.look(self.environment.time.now_ms)
+
+    def load(self) -> int | None:
+        """Return how much of the thread's time this task takes, in thousandths; None if it has processed nothing."""
+        return self.metrics.load(self.environment.time.now_ms)
+
+    def num_buffered(self, partition: TopicPartition | None = None) -> int:
+        """Return how many records wait to be processed, of one partition or of all."""
+        if self._group is None or (partition is not None and partition not in self._group.partitions):
+            return 0
+        return self._group.num_buffered(partition)
+
+    def fetch_positions(self) -> dict[TopicPartition, int]:
+        """Return the next offset to be read of each partition that has nothing buffered: it waits for the broker."""
+        group, position = self._partition_group, self._clients.consumer.position
+        empty = {p: position(p) for p in group.partitions if not group.num_buffered(p)}
+        return {partition: offset for partition, offset in empty.items() if offset is not None}
+
+    # -- punctuation
+
+    def schedule(self, interval_ms: int, punctuation: Any, callback: Callable[[int], None]) -> Cancellable:
+        """Schedule a punctuation: by stream time as soon as there is data, by the wall clock after one interval."""
+        if punctuation is Punctuation.STREAM_TIME:
+            return self._stream_time_queue.schedule(0, interval_ms, callback)
+        return self._system_time_queue.schedule(self.wall_clock_ms() + interval_ms, interval_ms, callback)
+
+    def maybe_punctuate_stream_time(self) -> int:
+        """Fire what is due by stream time, which stands still without records. Returns how many punctuations ran."""
+        stream_time_ms = self.stream_time_ms
+        if self._compiled is not None and (passed_on_ms := self._compiled.waiting.passed_on_ms()) is not None:
+            stream_time_ms = passed_on_ms  # not before the record that it comes behind
+        return 0 if stream_time_ms == UNKNOWN else self._punctuate(self._stream_time_queue, stream_time_ms)
+
+    def maybe_punctuate_system_time(self) -> int:
+        """Fire what is due by the wall clock. Returns how many punctuations ran."""
+        return self._punctuate(self._system_time_queue, self.wall_clock_ms())
+
+    def _punctuate(self, queue: PunctuationQueue, now_ms: int) -> int:
+        began_ms = self.environment.time.read_ms()
+        fired = queue.maybe_punctuate(now_ms)
+        if fired:
+            self._work += 1
+            ended_ms = self.environment.time.read_ms()
+            self.metrics.punctuate.record((ended_ms - began_ms) / fired, ended_ms, fired)
+        return fired
+
+    # -- commit: see committer.py for the order
+
+    def request_commit(self) -> None:
+        """Ask for a commit as soon as the current records are processed."""
+        self._commit_requests += 1
+
+    @property
+    def commit_requested(self) -> bool:
+        """Whether the user's code asked for a commit since the last one."""
+        return self._commit_requests != self._committed_work[1]
+
+    @property
+    def commit_needed(self) -> bool:
+        """Whether something was done, or skipped (a transaction's marker), since a commit, or offsets are due."""
+        if self._work != self._committed_work[0] or self.checkpoint_needed(enforced=False):
+            return True
+        return self.state is TaskState.RUNNING and any(
+            offset != self._committed.get(partition) for partition, offset in self._next_offsets().items()
+        )
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether the next commit should store the offsets of the changelogs too."""
+        return self.state_manager.checkpoint_due(self.environment.time.now_ms)
+
+    def checkpoint_needed(self, enforced: bool) -> bool:
+        """See ProcessorStateManager.checkpoint_needed."""
+        return self.state_manager.checkpoint_needed(self.environment.time.now_ms, enforced)
+
+    def prepare_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Flush the stores, so that everything that follows from the input so far is with the producer.
+
+        Returns the offsets to commit: the next record to be read of each partition. Unchanged ones too: work without
+        input, a punctuation's, is refused to a process that was given up only if offsets come with it.
+        """
+        if self._compiled is None:
+            raise StreamsError(f"{self.log.prefix}Illegal state {self.state.name}: the task does not run")
+        waiting = self._compiled.waiting
+        waiting.drain()
+        self.state_manager.flush(self._compiled.errors.raise_flush_failure)
+        while not waiting.settled():  # what the caches have sent on
+            waiting.drain()
+            self.state_manager.flush(self._compiled.errors.raise_flush_failure)
+        self._committing = self._work, self._commit_requests
+        metadata = self.processor_metadata
+        return {
+            partition: OffsetAndMetadata(
+                offset,
+                TopicPartitionMetadata(self._partition_time(partition), metadata).encode(),
+                self._clients.consumer.epoch_before(partition, offset),
+            )
+            for partition, offset in self._next_offsets().items()
+        }
+
+    def commit_stores(self, changelog_offsets: Mapping[TopicPartition, int]) -> None:
+        """Write what the stores hold to disk, with the offsets of their changelogs as far as they are known."""
+        self.state_manager.commit(changelog_offsets, self.environment.time.now_ms)
+
+    def post_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Note that these offsets are committed, and all that was done before prepare_commit()."""
+        self._committed |= {
+            partition: at.offset for partition, at in offsets.items() if partition in self.input_partitions
+        }
+        self._committed_work = self._committing
+        self.metrics.commit.record(1, self.environment.time.now_ms)
+
+    def source_changelog_offsets(self) -> dict[TopicPartition, int]:
+        """Return how far input partitions that serve as changelogs were processed."""
+        return {p: offset for p, offset in self._next_offsets().items() if p in self.state_manager.source_changelogs}
+
+    def committed_source_changelog_offsets(self) -> dict[TopicPartition, int]:
+        """Return the committed offsets of input partitions that serve as changelogs."""
+        return {p: offset for p, offset in self._committed.items() if p in self.state_manager.source_changelogs}
+
+    def purgeable_offsets(self) -> dict[TopicPartition, int]:
+        """Return up to which offset records of repartition topics are committed."""
+        return {p: offset for p, offset in self._committed.items() if p.topic in self._repartition_topics}
+
+    def _next_offsets(self) -> dict[TopicPartition, int]:
+        """Return the offset of the next record to process of each partition that has been read."""
+        group, position = self._partition_group, self._clients.consumer.position
+        heads = {p: offset if (offset := group.head_offset(p)) is not None else position(p) for p in group.partitions}
+        if self._compiled is not None:
+            heads |= self._compiled.waiting.offsets()
+        return {partition: offset for partition, offset in heads.items() if offset is not None}
+
+    def _partition_time(self, partition: TopicPartition) -> int:
+        group = self._partition_group
+        time_ms = self.stream_time_ms if len(group.partitions) == 1 else group.partition_time(partition)
+        oldest_ms = None if self._compiled is None else self._compiled.waiting.stream_time_ms()
+        return time_ms if oldest_ms is None else min(time_ms, oldest_ms)
+
+    # -- the rest of TaskContext
+
+    def partition_count(self, topic: str) -> int:
+        """Return how many partitions a topic has (full name)."""
+        return self._clients.producer.partition_count(topic)
+
+    def record_dropped(self, node: str, reason: str) -> None:
+        """Count a dropped record; the first one of its kind is logged with where it came from."""
+        self.metrics.drop(self.environment.time.now_ms)
+        if (node, reason) in self._dropped_reasons:
+            return
+        self._dropped_reasons.add((node, reason))
+        message = self.message
+        where = "" if message is None else f", first {message.topic()}-{message.partition()} offset {message.offset()}"
+        self.log.warning("Skipping records at %s: %s%s", node, reason, where)
+
+    def describe(self, indent: str = "") -> str:
+        """Return a description of several lines."""
+        functions = "".join(f"{indent}\tFunction {function.describe()}\n" for function in self.functions)
+        return super().describe(indent) + f"{indent}\tBuffered records {self.num_buffered()}\n" + functions

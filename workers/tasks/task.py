@@ -1,0 +1,232 @@
+"""What active and standby tasks share: the life cycle and the state (Kafka Streams: Task, AbstractTask)."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.state_machine import StateMachine
+from penstock.statestore.cache.thread_cache import ThreadCache
+from penstock.statestore.directory.state_directory import StateDirectory
+from penstock.statestore.store_factory import OpenRows
+from penstock.topology.context.async_calls import AsyncCalls
+from penstock.topology.errors import StreamsError
+from penstock.topology.graph.processor_topology import ProcessorTopology
+from penstock.topology.records import Headers, Message, TaskId, TopicPartition
+
+from ..group.topic_names import TopicNames
+from ..metrics.custom_metrics import CustomMetrics
+from ..metrics.loop_time import LoopTime
+from ..metrics.sensors import ThreadMetrics
+from ..metrics.task_metrics import TaskMetrics
+from .processor_state_manager import ProcessorStateManager, RecycledStores
+from .task_state import TASK_TRANSITIONS, TaskState
+
+
+class Changelogs(Protocol):
+    """Who reads changelogs into the stores of tasks: StoreChangelogReader."""
+
+    def register(self, task: Task) -> None:
+        """Read the changelogs of a task whose stores are open."""
+
+    def unregister(self, task: Task, promoted: bool = False) -> None:
+        """Read them no longer: its stores are about to be closed, or, promoted, go to an active task here."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnvironment:
+    """What all tasks of one stream thread share. global_store(name) returns a global table's store.
+
+    open_rows: opens what is under a store, None for a RocksDB; a simulation has a disk of its own. background: makes
+    stores survive a SIGKILL beside the stream thread. streams_metrics: those that processors add. async_calls: runs
+    users' async functions.
+    """
+
+    application_id: str
+    config: Mapping[str, Any]
+    time: LoopTime
+    topics: TopicNames
+    state_directory: StateDirectory
+    cache: ThreadCache
+    metrics: ThreadMetrics
+    changelogs: Changelogs
+    global_store: Callable[[str], Any]
+    log_prefix: str
+    background: Executor
+    streams_metrics: CustomMetrics
+    async_calls: AsyncCalls
+    open_rows: OpenRows | None = None
+
+
+class Task(ABC):
+    """One sub-topology and one partition, active or standby; the stores see it as their TaskContext."""
+
+    #: As in log lines: "task" or "standby-task".
+    kind: ClassVar[str]
+
+    def __init__(
+        self,
+        task_id: TaskId,
+        input_partitions: Collection[TopicPartition],
+        topology: ProcessorTopology,
+        environment: TaskEnvironment,
+    ) -> None:
+        self.task_id = task_id
+        self.input_partitions = frozenset(input_partitions)
+        self.topology = topology
+        self.environment = environment
+        self.application_id = environment.application_id
+        self.config = environment.config
+        self.message: Message | None = None
+        self.timestamp = -1
+        self.headers: Headers = None
+        self.stream_time_ms = -1
+        self.processor_metadata: dict[str, int] = {}
+        prefix = f"{environment.log_prefix}{self.kind} [{task_id}] "
+        self.log = PrefixedLogger(f"penstock.workers.{type(self).__name__}", prefix)
+        self.state_manager = ProcessorStateManager(
+            task_id,
+            self.input_partitions,
+            topology,
+            environment.topics,
+            environment.state_directory,
+            environment.background,
+            self.log,
+        )
+        self.metrics = TaskMetrics(environment.metrics, topology, environment.topics.full)
+        self._states = StateMachine(TaskState.CREATED, TASK_TRANSITIONS, self.log, level=logging.DEBUG)
+
+    @property
+    def state(self) -> TaskState:
+        """Where the task is in its life."""
+        return self._states.state
+
+    @property
+    def changelog_partitions(self) -> frozenset[TopicPartition]:
+        """The changelogs of the task's stores."""
+        return frozenset(self.state_manager.changelogs)
+
+    @property
+    def has_state_stores(self) -> bool:
+        """Whether the task keeps state."""
+        return bool(self.topology.stores)
+
+    @abstractmethod
+    def initialize_state_stores(self) -> bool:
+        """Lock the task's directory and open its stores. Returns True if there is nothing to restore.
+
+        Raises LockError if another process has the directory; it can be tried again. Raises TaskCorruptedError if what
+        is on disk cannot be used.
+        """
+
+    @abstractmethod
+    def initialize_topology(self) -> None:
+        """Go from RESTORING to RUNNING."""
+
+    @abstractmethod
+    def suspend(self) -> None:
+        """Stop running and go to SUSPENDED; the stores stay open. Does nothing if it is suspended already."""
+
+    def resume(self) -> None:
+        """Go from SUSPENDED back to RESTORING; what the stores hold is still good."""
+        if self.state is TaskState.SUSPENDED:
+            self._transition_to(TaskState.RESTORING)
+            self.log.info("Resumed to restoring state")
+        else:
+            self.log.trace("Skip resuming since state is %s", self.state.name)
+
+    def close(self, clean: bool) -> None:
+        """Suspend if need be, then give back the stores and the directory. Nothing is committed here.
+
+        clean: an error is raised, else it is logged: after an error there is nobody to raise it to.
+        """
+        if self.state is TaskState.CLOSED:
+            self.log.trace("Skip closing since state is %s", self.state.name)
+            return
+        restoring = self.state is TaskState.RESTORING
+        if self.state is not TaskState.SUSPENDED:
+            self._attempt(clean, "suspend", self.suspend)
+        self._attempt(clean, "changelog reader unregistration", lambda: self.environment.changelogs.unregister(self))
+        if clean:
+            self.state_manager.persist()
+        if clean or restoring:  # what was restored stays: a leader that does not know of it would move the task on
+            self._attempt(clean, "checkpoint", self.state_manager.write_checkpoint)
+        self._attempt(clean, "state manager close", self.state_manager.close)
+        self._transition_to(TaskState.CLOSED)
+        self.environment.metrics.task_closed.record(1, self.environment.time.now_ms)
+        self.log.info("Closed %s", "clean" if clean else "dirty")
+
+    def recycle(self) -> RecycledStores:
+        """Close this suspended task but not its stores: return them for its successor here in the other role.
+
+        What was not committed is dropped when the successor opens them. Kafka Streams: Task.recycleStateAndConvert.
+        """
+        self.environment.changelogs.unregister(self, promoted=True)
+        recycled = self.state_manager.recycle()
+        self._transition_to(TaskState.CLOSED)
+        self.environment.metrics.task_closed.record(1, self.environment.time.now_ms)
+        self.log.info("Closed and recycled state")
+        return recycled
+
+    def _attempt(self, clean: bool, what: str, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception:
+            if clean:
+                raise
+            self.log.exception("Error at %s; going on, because the task is being closed dirty", what)
+
+    def _transition_to(self, state: TaskState) -> None:
+        self._states.transition_to(state)
+
+    def look(self, restored: int) -> None:
+        """Have the metrics take in what was counted; restored: how many records the changelogs have given."""
+        self.metrics.look(None, restored, self.environment.time.now_ms)
+
+    def describe(self, indent: str = "") -> str:
+        """Return a description of several lines, as Kafka Streams' toString."""
+        partitions = ", ".join(map(str, sorted(self.input_partitions)))
+        return f"{indent}TaskId: {self.task_id}\n{indent}\tPartitions [{partitions}]\n"
+
+    # What follows is the part of TaskContext that stores use.
+
+    @property
+    def state_dir(self) -> Path:
+        """The task's directory, locked and made if need be; raises LockError if another process has it."""
+        return self.state_manager.directory()
+
+    @property
+    def streams_metrics(self) -> CustomMetrics:
+        """See TaskContext."""
+        return self.environment.streams_metrics
+
+    @property
+    def async_calls(self) -> AsyncCalls:
+        """See TaskContext."""
+        return self.environment.async_calls
+
+    def wall_clock_ms(self) -> int:
+        """Return the wall clock of this iteration in ms."""
+        return self.environment.time.wall_clock_ms
+
+    def store(self, name: str) -> Any:
+        """Return a state store of this task, or a global one; raises UnknownStateStoreError."""
+        if name in self.state_manager.stores:
+            return self.state_manager.stores[name]
+        return self.environment.global_store(name)
+
+    def internal_topic(self, name: str) -> str:
+        """Return the full name of an internal topic; user topics stay as they are."""
+        return self.environment.topics.full(name)
+
+    def log_change(
+        self, store_name: str, key: bytes, value: bytes | None, timestamp: int | None, headers: Headers = None
+    ) -> None:
+        """Write to a changelog; only active tasks do, with a function that takes this one's place."""
+        raise StreamsError(f"{self.log.prefix}does not write to the changelog of {store_name}")

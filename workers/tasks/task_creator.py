@@ -1,0 +1,91 @@
+"""Makes tasks (Kafka Streams: ActiveTaskCreator and StandbyTaskCreator; in seed 000 TaskCreator)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping
+from typing import Generic
+
+from penstock.clients.log_context import PrefixedLogger, listed
+from penstock.topology.errors import TopologyError
+from penstock.topology.graph.processor_topology import ProcessorTopology
+from penstock.topology.records import TaskId, TopicPartition
+
+from .assigned_tasks import T
+from .standby_task import StandbyTask
+from .stream_task import StreamTask, TaskClients
+from .task import TaskEnvironment
+
+
+class AbstractTaskCreator(ABC, Generic[T]):
+    """Makes the tasks of one type. topologies: read anew each time, since patterns may match other topics by then."""
+
+    def __init__(
+        self, topologies: Iterable[ProcessorTopology], environment: TaskEnvironment, log: PrefixedLogger
+    ) -> None:
+        self.environment = environment
+        self.log = log
+        self._topologies = topologies
+
+    def create_tasks(self, tasks: Mapping[TaskId, Collection[TopicPartition]]) -> list[T]:
+        """Return new tasks, in state CREATED, for ids and their input partitions.
+
+        Raises TopologyError for a sub-topology that does not exist here.
+        """
+        created = []
+        topologies = {topology.subtopology: topology for topology in self._topologies}
+        for task_id, partitions in sorted(tasks.items()):
+            topology = topologies.get(task_id.subtopology)
+            if topology is None:
+                raise TopologyError(
+                    f"Task {task_id} is assigned, but this process's topology has no sub-topology "
+                    f"{task_id.subtopology}. All processes of an application must run the same topology; deploy the "
+                    "same version everywhere."
+                )
+            task = self.create_task(task_id, partitions, topology)
+            if task is not None:
+                self.log.trace("Created task %s with assigned partitions %s", task_id, listed(partitions))
+                self.environment.metrics.task_created.record(1, self.environment.time.now_ms)
+                created.append(task)
+        return created
+
+    @abstractmethod
+    def create_task(
+        self, task_id: TaskId, partitions: Collection[TopicPartition], topology: ProcessorTopology
+    ) -> T | None:
+        """Return one task, None if there is nothing that it could do."""
+
+
+class TaskCreator(AbstractTaskCreator[StreamTask]):
+    """Makes active tasks."""
+
+    def __init__(
+        self,
+        topologies: Iterable[ProcessorTopology],
+        environment: TaskEnvironment,
+        clients: TaskClients,
+        log: PrefixedLogger,
+    ) -> None:
+        super().__init__(topologies, environment, log)
+        self._clients = clients
+
+    def create_task(
+        self, task_id: TaskId, partitions: Collection[TopicPartition], topology: ProcessorTopology
+    ) -> StreamTask:
+        """Return an active task."""
+        return StreamTask(task_id, partitions, topology, self.environment, self._clients)
+
+
+class StandbyTaskCreator(AbstractTaskCreator[StandbyTask]):
+    """Makes standby tasks."""
+
+    def create_task(
+        self, task_id: TaskId, partitions: Collection[TopicPartition], topology: ProcessorTopology
+    ) -> StandbyTask | None:
+        """Return a standby task, None for a sub-topology without a changelog to follow."""
+        if not topology.changelog_topics:
+            self.log.trace(
+                "Skipped standby task %s with assigned partitions %s since it has no changelog", task_id, partitions
+            )
+            return None
+        return StandbyTask(task_id, partitions, topology, self.environment)

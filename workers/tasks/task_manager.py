@@ -1,0 +1,491 @@
+"""Coordinates the tasks of one stream thread (seed 003; Kafka Streams: TaskManager).
+
+It decides what happens to tasks and in which order. Which task is in which state is the registries' knowledge, what a
+state means the tasks', how a commit goes the Committer's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from penstock.clients.group.membership import GroupMembership, RetriableCommitError
+from penstock.clients.log_context import PrefixedLogger, listed
+from penstock.clients.reading.reader import Records
+from penstock.statestore.directory.state_directory import StateDirectory
+from penstock.topology.errors import BrokerUnavailableError, LockError, StreamsError, TaskMigratedError
+from penstock.topology.records import TaskId, TopicPartition
+
+from ..restore.store_changelog_reader import StoreChangelogReader
+from .assigned_standby_tasks import AssignedStandbyTasks
+from .assigned_streams_tasks import AssignedStreamsTasks
+from .assigned_tasks import AssignedTasks, FirstError, T
+from .committer import Commit, Committer
+from .offset_reset import OffsetReset
+from .partition_consumer import PartitionConsumer
+from .processor_state_manager import RecycledStores
+from .standby_task import StandbyTask
+from .stream_task import StreamTask
+from .streams_producer import StreamsProducer
+from .task import Task
+from .task_creator import AbstractTaskCreator, StandbyTaskCreator, TaskCreator
+from .task_offset_sums import task_offset_sums
+
+#: Which partitions each task reads.
+TaskPartitions = Mapping[TaskId, Collection[TopicPartition]]
+#: Deletes the records before these offsets; returns whether it took the order (False: the last one is still running).
+Purge = Callable[[Mapping[TopicPartition, int]], bool]
+
+#: What commit returns in the middle of a rebalance (Kafka: TaskManager.commit).
+NOT_COMMITTED = -1
+
+
+class TaskManager:
+    """consumer may be set later, as it is where the consumer's own assignor needs the task manager first."""
+
+    def __init__(
+        self,
+        active: AssignedStreamsTasks,
+        standby: AssignedStandbyTasks,
+        task_creator: TaskCreator,
+        standby_task_creator: StandbyTaskCreator,
+        changelog_reader: StoreChangelogReader,
+        committer: Committer,
+        membership: GroupMembership,
+        producer: StreamsProducer,
+        state_directory: StateDirectory,
+        offset_reset: OffsetReset,
+        purge: Purge,
+        log: PrefixedLogger,
+    ) -> None:
+        self.active = active
+        self.standby = standby
+        self.consumer: PartitionConsumer | None = None
+        self.assigned_active_tasks: TaskPartitions = {}
+        self.assigned_standby_tasks: TaskPartitions = {}
+        self.partitions_by_host: Mapping[str, Collection[TopicPartition]] = {}
+        self._task_creator = task_creator
+        self._standby_task_creator = standby_task_creator
+        self._changelog_reader = changelog_reader
+        self._committer = committer
+        self._membership = membership
+        self._producer = producer
+        self._state_directory = state_directory
+        self._offset_reset = offset_reset
+        self._purge = purge
+        self._timeouts = active.timeouts
+        self._log = log
+        self._full: set[TopicPartition] = set()
+
+    # -- assignment
+
+    def set_consumer(self, consumer: PartitionConsumer) -> None:
+        """Set the main consumer."""
+        self.consumer = consumer
+
+    def set_assignment_metadata(self, active_tasks: TaskPartitions, standby_tasks: TaskPartitions) -> None:
+        """Note what the leader has assigned."""
+        self.assigned_active_tasks = active_tasks
+        self.assigned_standby_tasks = standby_tasks
+
+    def set_partitions_by_host_state(self, partitions_by_host: Mapping[str, Collection[TopicPartition]]) -> None:
+        """Note which host reads which partitions, for queries."""
+        self.partitions_by_host = partitions_by_host
+
+    def create_tasks(self, assignment: Collection[TopicPartition]) -> None:
+        """Close suspended tasks that have moved away, resume the others, and register new ones.
+
+        assignment: all input partitions of this thread. Nothing is opened here: that is
+        update_new_and_restoring_tasks'.
+        """
+        if self.consumer is None:
+            raise StreamsError(
+                f"{self._log.prefix}consumer has not been initialized while adding stream tasks. "
+                "This should not happen."
+            )
+        # Before anything is closed: what goes on here in the other role keeps its stores open.
+        in_assignment = {t: p for t, p in self.assigned_active_tasks.items() if set(p) <= set(assignment)}
+        promoted = self.standby.recycle_suspended(in_assignment)
+        demoted = self.active.recycle_suspended(self.assigned_standby_tasks)
+        self.standby.close_non_assigned_suspended_tasks(self.assigned_standby_tasks)
+        self.active.close_non_assigned_suspended_tasks(self.assigned_active_tasks)
+        with self._offset_reset.together(assignment):
+            self._add_stream_tasks(assignment)
+        self._add_standby_tasks()
+        self._adopt(self.active.created, promoted)
+        self._adopt(self.standby.created, demoted)
+        new = self.active.uninitialized_partitions()
+        self._log.trace("Pausing partitions: %s", listed(new))
+        self.consumer.pause(new)
+
+    def _adopt(self, created: Mapping[TaskId, Task], recycled: Mapping[TaskId, RecycledStores]) -> None:
+        """Hand recycled stores to the new tasks of their ids; close those that nobody takes over."""
+        for task_id, stores in recycled.items():
+            if task_id in created:
+                created[task_id].state_manager.adopt(stores)
+                continue
+            self._log.warning("Nothing takes over the recycled stores of task %s; closing them", task_id)
+            for store in stores.stores.values():
+                store.close()
+            self._state_directory.unlock(task_id)
+
+    def _add_stream_tasks(self, assignment: Collection[TopicPartition]) -> None:
+        if not self.assigned_active_tasks:
+            return
+        self._log.debug("Adding assigned tasks as active: %s", shown(self.assigned_active_tasks))
+        new: dict[TaskId, Collection[TopicPartition]] = {}
+        owned = self.active.all_assigned_task_ids() - self.active.suspended.keys()
+        for task_id, partitions in self.assigned_active_tasks.items():
+            if not set(partitions) <= set(assignment):
+                self._log.warning(
+                    "Task %s owned partitions %s are not contained in the assignment %s",
+                    task_id,
+                    listed(partitions),
+                    listed(assignment),
+                )
+            elif task_id not in owned and not self.active.maybe_resume_suspended_task(task_id, partitions):
+                new[task_id] = partitions
+        if new:
+            self._log.trace("New active tasks to be created: %s", shown(new))
+            for task in self._task_creator.create_tasks(new):
+                self.active.add_new_task(task)
+
+    def _add_standby_tasks(self) -> None:
+        if not self.assigned_standby_tasks:
+            return
+        self._log.debug("Adding assigned standby tasks %s", shown(self.assigned_standby_tasks))
+        owned = self.standby.all_assigned_task_ids() - self.standby.suspended.keys()
+        new = {
+            task_id: partitions
+            for task_id, partitions in self.assigned_standby_tasks.items()
+            if task_id not in owned and not self.standby.maybe_resume_suspended_task(task_id, partitions)
+        }
+        if not new:
+            return
+        self._log.trace("New standby tasks to be created: %s", shown(new))
+        for task in self._standby_task_creator.create_tasks(new):
+            self.standby.add_new_task(task)
+
+    def tasks_to_give_up(self) -> tuple[set[TaskId], set[TaskId]]:
+        """Return the active and the standby tasks here that are not assigned any more, or with other partitions."""
+        return (
+            moved(self.active.all_tasks().values(), self.assigned_active_tasks),
+            moved(self.standby.all_tasks().values(), self.assigned_standby_tasks),
+        )
+
+    def suspend_tasks_and_state(self, active: Collection[TaskId], standby: Collection[TaskId]) -> None:
+        """Commit and suspend these tasks; with a cooperative assignment only what moves. Raises the first error."""
+        first = FirstError()
+        if active and not self.rebalance_in_progress:
+            self._commit_before_suspending(active, first)
+        for suspend, task_ids in ((self.active.suspend, active), (self.standby.suspend, standby)):
+            try:
+                suspend(task_ids)
+            except Exception as error:  # noqa: BLE001  both registries get their turn
+                first.note(error)
+        first.reraise()
+
+    def _commit_before_suspending(self, active: Collection[TaskId], first: FirstError) -> None:
+        running = [task for task_id, task in self.active.running.items() if task_id in active]
+        try:
+            self._commit(running, enforce_checkpoint=True)
+        except (RetriableCommitError, BrokerUnavailableError) as error:
+            failed = f"Tasks {listed(active)} could not be committed before they leave"
+            if self._committer.all_together:  # the others' next commit would make their output permanent
+                first.note(TaskMigratedError(f"{failed}, and their transaction is aborted: {error}"))
+            else:
+                self._log.warning("%s; their last records will be processed again: %s", failed, error)
+        except Exception as error:  # noqa: BLE001  the tasks have to be suspended all the same
+            first.note(error)
+
+    def handle_lost_all(self) -> None:
+        """Close active tasks without a commit: others may own them by now. Standby tasks write nothing and go on."""
+        self._committer.forget()
+        self._producer.abort_transaction()
+        self.active.close(clean=False)
+        self.assigned_active_tasks = {}
+
+    def handle_corruption(self, task_ids: Collection[TaskId]) -> None:
+        """Close tasks whose state cannot be used, delete it, and start them anew; others are committed first."""
+        if self._committer.all_together:  # what the others did lies in the same transaction as what is given up
+            self._producer.abort_transaction()
+            again = set(self.active.all_assigned_task_ids())
+        else:
+            again = set(task_ids)
+            try:
+                self._commit([task for task_id, task in self.active.running.items() if task_id not in again])
+            except (RetriableCommitError, BrokerUnavailableError) as error:
+                self._log.warning("The other tasks could not be committed; they begin at their last commit: %s", error)
+                again |= self.active.running.keys()
+        self._start_anew(self.active, self._task_creator, again, task_ids)
+        self._start_anew(self.standby, self._standby_task_creator, set(task_ids), task_ids)
+
+    def reopen(self, task_ids: Collection[TaskId]) -> None:
+        """Close active tasks after a commit, and open them anew with the state on disk: they read from their offsets.
+
+        Without a commit, in the middle of a rebalance, what was done since the last one is done again.
+        """
+        if self.commit_all(enforce_checkpoint=True) == NOT_COMMITTED:
+            self._open_uncommitted(task_ids)
+        else:
+            self._start_anew(self.active, self._task_creator, set(task_ids), ())
+
+    def _open_uncommitted(self, task_ids: Collection[TaskId]) -> None:
+        """Give up what these tasks did since the last commit, and open them anew."""
+        self.wait_for_commit()  # else it might come behind a later one, and the offsets would go back
+        again = set(task_ids)
+        if self._committer.all_together:  # what the others did lies in the same transaction
+            self._producer.abort_transaction()
+            again = set(self.active.all_assigned_task_ids())
+        self._log.warning("Opening tasks %s anew, from their last commit", listed(again))
+        self._start_anew(self.active, self._task_creator, again, ())
+
+    def _start_anew(
+        self, registry: AssignedTasks[T], creator: AbstractTaskCreator[T], again: set[TaskId], wiped: Collection[TaskId]
+    ) -> None:
+        """Replace tasks by new ones; those in wiped lose their files."""
+        tasks = {task_id: task for task_id, task in registry.all_tasks().items() if task_id in again}
+        registry.close_dirty(tasks)
+        for task_id in tasks.keys() & set(wiped):
+            try:
+                self._state_directory.wipe(task_id)
+            except LockError as error:  # another process here looks at it; the damage is found again, and wiped then
+                self._log.info("The files of task %s are left for now: %s", task_id, error)
+        for task in creator.create_tasks({task_id: task.input_partitions for task_id, task in tasks.items()}):
+            registry.add_new_task(task)
+
+    # -- restoring
+
+    def update_new_and_restoring_tasks(self) -> bool:
+        """Open new tasks, and let restored ones run. Returns True when all tasks run."""
+        with self._offset_reset.together(self.active.starting_partitions()):
+            self.active.initialize_new_tasks()
+            self.standby.initialize_new_tasks()
+            self.active.update_restored(self._changelog_reader.completed())
+        if not self.active.all_tasks_running() or self.consumer is None:
+            return False
+        assignment = self.consumer.assignment()
+        self._log.trace("Resuming partitions %s", listed(assignment))
+        self.consumer.resume(assignment)
+        self._full.clear()
+        return self.standby.all_tasks_running()
+
+    def batch_due_ms(self) -> int | None:
+        """Return the wall-clock time at which a batch is processed though no record comes, in ms; None without one."""
+        due = (task.batch_due_ms for task in self.active.running.values())
+        return min((at for at in due if at is not None), default=None)
+
+    def waits_for_locks(self) -> bool:
+        """Return whether tasks that another process here has not given up yet are all that is not running."""
+        waiting = self.active.created or self.standby.created
+        return bool(waiting) and not self._changelog_reader.restoring_active()
+
+    def needs_initialization_or_restoration(self) -> bool:
+        """Return whether a task is not running yet."""
+        return not (self.active.all_tasks_running() and self.standby.all_tasks_running())
+
+    # -- processing
+
+    def active_task(self, partition: TopicPartition) -> StreamTask | None:
+        """Return the running task that reads a partition."""
+        return self.active.running_task_for(partition)
+
+    def standby_task(self, partition: TopicPartition) -> StandbyTask | None:
+        """Return the running standby task that owns a changelog partition."""
+        return self.standby.running_task_for(partition)
+
+    def add_records_to_tasks(self, records: Records) -> None:
+        """Hand what was read to the tasks; what belongs to none was fetched before its task left."""
+        for partition, messages in records.items():
+            task = self.active.running_task_for(partition)
+            if task is not None:
+                task.add_records(partition, messages)
+
+    def has_buffered_records(self) -> bool:
+        """Return whether a running task has records to process."""
+        return any(task.num_buffered() for task in self.active.running.values())
+
+    def process(self, max_records: int) -> int:
+        """Let every running task process up to max_records. Returns how many records were processed."""
+        processed = self.active.process(max_records)
+        if self.active.interrupted:
+            self._open_interrupted()
+        return processed
+
+    def punctuate(self) -> int:
+        """Run the punctuations that are due. Returns how many ran."""
+        punctuated = self.active.punctuate()
+        if self.active.interrupted:
+            self._open_interrupted()
+        return punctuated
+
+    def _open_interrupted(self) -> None:
+        """Have tasks that stopped within a record begin again at their last commit: half of it must not count."""
+        interrupted, self.active.interrupted = self.active.interrupted, set()
+        self._open_uncommitted(interrupted)
+
+    def balance_fetching(self, limit: int) -> None:
+        """Pause partitions with more than limit records buffered, resume those that have room again."""
+        if self.consumer is None:
+            return
+        full = {
+            p
+            for task in self.active.running.values()
+            if task.num_buffered() > limit
+            for p in task.full_partitions(limit)
+        }
+        self.consumer.pause(full - self._full)
+        self.consumer.resume(self._full - full)
+        self._full = full
+
+    # -- commit
+
+    @property
+    def rebalance_in_progress(self) -> bool:
+        """Whether this member waits for an assignment, or for word whether it still is one: nothing is committed."""
+        return self._membership.join_pending or self._membership.in_doubt
+
+    def commit_all(self, enforce_checkpoint: bool = False) -> int:
+        """Commit all active tasks that need it. Returns how many, or NOT_COMMITTED in the middle of a rebalance.
+
+        enforce_checkpoint: the tasks are about to be closed.
+        """
+        if self.rebalance_in_progress:
+            return NOT_COMMITTED
+        return self._tried(lambda: self._committer.finish(self._commit_of_all(enforce_checkpoint)))
+
+    def start_commit_all(self) -> int:
+        """Do as commit_all(), but let tasks go on while the group takes the offsets, where a commit may be so."""
+        if self.rebalance_in_progress:
+            return NOT_COMMITTED
+        return self._tried(lambda: self._committer.start(self._commit_of_all()))
+
+    def take_commit_answer(self) -> None:
+        """Take what the group has said of the commit under way, if it has."""
+        if self._committer.is_answered:
+            self.wait_for_commit()
+
+    def wait_for_commit(self) -> None:
+        """Wait for the commit that is under way, if there is one; if it has failed, the next one has it all."""
+        self._tried(self._committer.wait)
+
+    def _commit_of_all(self, enforce_checkpoint: bool = False) -> Commit:
+        commit = self._committer.begin(enforce_checkpoint)
+        self.active.apply_to_running_tasks(commit.add)
+        return commit
+
+    def _tried(self, commit: Callable[[], int]) -> int:
+        try:
+            return commit()
+        except (RetriableCommitError, BrokerUnavailableError) as error:
+            self._log.warning("Commit failed, will try again: %s", error)
+            return NOT_COMMITTED
+
+    def maybe_commit_active_tasks_per_user_requested(self) -> int:
+        """Commit the active tasks whose code asked for it. Returns how many."""
+        if self.rebalance_in_progress or self._committer.is_under_way:
+            return 0
+        try:
+            return self.active.maybe_commit_per_user_requested(self._commit)
+        except (RetriableCommitError, BrokerUnavailableError) as error:
+            self._log.warning("Commit that was requested failed, will try again: %s", error)
+            return 0
+
+    def _commit(self, tasks: Collection[StreamTask], enforce_checkpoint: bool = False) -> int:
+        if self._membership.in_doubt:
+            raise RetriableCommitError(
+                "This process stood still for longer than session.timeout.ms; the group has not said yet whether its "
+                "tasks are still its own. Commit again later."
+            )
+        commit = self._committer.begin(enforce_checkpoint)
+        for task in self.active.running.values() if self._committer.all_together and tasks else tasks:
+            commit.add(task)
+        return self._committer.finish(commit)
+
+    def maybe_purge_committed_records(self) -> None:
+        """Delete the records of repartition topics that all have been committed."""
+        records = self.active.records_to_delete()
+        if records and self._purge(records):
+            self._log.trace("Sent delete-records request: %s", records)
+
+    def persist_one(self, now_ms: int) -> None:
+        """Make the stores of one task survive a SIGKILL, if it is time: one at a time, for the disk's sake."""
+        for task in (*self.active.running.values(), *self.active.restoring.values(), *self.standby.running.values()):
+            if task.state_manager.persist_if_due(now_ms):
+                self._log.debug("Persisted the stores of task %s", task.task_id)
+                return
+
+    # -- looking on
+
+    def has_active_running_tasks(self) -> bool:
+        """Return whether an active task runs."""
+        return bool(self.active.running)
+
+    def has_standby_running_tasks(self) -> bool:
+        """Return whether a standby task runs."""
+        return bool(self.standby.running)
+
+    def active_task_ids(self) -> set[TaskId]:
+        """Return all active tasks here, running or not."""
+        return self.active.all_assigned_task_ids()
+
+    def standby_task_ids(self) -> set[TaskId]:
+        """Return all standby tasks here, running or not."""
+        return self.standby.all_assigned_task_ids()
+
+    def task_offset_sums(self) -> dict[TaskId, int]:
+        """Return how far the state of each task on this machine is; see task_offset_sums.py."""
+        tasks: dict[TaskId, Task] = {**self.standby.all_tasks(), **self.active.all_tasks()}
+        return task_offset_sums(tasks, self._state_directory, self._log)
+
+    def task_loads(self) -> dict[TaskId, int]:
+        """Return how much of this thread's time its active tasks take, in thousandths; none for what is not known."""
+        loads = {task_id: task.load() for task_id, task in self.active.all_tasks().items()}
+        return {task_id: load for task_id, load in loads.items() if load is not None}
+
+    def describe(self, indent: str = "") -> str:
+        """Return a description of several lines (Kafka Streams: toString)."""
+        inner = f"{indent}\t\t"
+        hosts = "".join(f"{inner}{host}: {listed(p)}\n" for host, p in sorted(self.partitions_by_host.items()))
+        return (
+            f"{indent}TaskManager\n{indent}\tMetadataState:\n{hosts}"
+            f"{indent}\tActive tasks:\n{self.active.describe(inner)}"
+            f"{indent}\tStandby tasks:\n{self.standby.describe(inner)}"
+        )
+
+    # -- end
+
+    def shutdown(self, clean: bool) -> None:
+        """Close all tasks; clean: after a commit. Raises the first error; all tasks are closed anyway."""
+        first = FirstError()
+        self._log.debug(
+            "Shutting down all active tasks %s, standby tasks %s, suspended tasks %s, and suspended standby tasks %s",
+            listed(self.active.running),
+            listed(self.standby.running),
+            listed(self.active.suspended),
+            listed(self.standby.suspended),
+        )
+        if clean:
+            try:
+                self.commit_all(enforce_checkpoint=True)
+            except Exception as error:  # noqa: BLE001  raised below
+                first.note(error)
+                clean = False
+        if not clean:
+            self._producer.abort_transaction(last=True)
+        for close in (self.active.close, self.standby.close):
+            try:
+                close(clean)
+            except Exception as error:  # noqa: BLE001  raised below
+                first.note(error)
+        first.reraise()
+
+
+def moved(tasks: Iterable[StreamTask | StandbyTask], assigned: TaskPartitions) -> set[TaskId]:
+    """Return the ids of tasks that are not assigned, or with other partitions."""
+    return {task.task_id for task in tasks if set(assigned.get(task.task_id, ())) != task.input_partitions}
+
+
+def shown(tasks: TaskPartitions) -> str:
+    """Return tasks with their partitions for a log line: {0_0=[in-0]}."""
+    texts = (f"{task_id}={listed(partitions)}" for task_id, partitions in sorted(tasks.items()))
+    return f"{{{', '.join(texts)}}}"

@@ -1,0 +1,1 @@
+"""The stream thread: its loop, how it is put together, commands, measurement."""

@@ -1,0 +1,151 @@
+"""The event loop of a stream thread, which runs users' async functions in a thread of its own.
+
+It is started with the first call. uvloop is taken if it is installed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Hashable
+from math import inf
+
+from penstock.topology.context.async_calls import AsyncCalls, Call
+from penstock.topology.errors import StreamsError
+from penstock.topology.run.event_loop import LoopCalls
+
+try:
+    from uvloop import new_event_loop  # type: ignore[import-not-found,unused-ignore]
+except ImportError:
+    from asyncio import new_event_loop
+
+#: Calls that end within so many seconds are reported together: each report costs the stream thread an iteration.
+WAKE_SECONDS = 0.001
+#: How long is waited at the end for what lifespans close, in seconds.
+CLOSE_SECONDS = 10.0
+
+#: Makes what runs the calls of a stream thread, by its name and what is to be called when some have ended.
+MakeAsyncCalls = Callable[[str, Callable[[], None]], AsyncCalls]
+
+
+class EventLoopThread:
+    """Implements topology.async_calls.AsyncCalls.
+
+    on_ended: is called, by this thread, when calls have ended; also when the loop itself has.
+    """
+
+    def __init__(self, name: str, on_ended: Callable[[], None]) -> None:
+        self._name = name
+        self._on_ended = on_ended
+        self._told_at = -inf
+        self._tells = False  # soon
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._calls: LoopCalls | None = None
+        self._new: list[Call] = []
+        self._scheduled = False
+        self._ended = threading.Event()  # a call, since wait() has looked
+        self._failure: BaseException | None = None
+
+    def begin(self, call: Call) -> None:
+        """See AsyncCalls."""
+        loop = self._loop or self._start()
+        self._new.append(call)
+        if not self._scheduled:  # one wake-up for many calls
+            self._scheduled = True
+            loop.call_soon_threadsafe(self._start_new)
+
+    def _start_new(self) -> None:
+        assert self._calls is not None
+        self._scheduled = False  # before the list is taken: what comes from now on wakes the loop up again
+        new, self._new = self._new, []
+        for call in new:
+            if not call.done:
+                self._calls.start(call)
+
+    def cancel(self, call: Call) -> None:
+        """See AsyncCalls."""
+        if self._loop is not None and not call.done:
+            self._loop.call_soon_threadsafe(_cancel, call)
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        """See AsyncCalls."""
+        while True:
+            self._ended.clear()
+            if until():
+                return
+            self._check()
+            self._ended.wait()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise StreamsError(f"The event loop {self._name} has ended") from self._failure
+
+    def in_flight(self, of: Hashable) -> int:
+        """See AsyncCalls. Raises StreamsError if calls do not run any more."""
+        self._check()
+        return 0 if self._calls is None else self._calls.in_flight(of)
+
+    def count(self, of: Hashable, by: int) -> None:
+        """See AsyncCalls."""
+        if self._calls is None:
+            self._start()
+        assert self._calls is not None
+        self._calls.count(of, by)
+
+    def _start(self) -> asyncio.AbstractEventLoop:
+        loop: asyncio.AbstractEventLoop = new_event_loop()
+        self._loop = loop
+        self._calls = LoopCalls(loop, self._call_ended)
+        self._thread = threading.Thread(target=self._run, args=(loop,), name=self._name, daemon=True)
+        self._thread.start()
+        return loop
+
+    def _call_ended(self) -> None:
+        self._ended.set()
+        loop = asyncio.get_running_loop()
+        wait = self._told_at + WAKE_SECONDS - loop.time()
+        if wait <= 0:
+            self._tell(loop)
+        elif not self._tells:
+            self._tells = True
+            loop.call_later(wait, self._tell, loop)
+
+    def _tell(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._told_at, self._tells = loop.time(), False
+        self._on_ended()
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+        except BaseException as error:  # noqa: BLE001 - raised in wait()
+            self._failure = error
+        finally:
+            self._ended.set()
+            self._on_ended()
+
+    def close(self) -> None:
+        """Cancel all calls, leave the lifespans, end the loop. Raises what a lifespan raised at its end."""
+        loop, calls, thread = self._loop, self._calls, self._thread
+        if loop is None or calls is None or thread is None:
+            return
+        try:
+            closing = asyncio.wait_for(calls.close(), CLOSE_SECONDS)
+            if self._failure is None:
+                asyncio.run_coroutine_threadsafe(closing, loop).result()
+            else:  # its thread has ended
+                thread.join()
+                loop.run_until_complete(closing)
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(CLOSE_SECONDS)
+            if not thread.is_alive():
+                loop.close()
+            self._loop = self._calls = self._thread = None
+
+
+def _cancel(call: Call) -> None:
+    call.done = True  # one that was not started yet never is
+    if call.task is not None:
+        call.task.cancel()

@@ -1,0 +1,490 @@
+"""The stream thread: the loop that polls, restores, processes, punctuates and commits (seeds 000 and 001).
+
+Kafka Streams: StreamThread. Here each one is the main thread of a process of its own.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from penstock.clients.log_context import listed
+from penstock.clients.reading.reader import Records
+from penstock.topology.errors import HandedOverError, StreamsError, TaskCorruptedError, TaskMigratedError
+
+from ..control.messages import Failed, StateChanged, ThreadControl
+from ..control.stream_thread_state import StreamThreadState
+from ..metrics.sensors import MetricGroup
+from ..queries.store_reads import StoreReader
+from ..queries.topology_json import topology_json
+from ..tasks.partition_consumer import InvalidOffsetError
+from ..tasks.task_manager import NOT_COMMITTED
+from .batch_sizer import BatchSizer
+from .garbage_collection import tuned_garbage_collection
+from .measurement import measure
+from .stream_thread_parts import StreamThreadParts, ThreadSpec, create_parts
+from .thread_commands import ThreadCommands
+from .thread_status import StatusReporter
+
+_S = StreamThreadState
+
+
+class RestoreBudget(NamedTuple):
+    """How long one call restores, in ms, and how many records of changelogs it takes at once.
+
+    A larger batch makes a larger write, which costs less for each row, and of several records of a key one row; but
+    tasks that run wait for it. It is never more than what was fetched ahead.
+    """
+
+    ms: int
+    batch_records: int
+
+
+#: While other tasks run, and while none does.
+RESTORE_BUDGET = RestoreBudget(50, 10_000)
+RESTORE_ALONE_BUDGET = RestoreBudget(200, 50_000)
+
+#: How long a poll waits while an assignment is awaited, in ms: the answer comes through another connection, which
+#: cannot wake the poll.
+REBALANCE_POLL_MS = 10
+#: How long a restore waits for records while other tasks run but have nothing to process, in ms.
+RESTORE_IDLE_WAIT_MS = 5
+#: How often is looked for a task whose stores are to be persisted, in ms.
+PERSIST_CHECK_MS = 250
+#: How long a poll waits while another process here has not given back the files of a task yet, in ms.
+LOCK_POLL_MS = 10
+#: How long a thread that shuts down waits for an assignment that it still has joined for, in ms; without it the last
+#: commit is refused. Others may take much longer to come back.
+SHUTDOWN_REBALANCE_WAIT_MS = 10_000
+
+
+class StreamThread:
+    """Runs the tasks that its group gives it, until it is told to shut down or something fails for good."""
+
+    def __init__(self, parts: StreamThreadParts) -> None:
+        self.name = parts.thread_client_id
+        self.task_manager = parts.task_manager
+        self.metrics = parts.metrics
+        self.num_iterations = 1
+        self.paused = False
+        self._parts = parts
+        self._log = parts.log
+        self._time = parts.time
+        self._states = parts.states
+        self._states.listener = lambda old, new: parts.control.report(StateChanged(old.name, new.name))
+        self._consumer = parts.consumer
+        self._group = parts.group
+        self._changelog_reader = parts.changelog_reader
+        self._commands = ThreadCommands(parts.control, self)
+        #: Answers those who know keys as text, e.g. over HTTP.
+        self.store_reader = StoreReader(parts)
+        self._status = StatusReporter(self, parts)
+        self._batches = BatchSizer()
+        config = parts.config
+        self._poll_ms: int = config["poll.ms"]
+        self._commit_interval_ms: int = config["commit.interval.ms"]
+        self._purge_interval_ms: int = config["repartition.purge.interval.ms"]
+        self._max_poll_interval_ms: int = config["max.poll.interval.ms"]
+        self._buffer_limit = max(config["buffered.records.per.partition"], parts.poll_records)
+        self._last_poll_ms = self._last_commit_ms = self._last_purge_ms = self._last_persist_ms = self._time.now_ms
+        self._leave_group = not parts.static_member
+        self._shutdown_deadline_ms = 0
+
+    @classmethod
+    def create(cls, topology: Any, spec: ThreadSpec, control: ThreadControl, **overrides: Any) -> StreamThread:
+        """Make a stream thread with its clients; overrides: see create_parts."""
+        return cls(create_parts(topology, spec, control, **overrides))
+
+    # -- state
+
+    @property
+    def state(self) -> StreamThreadState:
+        """Where the thread is in its life."""
+        return self._states.state
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread is alive: starting, between assignments, or running."""
+        return self.state.is_alive
+
+    # -- life
+
+    def run(self) -> None:
+        """Run until the thread is DEAD. Raises what ended it, unless it was told to shut down."""
+        self._log.info("Starting")
+        if self._states.transition_to(_S.STARTING) is None:
+            self._log.info("StreamThread already shutdown. Not running")
+            return
+        self.metrics.thread_start_time_ms = self._parts.clock.wall_clock_ms()
+        clean_run = False
+        try:
+            with tuned_garbage_collection():
+                self.run_loop()
+            clean_run = True
+        except BaseException as error:
+            self._log.exception("Encountered the following error during processing: %s", error)
+            self._report(error)
+            if isinstance(error, HandedOverError):
+                self._leave_group = True  # nobody replaces it, and a handover waits until the group is empty
+            raise
+        finally:
+            self.complete_shutdown(clean_run)
+
+    def run_loop(self) -> None:
+        """Join the group, then run_once until the thread is told to stop.
+
+        A rebalance that is under way is carried to its end, because in the middle of it nothing can be committed.
+        """
+        self._complete_global_state()
+        self._group.subscribe()
+        while self.is_running or self._finishing_rebalance():
+            self.run_once_guarded()
+
+    def run_once_guarded(self) -> None:
+        """Do one iteration, and what is to be done if it finds tasks that have moved, or whose state is no good."""
+        try:
+            self.run_once()
+        except TaskCorruptedError as error:
+            if not error.task_ids:  # a global store: the next start reads it anew
+                raise
+            self._handle_corruption(error)
+        except TaskMigratedError as error:
+            self._handle_migration(error)
+
+    def _complete_global_state(self) -> None:
+        global_state = self._parts.global_state
+        global_state.start()
+        while self.is_running and not global_state.catch_up():
+            self._time.advance()
+            self._commands.poll()
+            self._status.report()
+
+    def _finishing_rebalance(self) -> bool:
+        return self._group.rebalance_in_progress and self._parts.clock.monotonic_ms() < self._shutdown_deadline_ms
+
+    def _handle_corruption(self, error: TaskCorruptedError) -> None:
+        self._log.warning(
+            "Detected the states of tasks %s are corrupted. "
+            "Will close the task as dirty and re-create and bootstrap from scratch. %s",
+            listed(error.task_ids),
+            error,
+        )
+        try:
+            self.task_manager.handle_corruption(error.task_ids)
+        except TaskMigratedError as migrated:
+            self._handle_migration(migrated)
+
+    def _handle_migration(self, error: TaskMigratedError) -> None:
+        task = error.task
+        self._log.warning(
+            "Detected task %s that got migrated to another thread. "
+            "This implies that this thread missed a rebalance and dropped out of the consumer group. "
+            "Will try to rejoin the consumer group. Below is the detailed description of the task:\n%s\n%s",
+            "(unknown)" if task is None else task.task_id,
+            "" if task is None else task.describe(">"),
+            error,
+        )
+        self._group.lose()
+
+    def shutdown(self, leave_group: bool = False) -> None:
+        """Ask the thread to end; it commits and closes its tasks first. leave_group: although it is a static member."""
+        self._log.info("Informed to shut down")
+        self._leave_group = self._leave_group or leave_group
+        self._group.closing = True
+        self._shutdown_deadline_ms = self._parts.clock.monotonic_ms() + SHUTDOWN_REBALANCE_WAIT_MS
+        if self._states.transition_to(_S.PENDING_SHUTDOWN) is _S.CREATED:
+            self.complete_shutdown(clean_run=True)  # it was never started, so nobody else will
+
+    def complete_shutdown(self, clean_run: bool) -> None:
+        """Close everything, in this order: tasks while the group still counts on this member, then what they used.
+
+        clean_run False closes the tasks without a commit. Each step gets its turn, whatever the ones before it did.
+        """
+        self._states.transition_to(_S.PENDING_SHUTDOWN)
+        self._log.info("Shutting down %s", "clean" if clean_run else "unclean")
+        parts = self._parts
+        unclosed = self._close("task manager", lambda: parts.task_manager.shutdown(clean_run))
+        if unclosed is not None and clean_run:
+            self._report(unclosed)
+        self._close("producer", parts.producer.close)
+        # Leaving tells the others at once; a static member's tasks wait for the process that replaces it.
+        self._close("group membership", lambda: parts.group.close(self._leave_group))
+        self._close("changelog reader", parts.changelog_reader.close)
+        self._close("event loop", parts.async_calls.close)  # it wakes the consumer
+        self._close("consumer", parts.consumer.close)
+        self._close("global state", parts.global_state.close)
+        for name, close in parts.close_clients.items():
+            self._close(name, close)
+        self._states.transition_to(_S.DEAD)
+        self._log.info("Shutdown complete")
+
+    def _close(self, what: str, close: Callable[[], None]) -> Exception | None:
+        """Return what the step raised, which is logged: the next step comes all the same."""
+        try:
+            close()
+        except Exception as error:  # noqa: BLE001  see above
+            self._log.exception("Failed to close %s due to the following error:", what)
+            return error
+        return None
+
+    def _report(self, error: BaseException) -> None:
+        text = "".join(traceback.format_exception(error))
+        self._parts.control.report(Failed.of(error, text, logged=True))
+
+    # -- one iteration
+
+    def run_once(self) -> None:
+        """Do everything once: commands, group, poll, restore, process, punctuate, commit, standby tasks, status."""
+        self._time.advance()
+        start_ms = self._time.now_ms
+        self._commands.poll()
+        self._group.poll()
+        poll_ms = self._poll_phase()
+        if not self._group.in_doubt:  # what was written before would end the changelogs of tasks that others have now
+            self._parts.producer.poll()
+        if not self.is_running:
+            self._log.debug(
+                "Thread state is already %s, skipping the run once call after poll request", self.state.name
+            )
+            return
+        self.initialize_and_restore_phase()
+        self._parts.global_state.update()
+        self.advance_now_and_compute_latency()
+        self.process_and_maybe_commit(start_ms, poll_ms)
+        self.maybe_update_standby_tasks()
+        self._maybe_persist()
+        self._parts.open_transactions.poll()
+        if self._parts.stalls.check(self._time.now_ms):
+            self.shutdown()  # the supervisor replaces a process that ends without having been told to
+        self._status.report()
+
+    def _poll_phase(self) -> int:
+        """Read what has been fetched and hand it to the tasks. Returns how long it took in ms."""
+        self.task_manager.balance_fetching(self._buffer_limit)
+        before_ms = self._time.now_ms
+        producer = self._parts.producer
+        wait_ms = self._poll_time_ms()
+        if not self._group.in_doubt:
+            producer.send_due()  # it is not to wait for records
+            wait_ms = producer.wait_ms(wait_ms)
+        records = self.poll_requests(wait_ms)
+        self.advance_now_and_compute_latency()
+        latency_ms = self._time.now_ms - before_ms
+        self.metrics.poll.record(latency_ms, self._time.now_ms)
+        if records:
+            self.metrics.poll_records.record(sum(map(len, records.values())), self._time.now_ms)
+            self.add_records_to_tasks(records)
+        return latency_ms
+
+    def _poll_time_ms(self) -> int:
+        if self._group.rebalance_in_progress:
+            return min(REBALANCE_POLL_MS, self._poll_ms)
+        if self.state is _S.PARTITIONS_ASSIGNED:
+            # Restoring should start or go on at once; with nothing to do but wait for a lock, there is time.
+            return min(LOCK_POLL_MS, self._poll_ms) if self.task_manager.waits_for_locks() else 0
+        if self.state in (_S.PARTITIONS_REVOKED, _S.STARTING, _S.RUNNING):
+            due_ms = self.task_manager.batch_due_ms()
+            return self._poll_ms if due_ms is None else min(max(due_ms - self._time.wall_clock_ms, 1), self._poll_ms)
+        if self.state is _S.PENDING_SHUTDOWN:
+            return 0
+        self._log.error("Unexpected state %s during normal iteration", self.state.name)
+        raise StreamsError(f"{self._log.prefix}Unexpected state {self.state.name} during normal iteration")
+
+    def poll_requests(self, poll_time_ms: int) -> Records:
+        """Return the next batch by partition, waiting up to poll_time_ms for its first record."""
+        self._last_poll_ms = self._time.now_ms
+        records: Records = {}
+        try:
+            records = self._consumer.poll(self._parts.poll_records, poll_time_ms / 1000)
+        except InvalidOffsetError as error:
+            self._parts.invalid_positions.add(error)
+        self._parts.invalid_positions.reset()
+        return records
+
+    def add_records_to_tasks(self, records: Records) -> None:
+        """Hand what was read to the tasks that read it."""
+        self.task_manager.add_records_to_tasks(records)
+
+    def initialize_and_restore_phase(self) -> int:
+        """Open new tasks and restore them for a bounded time. Returns how many records were restored."""
+        state = self.state
+        if state is not _S.PARTITIONS_ASSIGNED and not (
+            state is _S.RUNNING and self.task_manager.needs_initialization_or_restoration()
+        ):
+            return 0
+        self._log.debug("State is %s; initializing tasks if necessary", state.name)
+        if self.task_manager.update_new_and_restoring_tasks():
+            took_ms = self._parts.clock.monotonic_ms() - self._group.listener.last_partition_assigned_ms
+            active = listed(self.task_manager.active_task_ids())
+            self._log.info("Restoration took %s ms for all active tasks %s", took_ms, active)
+            self._states.transition_to(_S.RUNNING)
+            return 0
+        if self.paused:
+            return 0
+        self._log.debug("Idempotently invoking restoration logic in state %s", self.state.name)
+        if self.task_manager.has_active_running_tasks():
+            busy = self.task_manager.has_buffered_records()
+            restored = self._restore(0 if busy else RESTORE_IDLE_WAIT_MS, RESTORE_BUDGET)
+        else:
+            restored = self._restore(self._poll_ms, RESTORE_ALONE_BUDGET)
+        self._log.debug("Idempotent restore call done. Thread state has not changed.")
+        return restored
+
+    def _restore(self, wait_ms: int, budget: RestoreBudget) -> int:
+        """Read changelogs, of active and of standby tasks. Returns how many records were applied."""
+        reader, metrics, now_ms = self._changelog_reader, self.metrics, self._time.now_ms
+        restored, updated = reader.total_restored, reader.total_updated
+        applied = reader.restore(wait_ms / 1000, budget.ms, budget.batch_records)
+        if applied:
+            metrics.restore.record(1, now_ms, reader.total_restored - restored)
+            metrics.update.record(1, now_ms, reader.total_updated - updated)
+        return applied
+
+    def process_and_maybe_commit(self, start_ms: int, poll_ms: int) -> int:
+        """Process what is buffered, with punctuation and commits in between. Returns how many records were processed.
+
+        num_iterations is Kafka Streams': it grows by one each time, and is halved after a punctuation or commit, and
+        when half of max.poll.interval.ms has passed since the last poll, which also ends this call.
+        """
+        if self.paused or self.state not in (_S.RUNNING, _S.PARTITIONS_ASSIGNED):
+            return 0
+        total = process_ms = punctuate_ms = commit_ms = 0
+        while not self._group.in_doubt:
+            processed, latency_ms = self._process()
+            self._parts.producer.send_due()
+            total += processed
+            process_ms += latency_ms
+            punctuated, latency_ms = self.maybe_punctuate()
+            punctuate_ms += latency_ms
+            before_ms = self._time.now_ms
+            committed = self.maybe_commit()
+            commit_ms += max(self._time.now_ms - before_ms, 0)
+            self._status.count(processed, punctuated, max(committed, 0))
+            if not processed:
+                break
+            if self._time.now_ms - self._last_poll_ms > self._max_poll_interval_ms / 2:
+                self.num_iterations = max(self.num_iterations // 2, 1)
+                break
+            self.num_iterations = (
+                max(self.num_iterations // 2, 1) if punctuated or committed > 0 else self.num_iterations + 1
+            )
+        self.metrics.process_records.record(total, self._time.now_ms)
+        self.metrics.record_ratios(
+            self._time.now_ms,
+            self._time.now_ms - start_ms,
+            process=process_ms,
+            punctuate=punctuate_ms,
+            poll=poll_ms,
+            commit=commit_ms,
+        )
+        return total
+
+    def _process(self) -> tuple[int, int]:
+        """Return how many records were processed, and in how many ms."""
+        iterations = self.num_iterations
+        self._log.debug("Processing tasks with %s iterations.", iterations)
+        processed = self.task_manager.process(self._batches.max_records(iterations))
+        latency_ms = self.advance_now_and_compute_latency()
+        if processed:
+            self.metrics.process.record(latency_ms / processed, self._time.now_ms, processed)
+            self._batches.record(iterations, processed, latency_ms)
+        self._log.debug(
+            "Processed %s records with %s iterations; invoking punctuators if necessary", processed, iterations
+        )
+        return processed, latency_ms
+
+    def maybe_punctuate(self) -> tuple[int, int]:
+        """Run the punctuations that are due. Returns how many ran, and in how many ms."""
+        punctuated = self.task_manager.punctuate()
+        if not punctuated:
+            return 0, 0
+        latency_ms = self.advance_now_and_compute_latency()
+        self.metrics.punctuate.record(latency_ms / punctuated, self._time.now_ms, punctuated)
+        self._log.debug("%s punctuators ran.", punctuated)
+        return punctuated, latency_ms
+
+    def maybe_commit(self) -> int:
+        """Commit all tasks if commit.interval.ms has passed, else those whose code asked for it.
+
+        Returns how many were committed, or NOT_COMMITTED in the middle of a rebalance.
+        """
+        self.task_manager.take_commit_answer()
+        since_ms = self._time.now_ms - self._last_commit_ms
+        before_ms = self._time.now_ms
+        if since_ms > self._commit_interval_ms:
+            committed = self._commit_all(since_ms)
+        else:
+            committed = self.task_manager.maybe_commit_active_tasks_per_user_requested()
+        if committed > 0:
+            self.advance_now_and_compute_latency()
+            latency_ms = max(self._time.now_ms - before_ms, 0)
+            self.metrics.commit.record(latency_ms / committed, self._time.now_ms, committed)
+            self.metrics.blocked_time_ns_total += latency_ms * 1_000_000
+            self._log.debug(
+                "Committed all active tasks %s and standby tasks %s in %sms",
+                listed(self.task_manager.active.running),
+                listed(self.task_manager.standby.running),
+                latency_ms,
+            )
+        return committed
+
+    def _commit_all(self, since_ms: int) -> int:
+        self._log.debug(
+            "Committing all active tasks %s and standby tasks %s since %sms has elapsed (commit interval is %sms)",
+            listed(self.task_manager.active.running),
+            listed(self.task_manager.standby.running),
+            since_ms,
+            self._commit_interval_ms,
+        )
+        committed = self.task_manager.start_commit_all()
+        if committed == NOT_COMMITTED:
+            self._log.debug(
+                "Unable to commit as we are in the middle of a rebalance, will try again when it completes."
+            )
+            return committed
+        if self._time.now_ms - self._last_purge_ms > self._purge_interval_ms:
+            self.task_manager.maybe_purge_committed_records()
+            self._last_purge_ms = self._time.now_ms
+        self._last_commit_ms = self._parts.clock.monotonic_ms()
+        return committed
+
+    def maybe_update_standby_tasks(self) -> int:
+        """Let standby tasks follow their changelogs for a bounded time. Returns how many records were applied."""
+        if self.state is not _S.RUNNING or self.paused or not self.task_manager.has_standby_running_tasks():
+            return 0
+        updated = self._restore(0, RESTORE_BUDGET)
+        self.advance_now_and_compute_latency()
+        return updated
+
+    def _maybe_persist(self) -> None:
+        if self._time.now_ms - self._last_persist_ms >= PERSIST_CHECK_MS:
+            self._last_persist_ms = self._time.now_ms
+            self.task_manager.persist_one(self._time.now_ms)
+
+    def advance_now_and_compute_latency(self) -> int:
+        """Read the clock; returns how many ms have passed since it was read last."""
+        return self._time.advance()
+
+    def measure(self) -> tuple[MetricGroup, ...]:
+        """Return all metrics of the thread, its tasks and their stores."""
+        return measure(self.name, self._parts)
+
+    def describe_topology(self) -> bytes:
+        """Return sub-topologies, nodes and stores as JSON."""
+        return topology_json(self._parts.topology, self._parts.topologies, self._parts.topics)
+
+    def enforce_rebalance(self, reason: str) -> None:
+        """Make the group rebalance."""
+        self._group.enforce_rebalance(reason)
+
+    def request_application_shutdown(self) -> None:
+        """Ask all members of the group to shut down."""
+        self._group.request_application_shutdown()
+
+    def describe(self, indent: str = "") -> str:
+        """Return a description of several lines (Kafka Streams: toString)."""
+        return f"{indent}\tStreamsThread threadId: {self.name}\n{self.task_manager.describe(indent)}"
+
+    def __str__(self) -> str:
+        return self.describe()

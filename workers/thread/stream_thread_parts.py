@@ -1,0 +1,491 @@
+"""How a stream thread is put together (seed 000, ``create``; Kafka Streams: StreamThread.create)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+from uuid import UUID
+
+from penstock.clients.clock import Clock, SystemClock
+from penstock.clients.cluster.admin import answered
+from penstock.clients.cluster.offsets import LATEST
+from penstock.clients.group.membership import GroupMembership
+from penstock.clients.group.streams_group_member import StreamsGroupMember
+from penstock.clients.librdkafka import as_reader, as_writer
+from penstock.clients.log_context import PrefixedLogger
+from penstock.clients.state_machine import StateMachine
+from penstock.statestore.cache.thread_cache import ThreadCache
+from penstock.statestore.directory.state_directory import StateDirectory
+from penstock.statestore.store_factory import OpenRows
+from penstock.topology.config.streams_config import EXACTLY_ONCE_V2, StreamsConfig
+from penstock.topology.context.async_calls import AsyncCalls
+from penstock.topology.errors import StreamsError
+from penstock.topology.graph.processor_topology import ProcessorTopology
+from penstock.topology.graph.topology_facts import facts_of, pack_facts
+from penstock.topology.records import TaskId, TopicPartition
+
+from ..control.messages import ApplicationShutdownRequested, ThreadControl
+from ..control.stream_thread_state import StreamThreadState, stream_thread_states
+from ..group.assignment.changelog_offsets import AdminChangelogOffsets
+from ..group.assignment.described_members import tasks_given
+from ..group.assignment.group_gate import refuse_consumers, refuse_other_topology
+from ..group.assignment.streams_partition_assignor import StreamsPartitionAssignor
+from ..group.assignment.streams_settings import tell_broker_settings
+from ..group.assignment.streams_topology import streams_topology
+from ..group.internal_topic_manager import InternalTopicManager
+from ..group.rebalance_listener import RebalanceListener
+from ..group.source_topics import BuiltTopologies, SourceTopics
+from ..group.streams_group import StreamsGroup
+from ..group.streams_metadata import HostReporter
+from ..group.task_offset_reporter import TaskOffsetReporter
+from ..group.topic_names import TopicNames
+from ..metrics.custom_metrics import CustomMetrics
+from ..metrics.loop_time import LoopTime
+from ..metrics.sensors import ThreadMetrics
+from ..restore.standby_update_listener import StandbyUpdateListener
+from ..restore.state_restore_listener import StateRestoreListener
+from ..restore.store_changelog_reader import StoreChangelogReader
+from ..stalls.open_transactions import STANDSTILL_MS, OpenTransactionWatch
+from ..stalls.stall_response import RestoreStallResponse, StallResponse
+from ..stalls.stall_watchdog import END_OFFSETS_TIMEOUT_MS, StallWatchdog
+from ..tasks.assigned_standby_tasks import AssignedStandbyTasks
+from ..tasks.assigned_streams_tasks import AssignedStreamsTasks
+from ..tasks.changelog_bounds import ChangelogBounds
+from ..tasks.committer import Committer
+from ..tasks.global_state import GlobalState, GlobalTask, NoGlobalState
+from ..tasks.invalid_positions import InvalidPositions
+from ..tasks.offset_reset import OffsetReset
+from ..tasks.partition_consumer import PartitionConsumer
+from ..tasks.partition_offsets import PartitionOffsets
+from ..tasks.production_errors import production_error_handler
+from ..tasks.record_purge import RecordPurge
+from ..tasks.sink_topics import SinkTopics
+from ..tasks.stream_task import TaskClients
+from ..tasks.streams_producer import StreamsProducer
+from ..tasks.task import TaskEnvironment
+from ..tasks.task_creator import StandbyTaskCreator, TaskCreator
+from ..tasks.task_manager import TaskManager
+from ..tasks.task_timeouts import TaskTimeouts
+from .client_supplier import KafkaClientSupplier, static_instance_id
+from .event_loop import EventLoopThread, MakeAsyncCalls
+
+
+class ThreadSpec(Protocol):
+    """Which stream thread of which application this is; supervisor.worker_process.WorkerSpec is one."""
+
+    @property
+    def slot(self) -> int:
+        """N in StreamThread-N."""
+
+    @property
+    def client_id(self) -> str:
+        """Prefix of the thread's and its clients' names."""
+
+    @property
+    def process_id(self) -> str:
+        """The UUID of the application on this host."""
+
+    @property
+    def num_threads(self) -> int:
+        """How many threads share the record cache."""
+
+    @property
+    def config(self) -> StreamsConfig:
+        """The effective configuration."""
+
+
+#: How long the leader of the group asks for the offsets that it plans with, in ms.
+OFFSETS_TIMEOUT_MS = 10_000
+#: How long a commit asks where the changelogs end, in ms; then it is tried again in the loop, until task.timeout.ms.
+COMMIT_OFFSETS_TIMEOUT_MS = 5_000
+#: How long the brokers may take to list their topics, in ms.
+METADATA_TIMEOUT_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class StreamThreadParts:
+    """What a stream thread is made of. close_clients: what else is to be closed at the end, by its name in the log."""
+
+    thread_client_id: str
+    topology: Any
+    topologies: BuiltTopologies
+    topics: TopicNames
+    config: Mapping[str, Any]
+    clock: Clock
+    time: LoopTime
+    states: StateMachine[StreamThreadState]
+    consumer: PartitionConsumer
+    async_calls: AsyncCalls
+    producer: StreamsProducer
+    changelog_reader: StoreChangelogReader
+    invalid_positions: InvalidPositions
+    task_manager: TaskManager
+    group: StreamsGroup
+    global_state: GlobalState
+    open_transactions: OpenTransactionWatch
+    metrics: ThreadMetrics
+    custom_metrics: CustomMetrics
+    control: ThreadControl
+    stalls: StallResponse
+    poll_records: int
+    static_member: bool
+    close_clients: Mapping[str, Callable[[], None]]
+    log: PrefixedLogger
+
+
+def create_parts(
+    topology: Any,
+    spec: ThreadSpec,
+    control: ThreadControl,
+    *,
+    supplier: KafkaClientSupplier | None = None,
+    clock: Clock | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+    state_restore_listener: StateRestoreListener | None = None,
+    standby_update_listener: StandbyUpdateListener | None = None,
+    open_rows: OpenRows | None = None,
+    background: Executor | None = None,
+    make_async_calls: MakeAsyncCalls = EventLoopThread,
+) -> StreamThreadParts:
+    """Make the clients and all that uses them. topology: a topology.Topology; supplier: makes the clients.
+
+    sleep: how to wait so many seconds until topics that were just made are there. The listeners are called by the
+    stream thread itself. background: runs what stores do beside the thread, by default another thread; a simulation
+    has nothing beside it. make_async_calls(name, on_ended): makes what runs the calls of async functions.
+
+    Raises ConfigError for settings that a client refuses, MissingSourceTopicError if a pattern matches no topic, and
+    StreamsError if the state directory cannot be used.
+    """
+    clock = clock or SystemClock()
+    supplier = supplier or configured_supplier(spec.config, clock)
+    listeners = (state_restore_listener or StateRestoreListener(), standby_update_listener or StandbyUpdateListener())
+    beside = background or ThreadPoolExecutor(1, "background"), make_async_calls
+    return _Assembly(topology, spec, control, supplier, clock, sleep, *listeners, open_rows, *beside).parts()
+
+
+def configured_supplier(config: Any, clock: Clock) -> KafkaClientSupplier:
+    """Return what ``default.client.supplier`` names, by default Penstock's clients."""
+    supplier: type[KafkaClientSupplier] = config["default.client.supplier"] or KafkaClientSupplier
+    return supplier(config, clock)
+
+
+class _Assembly:
+    """The steps of create_parts, in the order in which they depend on each other."""
+
+    def __init__(
+        self,
+        topology: Any,
+        spec: ThreadSpec,
+        control: ThreadControl,
+        supplier: KafkaClientSupplier,
+        clock: Clock,
+        sleep: Callable[[float], None],
+        restore_listener: StateRestoreListener,
+        standby_listener: StandbyUpdateListener,
+        open_rows: OpenRows | None,
+        background: Executor,
+        make_async_calls: MakeAsyncCalls,
+    ) -> None:
+        self.topology = topology
+        self.spec, self.control, self.supplier = spec, control, supplier
+        self.clock, self.sleep = clock, sleep
+        self.restore_listener, self.standby_listener = restore_listener, standby_listener
+        self.open_rows = open_rows
+        self.background, self.make_async_calls = background, make_async_calls
+        self.config = spec.config
+        self.application_id: str = spec.config["application.id"]
+        self.name = f"{spec.client_id}-StreamThread-{spec.slot}"
+        self.log_prefix = f"stream-thread [{self.name}] "
+        self.log = PrefixedLogger("penstock.workers.thread.stream_thread", self.log_prefix)
+        self.time = LoopTime(clock)
+        self.metrics = ThreadMetrics(
+            self.config["metrics.sample.window.ms"],
+            self.config["metrics.num.samples"],
+            self.config["penstock.metrics.sampling.percent"],
+        )
+        self.custom_metrics = CustomMetrics({"thread-id": self.name}, self.metrics.sensor, lambda: self.time.now_ms)
+        self.states = stream_thread_states(self.log)
+        self.instance_id = static_instance_id(self.config, spec.process_id, spec.slot)
+        self.committed_only = self.config["isolation.level"] == "read_committed"
+        self.admin = supplier.get_admin(f"{self.name}-admin")
+        self.offsets = PartitionOffsets(self.admin, self.committed_only)
+        self.topologies = BuiltTopologies(topology.internal_builder, self.config, self._topic_counts)
+        self.global_topology: ProcessorTopology | None = topology.internal_builder.build_global_topology(self.config)
+        self.topics = TopicNames(self.application_id, self.topologies)
+        self.state_directory = StateDirectory(
+            self.config["state.dir"],
+            self.application_id,
+            clock.wall_clock_ms,
+            self.config["allow.os.group.write.access"],
+        )
+
+    def _topic_counts(self, patience_ms: int | None = None) -> dict[str, int]:
+        """Return the partition counts of all topics of the cluster. patience_ms: how long the brokers may take."""
+        timeout_ms = METADATA_TIMEOUT_MS if patience_ms is None else patience_ms
+        with answered("The topics of the cluster could not be listed"):
+            return self.admin.describe(None, timeout_ms).partition_counts
+
+    def _ask_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Future[int]]:
+        """Ask where partitions end for their readers, without waiting."""
+        return self.admin.offsets(dict.fromkeys(partitions, LATEST), END_OFFSETS_TIMEOUT_MS, self.committed_only)
+
+    def parts(self) -> StreamThreadParts:
+        """Return everything."""
+        global_state = self._global_state()
+        producer = self._producer()
+        self.log.info("Creating restore consumer client")
+        restore_consumer = self._partition_consumer(self.supplier.get_restore_consumer, "restore-consumer")
+        assignor = self._assignor()
+        membership = self._membership(assignor)
+        timeouts = TaskTimeouts(self.config["task.timeout.ms"], self.clock, self._log("task_timeouts"))
+        changelog_reader = self._changelog_reader(restore_consumer, membership, timeouts)
+        self.log.info("Creating consumer client")
+        consumer = self._partition_consumer(self.supplier.get_consumer, "consumer")
+        offset_reset = OffsetReset(
+            self.topologies,
+            self.topics,
+            self.config["auto.offset.reset"],
+            self.offsets.offsets_at,
+            self.clock.wall_clock_ms,
+            self.log,
+        )
+        clients = TaskClients(consumer, producer, membership, offset_reset.start_offset)
+        async_calls = self.make_async_calls(f"{self.spec.client_id}-EventLoop-{self.spec.slot}", consumer.wake)
+        environment = self._environment(changelog_reader, global_state, async_calls)
+        ends = self._changelog_offsets(COMMIT_OFFSETS_TIMEOUT_MS).end_offsets
+        task_manager = TaskManager(
+            AssignedStreamsTasks(self._log("assigned_streams_tasks"), timeouts),
+            AssignedStandbyTasks(self._log("assigned_standby_tasks")),
+            TaskCreator(self.topologies, environment, clients, self.log),
+            StandbyTaskCreator(self.topologies, environment, self.log),
+            changelog_reader,
+            Committer(producer, membership, ends, timeouts, consumer.read_ahead),
+            membership,
+            producer,
+            self.state_directory,
+            offset_reset,
+            RecordPurge(self.admin, self.log),
+            self._log("task_manager"),
+        )
+        task_manager.set_consumer(consumer)
+        return StreamThreadParts(
+            thread_client_id=self.name,
+            topology=self.topology,
+            topologies=self.topologies,
+            topics=self.topics,
+            config=self.config,
+            clock=self.clock,
+            time=self.time,
+            states=self.states,
+            consumer=consumer,
+            async_calls=async_calls,
+            producer=producer,
+            changelog_reader=changelog_reader,
+            invalid_positions=self._invalid_positions(consumer, offset_reset, timeouts, task_manager),
+            task_manager=task_manager,
+            group=self._group(membership, assignor, task_manager, changelog_reader),
+            global_state=global_state,
+            open_transactions=self._open_transactions(consumer),
+            metrics=self.metrics,
+            custom_metrics=self.custom_metrics,
+            control=self.control,
+            stalls=self._stalls(task_manager),
+            poll_records=self.config["max.poll.records"],
+            static_member=self.instance_id is not None,
+            close_clients={
+                "offsets reader": self.offsets_reader.close,
+                "admin client": self.admin.close,
+                "state directory": self.state_directory.close,
+                "background": self.background.shutdown,
+            },
+            log=self.log,
+        )
+
+    def _invalid_positions(
+        self, consumer: PartitionConsumer, reset: OffsetReset, timeouts: TaskTimeouts, task_manager: TaskManager
+    ) -> InvalidPositions:
+        def task_of(partition: TopicPartition) -> TaskId | None:
+            task = task_manager.active.running_task_for(partition)
+            return None if task is None else task.task_id
+
+        return InvalidPositions(consumer, reset, timeouts, task_of, self.log)
+
+    def _changelog_reader(
+        self, consumer: PartitionConsumer, membership: GroupMembership, timeouts: TaskTimeouts
+    ) -> StoreChangelogReader:
+        return StoreChangelogReader(
+            consumer,
+            membership.committed,
+            ChangelogBounds(self.admin, self.clock, self.config["task.timeout.ms"], self._log("changelog_bounds")),
+            self.restore_listener,
+            self.standby_listener,
+            self.clock,
+            self.config["commit.interval.ms"],
+            timeouts,
+            RestoreStallResponse(self._stall_watchdog(), consumer, self._log("stall_response")),
+            self._log("store_changelog_reader"),
+        )
+
+    def _stalls(self, task_manager: TaskManager) -> StallResponse:
+        return StallResponse(self._stall_watchdog(), task_manager, self.metrics, self.control, self.log)
+
+    def _stall_watchdog(self) -> StallWatchdog:
+        return StallWatchdog(
+            self.config["penstock.partition.stall.timeout.ms"],
+            self.config["penstock.partition.stall.reopen.max"],
+            self._ask_ends,
+            self.log,
+        )
+
+    def _log(self, module: str) -> PrefixedLogger:
+        return PrefixedLogger(f"penstock.workers.{module}", self.log_prefix)
+
+    def _partition_consumer(self, make: Callable[[str], Any], purpose: str) -> PartitionConsumer:
+        reader = as_reader(make(f"{self.name}-{purpose}"))
+        return PartitionConsumer(reader, self._log("partition_consumer"), self.offsets)
+
+    def _producer(self) -> StreamsProducer:
+        transactional = self.config["processing.guarantee"] == EXACTLY_ONCE_V2
+        transactional_id = f"{self.application_id}-{self.spec.process_id}-{self.spec.slot}" if transactional else None
+        return StreamsProducer(
+            lambda: as_writer(self.supplier.get_producer(f"{self.name}-producer", transactional_id=transactional_id)),
+            self._log("streams_producer"),
+            topics=SinkTopics(self.admin, self.clock),
+            transactional=transactional,
+            handler=production_error_handler(self.config),
+            clock=self.clock,
+            transaction_timeout_ms=self.config["transaction.timeout.ms"],
+            timeout_ms=self.config["task.timeout.ms"],
+        )
+
+    def _global_state(self) -> GlobalState:
+        if self.global_topology is None:
+            return NoGlobalState()
+        directory = self.state_directory.global_state_dir() / str(self.spec.slot)  # a RocksDB is open in one process
+        log = self._log("global_state")
+        task = GlobalTask(self.config, self.topics, self.time, self.metrics, self.custom_metrics, directory, log)
+        consumer = self._partition_consumer(self.supplier.get_global_consumer, "global-consumer")
+        return GlobalState(self.global_topology, task, consumer, self.offsets, directory, log)
+
+    def _open_transactions(self, consumer: PartitionConsumer) -> OpenTransactionWatch:
+        return OpenTransactionWatch(
+            self.admin,
+            consumer,
+            self.clock,
+            self.committed_only,
+            self._log("open_transactions"),
+            max(STANDSTILL_MS, 2 * self.config["commit.interval.ms"]),  # other threads' transactions last that long
+        )
+
+    def _environment(
+        self, changelog_reader: StoreChangelogReader, global_state: GlobalState, async_calls: AsyncCalls
+    ) -> TaskEnvironment:
+        # Kafka Streams divides by one more if there is a global thread; here global tables are not cached.
+        cache_bytes = self.config["statestore.cache.max.bytes"] // max(self.spec.num_threads, 1)
+        return TaskEnvironment(
+            self.application_id,
+            self.config,
+            self.time,
+            self.topics,
+            self.state_directory,
+            ThreadCache(cache_bytes),
+            self.metrics,
+            changelog_reader,
+            global_state.store,
+            self.log_prefix,
+            self.background,
+            self.custom_metrics,
+            async_calls,
+            self.open_rows,
+        )
+
+    def _changelog_offsets(self, timeout_ms: int) -> AdminChangelogOffsets:
+        return AdminChangelogOffsets(self.admin, self.offsets_reader, timeout_ms)
+
+    def _assignor(self) -> StreamsPartitionAssignor:
+        # The leader asks while the group waits and this member sends no heartbeats: twice must fit into a session.
+        timeout_ms = min(OFFSETS_TIMEOUT_MS, self.config["session.timeout.ms"] // 4)
+        self.offsets_reader = self.supplier.get_offsets_reader(f"{self.name}-offsets", timeout_ms)
+        offsets = self._changelog_offsets(timeout_ms)
+        return StreamsPartitionAssignor(
+            self.config,
+            UUID(self.spec.process_id),
+            offsets,
+            self.clock,
+            self._log("streams_partition_assignor"),
+            self.config.with_prefix("client.tag."),
+            rack=self.config["client.rack"],
+            facts=pack_facts(facts_of(self.topology, self.config)),
+        )
+
+    def _membership(self, assignor: StreamsPartitionAssignor) -> GroupMembership:
+        client_id = f"{self.name}-member"
+        if self.config["group.protocol"] == "streams":
+            tell_broker_settings(self.config, self.log)
+            topology = streams_topology(self.topologies, self.config)
+            return self.supplier.get_streams_group_member(client_id, topology, self.instance_id)
+        return self.supplier.get_group_member(client_id, assignor.assign, self.instance_id)
+
+    def _source_topics(self, assignor: StreamsPartitionAssignor) -> SourceTopics:
+        log = self._log("internal_topic_manager")
+        manager = InternalTopicManager(self.admin, self.config, self.clock, log, self.sleep)
+        broker_makes_them = self.config["group.protocol"] == "streams"
+        return SourceTopics(
+            self.topologies,
+            self._topic_counts,
+            (lambda infos, patience_ms: self._topic_counts(patience_ms)) if broker_makes_them else manager.make_ready,
+            lambda infos, counts: assignor.update_topics(infos, counts, manager.partition_racks),
+            self.clock,
+            self.config["metadata.max.age.ms"],
+            log,
+        )
+
+    def _group(
+        self,
+        membership: GroupMembership,
+        assignor: StreamsPartitionAssignor,
+        task_manager: TaskManager,
+        changelog_reader: StoreChangelogReader,
+    ) -> StreamsGroup:
+        reporter = None
+        if isinstance(membership, StreamsGroupMember):
+            reporter = TaskOffsetReporter(membership.report_task_offsets, task_manager, changelog_reader, self.clock)
+        listener = RebalanceListener(
+            task_manager,
+            self.states,
+            self.clock,
+            lambda: self.control.report(ApplicationShutdownRequested()),
+            self.log,
+        )
+        return StreamsGroup(
+            membership,
+            assignor,
+            self._source_topics(assignor),
+            task_manager,
+            listener,
+            self.clock,
+            self.log,
+            reporter,
+            HostReporter(self.control.report, self.topologies, self.topics),
+            None if self.config["group.protocol"] == "streams" else self._refuse_other_group,
+        )
+
+    def _refuse_other_group(self) -> None:
+        """Look at what the group's members run before this one joins them; a group that does not answer is joined.
+
+        This host's own members do not count: what is left of them until their session ends ran an earlier topology.
+        """
+        application_id = self.config["application.id"]
+        try:
+            group = self.offsets_reader.describe()
+        except StreamsError as error:
+            self.log.info("What the group runs is not known before joining it: %s", error)
+            return
+        if group.protocol == "consumer":
+            refuse_consumers(application_id, [member.client_id for member in group.members])
+        own = (self.instance_id or "").rpartition("-")[0]
+        others = [tasks_given(m) for m in group.members if not own or (m.instance_id or "").rpartition("-")[0] != own]
+        refuse_other_topology(application_id, others, self.topologies.infos())

@@ -1,0 +1,90 @@
+"""What a stream thread tells about itself: the liveness beat to the supervisor, and a summary in the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.topology.records import TopicPartition
+
+from ..control.messages import Status, TaskStatus
+from ..tasks.stream_task import StreamTask
+from ..tasks.task import Task
+
+if TYPE_CHECKING:
+    from .stream_thread import StreamThread
+    from .stream_thread_parts import StreamThreadParts
+
+
+class StatusReporter:
+    """Called once in each iteration; reports at most each penstock.worker.beat.interval.ms."""
+
+    def __init__(self, thread: StreamThread, parts: StreamThreadParts) -> None:
+        self.records_processed = 0
+        self._thread = thread
+        self._parts = parts
+        self._beat_interval_ms: int = parts.config["penstock.worker.beat.interval.ms"]
+        self._summary_interval_ms: int = parts.config["log.summary.interval.ms"]
+        self._last_beat_ms = self._last_summary_ms = parts.time.now_ms
+        self._last_restored = 0
+        self._processed = self._punctuated = self._committed = 0
+
+    def count(self, processed: int, punctuated: int, committed: int) -> None:
+        """Add to the totals."""
+        self.records_processed += processed
+        self._processed += processed
+        self._punctuated += punctuated
+        self._committed += committed
+
+    def report(self) -> None:
+        """Send the beat and log the summary, each if it is due."""
+        now_ms = self._parts.time.now_ms
+        if now_ms - self._last_beat_ms >= self._beat_interval_ms:
+            self._parts.control.report(self.status(now_ms))
+            self._last_beat_ms = now_ms
+        if 0 < self._summary_interval_ms < now_ms - self._last_summary_ms:
+            self._parts.log.info(
+                "Processed %s total records, ran %s punctuators, and committed %s total tasks since the last update",
+                self._processed,
+                self._punctuated,
+                self._committed,
+            )
+            self._processed = self._punctuated = self._committed = 0
+            self._last_summary_ms = now_ms
+
+    def status(self, now_ms: int) -> Status:
+        """Return what is to be known of the thread now."""
+        task_manager, reader = self._thread.task_manager, self._parts.changelog_reader
+        tasks = (*task_manager.active.all_tasks().values(), *task_manager.standby.all_tasks().values())
+        statuses = tuple(self._task_status(task) for task in sorted(tasks, key=lambda task: task.task_id))
+        passed_ms = max(now_ms - self._last_beat_ms, 1)
+        restored = reader.total_restored - self._last_restored
+        self._last_restored = reader.total_restored
+        self._parts.metrics.restore_remaining = reader.remaining()
+        for task in tasks:
+            task.look(sum(reader.restored(task).values()))
+        return Status(
+            self._thread.state.name,
+            statuses,
+            self.records_processed,
+            sum(lag or 0 for status in statuses for lag in status.lags.values()),
+            restored * 1000 / passed_ms,
+            self._parts.metrics.snapshot(now_ms),
+        )
+
+    def _task_status(self, task: Task) -> TaskStatus:
+        reader = self._parts.changelog_reader
+        remaining, total = reader.progress(task)
+        rate, state = reader.rate(task), task.state.name
+        if not isinstance(task, StreamTask):
+            return TaskStatus(str(task.task_id), "standby", state, remaining, total, rate)
+        lags = {partition: self._lag(task, partition) for partition in sorted(task.input_partitions)}
+        buffered, waiting = task.num_buffered(), task.records_waiting
+        return TaskStatus(str(task.task_id), "active", state, remaining, total, rate, lags, buffered, waiting)
+
+    def _lag(self, task: StreamTask, partition: TopicPartition) -> int | None:
+        """Return how many records of a partition are not processed, as far as that is known, None if it is not."""
+        consumer, buffered = self._parts.consumer, task.num_buffered(partition)
+        lag = consumer.lag(partition)
+        if lag == 1 and consumer.end(partition) == consumer.position(partition):
+            lag = 0  # the consumer's is at least 1 until it has seen the end itself
+        return lag if lag is None and not buffered else (lag or 0) + buffered
