@@ -26,8 +26,8 @@ from benchmarks.checks import Check, CountsCheck, RowsCheck, check_topic, sum_of
 from benchmarks.data import KEYS, PARTITIONS, Workload, recreate_topic
 from benchmarks.measure import BenchmarkError
 from penstock import Topology
+from penstock.pipeline import SparkStreams
 from penstock.pipeline.session.spark_session import spark_session
-from penstock.pipeline.spark_streams import SparkStreams
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

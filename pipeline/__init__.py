@@ -1,4 +1,24 @@
-"""The same topology on Spark through PySpark."""
+"""The same topology on Spark through PySpark: SparkStreams runs it, package_zip is for ``spark-submit``."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 if __name__ != "penstock.pipeline":
     raise ImportError("import penstock.pipeline, not pipeline: run `pip install -e .` first")
+
+if TYPE_CHECKING:
+    from .session.spark_session import package_zip
+    from .spark_streams import SparkStreams
+
+__all__ = ["SparkStreams", "package_zip"]
+
+_MODULES = {"SparkStreams": ".spark_streams", "package_zip": ".session.spark_session"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for: Spark's executors import modules of this package, and have no use for the driver's."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name], __name__), name)

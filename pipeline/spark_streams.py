@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.statestore.directory.state_directory import StateDirectory
-from penstock.supervisor.service.signals import STOP_SIGNALS, handled
 from penstock.supervisor.source.topology_source import TopologySource, build
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.errors import ConfigError
@@ -27,8 +25,7 @@ if TYPE_CHECKING:
     from .checkpoint.checkpoint_lease import CheckpointLease
     from .checkpoint.ownership import Ownership
     from .queries.query_progress import QueryProgress
-    from .queries.streaming_queries import ForeachBatch
-    from .queries.streaming_queries import SparkStreams as Queries
+    from .queries.streaming_queries import ForeachBatch, StreamingQueries
 
 #: The characters of a checkpoint's path: those without a meaning in URIs and in patterns of file names.
 PLAIN_PATH = re.compile(r"[A-Za-z0-9/:@._~+=,-]")
@@ -56,7 +53,7 @@ class SparkStreams:
     ) -> None:
         require_pyspark()
         from .queries.capabilities import report_capabilities
-        from .queries.streaming_queries import SparkStreams as Queries
+        from .queries.streaming_queries import StreamingQueries
 
         self.config = StreamsConfig.of(config)
         self.config.require("application.id", "bootstrap.servers")
@@ -72,7 +69,7 @@ class SparkStreams:
         self._built: Sequence[ProcessorTopology] = ()
         self._counts: Mapping[str, int] = {}
         self._lease = checkpoint_lease(session, self.checkpoint)
-        self._queries: Queries = Queries(
+        self._queries: StreamingQueries = StreamingQueries(
             loaded, self.config, session, self._lease, self._make_ready, foreach_batch, admit=self._admit
         )
 
@@ -201,43 +198,3 @@ def load_topology(topology: Any, config: StreamsConfig) -> Topology:
     if isinstance(topology, str):
         return TopologySource.of(topology).load_for_command(config)
     return build(topology, config)
-
-
-def run_on_spark(
-    topology: str,
-    config: StreamsConfig,
-    master: str | None,
-    checkpoint: str | None,
-    packages: str | None = None,
-    json_output: bool = False,
-) -> None:
-    """Run a topology until one of STOP_SIGNALS: what ``penstock run --engine spark`` does.
-
-    Shows the progress of the queries; json_output: as lines of JSON.
-    """
-    from .queries.spark_administration import administered
-    from .queries.spark_status import ShownProgress
-
-    stop = threading.Event()
-    streams: SparkStreams | None = None
-
-    def request_stop(_number: int) -> None:
-        stop.set()
-        if streams is not None:
-            streams.request_stop()
-
-    with handled(request_stop, STOP_SIGNALS):
-        try:
-            streams = SparkStreams(topology, config, master=master, checkpoint=checkpoint, packages=packages)
-        except ConfigError:
-            if stop.is_set():  # the signal has ended the Java that was starting
-                return
-            raise
-        with streams:
-            if stop.is_set():
-                return
-            streams.start()
-            if stop.is_set():  # while start() was under way
-                streams.request_stop()
-            with administered(streams) as looking, ShownProgress(looking.progress, json_output):
-                streams.await_termination()

@@ -53,7 +53,7 @@ FOLDERS = {
         "supervisor",
         "kafka_streams",
     ),
-    "pipeline": ("checkpoint java", "session", "tasks spark_streams", "queries", "handover"),
+    "pipeline": ("checkpoint java", "session", "tasks", "queries spark_streams", "handover"),
     "penstock": ("dev testing", "cli"),
 }
 #: Clients and process tools that the pure rooms must not see.
@@ -111,6 +111,8 @@ def test_the_client_knows_kafka_and_nothing_of_streams() -> None:
 def test_only_the_adapter_knows_librdkafka() -> None:
     """What runs in a worker speaks to brokers by itself; the command line and the pipelines may ask confluent-kafka."""
     for path in python_files("kernel", "statestore", "clients", "workers", "supervisor"):
+        if path.parent == ROOT / "supervisor" / "offline":  # for commands on an application that does not run
+            continue
         for module, _ in imports(path):
             assert module.split(".")[0] != "confluent_kafka" or path.parent == ROOT / "clients" / "librdkafka", (
                 f"{path.relative_to(ROOT)} imports {module}: only clients/librdkafka/ does; use what it offers"
@@ -202,7 +204,7 @@ def names_at_run_time(node: ast.AST) -> Iterator[str]:
 
 
 def test_the_largest_classes_are_known() -> None:
-    """Prints them (pytest -rP): where a class grows, look for the concept that is missing, instead of counting lines."""
+    """Prints them (pytest -rP): where a class grows, look for the concept that is missing."""
     sizes = []
     for path in python_files(*ROOMS):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -97,7 +97,7 @@ class HandoverDemo:
         print(f"Processed locally in {time.monotonic() - started:.0f} s", flush=True)
 
     def _on_spark(self) -> None:
-        from penstock.pipeline.spark_streams import SparkStreams
+        from penstock.pipeline import SparkStreams
 
         started = time.monotonic()
         with SparkStreams(TOPOLOGY, self.config, master="local[2]", checkpoint=str(self._checkpoint)) as streams:

@@ -8,8 +8,8 @@ from pathlib import Path
 from rich.console import Console
 
 from penstock import StreamsConfig
-from penstock.pipeline.queries.spark_status import ShownProgress
-from penstock.pipeline.spark_streams import SparkStreams
+from penstock.cli.spark_status import ShownProgress
+from penstock.pipeline import SparkStreams
 
 TOPOLOGY = "examples.flights.topology:build_for_both"
 

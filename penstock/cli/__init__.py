@@ -216,7 +216,7 @@ def run(
     config = load_config(config_file, os.environ, assignments, options)
     set_up_logging(config)
     if engine == "spark":
-        from penstock.pipeline.spark_streams import run_on_spark
+        from penstock.cli.on_spark import run_on_spark
 
         run_on_spark(topology, config, master, checkpoint, packages, json_output)
         return

@@ -36,7 +36,7 @@ class Backfill(Handover):
         interrupted backfill continues where it stopped, with its original arguments. Raises StreamsError if the
         application has offsets already, or if the files do not fit, CheckpointError.
         """
-        from ..queries.streaming_queries import SparkStreams
+        from ..queries.streaming_queries import StreamingQueries
 
         side = self._side()
         committed = self._group.committed(source_partitions(self._built, self._config, self._counts))
@@ -56,7 +56,7 @@ class Backfill(Handover):
         assert side.owner is not None
         assert self._lease is not None
         self._group.move(marked(_starts(side.owner), side.owner.mark))
-        queries = SparkStreams(
+        queries = StreamingQueries(
             self._topology,
             self._config,
             self._spark,

@@ -66,7 +66,7 @@ Admit = Callable[[Ownership], None]
 ForeachBatch = Callable[[DataFrame, int, int], None]
 
 
-class SparkStreams:
+class StreamingQueries:
     """Runs a topology on Spark.
 
     spark: the session to run in. lease: of the checkpoint, a directory that driver and executors reach, which keeps

@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import penstock
 from penstock.topology.errors import ConfigError, PenstockError
 
 from ..java.jar_lock import fetch_jars, read_lock
@@ -148,7 +147,7 @@ def _why(error: Any) -> str:
 
 def package_zip(directory: Path) -> Path:
     """Write a zip of Penstock for Spark's executors (``spark-submit --py-files``); returns its path."""
-    path, root = directory / "penstock.zip", Path(penstock.__file__).parent
+    path, root = directory / "penstock.zip", Path(__file__).parents[2]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for folder, _, names in os.walk(root, followlinks=True):
             for name in names:

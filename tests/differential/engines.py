@@ -19,11 +19,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from penstock import Serdes, StreamsConfig, Topology
+from penstock.pipeline import SparkStreams
 from penstock.pipeline.checkpoint.checkpoint import full_source_topics
 from penstock.pipeline.handover.state_reader import read_stores
 from penstock.pipeline.queries.capabilities import Capability, CapabilityReport, report_capabilities
 from penstock.pipeline.queries.query_order import processing_order
-from penstock.pipeline.spark_streams import SparkStreams
 from penstock.statestore.buffers.suppress_buffer import InMemoryTimeOrderedKeyValueChangeBuffer
 from penstock.testing import TopologyTestDriver
 from penstock.testing.driver_task import ProducedRecord

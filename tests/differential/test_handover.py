@@ -29,11 +29,11 @@ from penstock import (
     StreamsError,
     TopologyError,
 )
+from penstock.pipeline import SparkStreams
 from penstock.pipeline.checkpoint.checkpoint import CheckpointError
 from penstock.pipeline.handover.backfill import Backfill
 from penstock.pipeline.handover.handover import HandedOver, Handover
 from penstock.pipeline.handover.spark_side import Moved
-from penstock.pipeline.spark_streams import SparkStreams
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.supervisor.offline.application_reset import ApplicationReset
 from penstock.supervisor.source.topology_gate import admit

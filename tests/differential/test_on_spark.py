@@ -18,10 +18,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from penstock import Processor, ProcessorContext, Punctuation, Record, Serdes, StreamsBuilder, StreamsError
+from penstock.pipeline import SparkStreams
 from penstock.pipeline.checkpoint.checkpoint import CheckpointError
 from penstock.pipeline.handover.state_reader import blobs
 from penstock.pipeline.queries import streaming_queries as spark_streams
-from penstock.pipeline.spark_streams import SparkStreams
 from tests.differential.engines import SparkEngine, compare, depends_on_buckets
 from tests.goldens.case import read
 from tests.waiting import eventually

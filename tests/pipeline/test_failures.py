@@ -14,7 +14,7 @@ from penstock import StreamsBuilder, StreamsConfig, StreamsError
 from penstock.pipeline.checkpoint.checkpoint import Topics
 from penstock.pipeline.checkpoint.checkpoint_lease import CheckpointLease
 from penstock.pipeline.queries.failures import query_failure
-from penstock.pipeline.queries.streaming_queries import LATE_STARTS_MAX, SparkStreams
+from penstock.pipeline.queries.streaming_queries import LATE_STARTS_MAX, StreamingQueries
 from penstock.pipeline.session.connector import ConnectorError, check_version
 
 ENDED = "[STREAM_FAILED] Query [id = 38, runId = 26] terminated with exception: "
@@ -114,7 +114,7 @@ def processed(*queries: Query) -> int:
     config = StreamsConfig({"application.id": "app", "bootstrap.servers": "broker:9092"})
     session: Any = None
     lease = CheckpointLease(session, "/checkpoint")  # no file is read before it is acquired
-    streams: Any = SparkStreams(builder.build(), config, session, lease, lambda built: Topics({}, {}))
+    streams: Any = StreamingQueries(builder.build(), config, session, lease, lambda built: Topics({}, {}))
     following = iter(queries)
     streams._start = lambda topology, available_now: next(following)
     read: int = streams._run_available(streams._built[0])

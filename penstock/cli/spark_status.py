@@ -16,7 +16,7 @@ from rich.table import Table
 from penstock.cli.status_view import table
 
 if TYPE_CHECKING:
-    from .query_progress import QueryProgress
+    from penstock.pipeline.queries.query_progress import QueryProgress
 
 #: Seconds between two refreshes; a terminal gets each, a file one line per new micro-batch.
 REFRESH_SECONDS = 1.0
