@@ -35,7 +35,7 @@ from tests.markdown import Page, blocks, prose
 from tests.test_structure import FOLDERS, ROOMS
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 #: Tables whose first column is Java.
 JAVA = "coming-from-java.md"
