@@ -6,6 +6,8 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
 from ..context.store_interfaces import StoreKind
 from ..context.task_context import Process
 from ..records import Headers
@@ -39,12 +41,13 @@ class KStreamAggregator(Operator):
         """Return how the resulting table is read."""
         return KTableMaterializedValueGetterSupplier(self.store_name)
 
+    @override
     def flushed_store(self, node: NodeContext) -> Any:
-        """See Operator.flushed_store."""
         return cached_store(node, self.store_name, StoreKind.TIMESTAMPED_KEY_VALUE)
 
+    @override
     def fuse(self, code: LoopCode, names: Names) -> bool:
-        """See Operator.fuse: over a cached store, or one whose rows a loop can write itself."""
+        """Fuse over a cached store, or one whose rows a loop can write itself."""
         update = self._update(code, names.key)
         if update is None:
             return False
@@ -79,8 +82,8 @@ class KStreamAggregate(KStreamAggregator):
         self.initializer = initializer
         self.aggregator = aggregator
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         dropped, initializer, aggregator = node.dropped, self.initializer, self.aggregator
         store = TableStore(node, self.store_name)
         get, as_read = store.get, store.as_read
@@ -105,8 +108,8 @@ class KStreamAggregate(KStreamAggregator):
 
         return aggregate
 
+    @override
     def write_update(self, update: FusedUpdate, names: Names) -> None:
-        """See KStreamAggregator.write_update."""
         update.aggregate(self.initializer, self.aggregator, names)
 
 
@@ -117,8 +120,8 @@ class KStreamReduce(KStreamAggregator):
         super().__init__(store_name)
         self.reducer = reducer
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         dropped, reducer = node.dropped, self.reducer
         store = TableStore(node, self.store_name)
         get, as_read = store.get, store.as_read
@@ -140,6 +143,6 @@ class KStreamReduce(KStreamAggregator):
 
         return reduce
 
+    @override
     def write_update(self, update: FusedUpdate, names: Names) -> None:
-        """See KStreamAggregator.write_update."""
         update.reduce(self.reducer, names)

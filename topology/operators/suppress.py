@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from typing_extensions import override
+
 from ..context.task_context import Process
 from ..errors import StreamsError
 from ..records import Headers, ProcessorRecordContext, ValueAndTimestamp
@@ -37,8 +39,8 @@ class KTableSuppressProcessor(Operator):
         """Return how the suppressed table is read: what is held back counts as not yet updated."""
         return _SuppressGetterSupplier(self)
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         task, forward = node.task, node.guarded(node.forward)
         wait_ms: int = self.suppressed.time_to_wait_ms
         until_window_closes: bool = self.suppressed.until_window_closes

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from typing_extensions import override
+
 from ..context.task_context import Process
 from ..records import Change, Headers, ValueAndTimestamp
 from .operator import NodeContext, Operator
@@ -37,8 +39,8 @@ class KTableSource(Operator):
         """Whether the table is kept in a store."""
         return self.queryable_name is not None
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         forward, dropped = node.forward, node.dropped
         if self.queryable_name is not None:
             return self._compile_materialized(node, self.queryable_name)
@@ -108,8 +110,8 @@ class KTableStep(Operator):
         """Whether updates from None to None are not forwarded."""
         return False
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         if self.queryable_name is not None:
             return self._compile_materialized(node, self.queryable_name)
         forward, value_of = node.forward, self.value_function()
@@ -163,8 +165,8 @@ class KTableFilter(KTableStep):
         self.use_versioned_semantics = False
         self.send_old_values = parent.enable_sending_old_values(False)
 
+    @override
     def value_function(self) -> Callable[[Any, Any], Any]:
-        """See KTableStep."""
         predicate = self.predicate
 
         def keep(key: Any, value: Any) -> Any:
@@ -176,8 +178,8 @@ class KTableFilter(KTableStep):
         return keep_not if self.filter_not else keep
 
     @property
+    @override
     def skips_nothing_to_nothing(self) -> bool:
-        """See KTableStep."""
         return self.send_old_values and not self.use_versioned_semantics
 
 
@@ -191,8 +193,8 @@ class KTableMapValues(KTableStep):
         self.mapper = mapper
         self.with_key = with_key
 
+    @override
     def value_function(self) -> Callable[[Any, Any], Any]:
-        """See KTableStep."""
         mapper = self.mapper
         if self.with_key:
             return mapper
@@ -233,6 +235,6 @@ class KTablePassThrough(Operator):
         """Return how the resulting table is read."""
         return KTableMaterializedValueGetterSupplier(self.store_name)
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         return node.forward

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from typing_extensions import override
+
 from ..config.upgrade_from import has_members_before
 from ..context.task_context import Process
 from ..errors import StreamsError
@@ -40,8 +42,8 @@ class KTableRepartitionMap(Operator):
         """Raise StreamsError: it always needs and sends them."""
         raise StreamsError("A KTableRepartitionMap always requires sending old values")
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         forward, name, use_versioned_semantics = node.forward, node.name, self.use_versioned_semantics
         combined = not has_members_before(node.task.config, _COMBINED_UPDATES_SINCE)
         pair_of = _pair_function(name, self.mapper)
@@ -128,8 +130,8 @@ class KTableAggregate(KTableAggregator):
         self.add = add
         self.remove = remove
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         store_name, initializer, add, remove = self.store_name, self.initializer, self.add, self.remove
         store = TableStore(node, store_name)
         get, as_read = store.get, store.as_read
@@ -161,8 +163,8 @@ class KTableReduce(KTableAggregator):
         self.add_reducer = add_reducer
         self.remove_reducer = remove_reducer
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         store_name, add, remove = self.store_name, self.add_reducer, self.remove_reducer
         store = TableStore(node, store_name)
         get, as_read = store.get, store.as_read

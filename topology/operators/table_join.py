@@ -6,6 +6,8 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from typing_extensions import override
+
 from ..context.task_context import Process
 from ..records import Change, Headers, ValueAndTimestamp
 from .operator import NodeContext, Operator
@@ -56,8 +58,8 @@ class KTableKTableAbstractJoin(Operator):
     def join_rows(self, get1: Getter, get2: Getter) -> Getter:
         """Return the getter of joined rows."""
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         forward, dropped, join = node.forward, node.dropped, self.join_function()
         send_old, use_versioned_semantics = self.send_old_values, self.use_versioned_semantics
         emits_without_other = self.emits_without_other
@@ -99,12 +101,12 @@ class KTableKTableInnerJoin(KTableKTableAbstractJoin):
 
     emits_without_other = False
 
+    @override
     def join_function(self) -> JoinValues:
-        """See KTableKTableAbstractJoin."""
         return _with_this(self.joiner)
 
+    @override
     def join_rows(self, get1: Getter, get2: Getter) -> Getter:
-        """See KTableKTableAbstractJoin."""
         joiner = self.joiner
 
         def get(key: Any) -> ValueAndTimestamp | None:
@@ -120,12 +122,12 @@ class KTableKTableInnerJoin(KTableKTableAbstractJoin):
 class KTableKTableLeftJoin(KTableKTableAbstractJoin):
     """The left side of a left join."""
 
+    @override
     def join_function(self) -> JoinValues:
-        """See KTableKTableAbstractJoin."""
         return _with_this(self.joiner)
 
+    @override
     def join_rows(self, get1: Getter, get2: Getter) -> Getter:
-        """See KTableKTableAbstractJoin."""
         joiner = self.joiner
 
         def get(key: Any) -> ValueAndTimestamp | None:
@@ -145,12 +147,12 @@ class KTableKTableRightJoin(KTableKTableAbstractJoin):
 
     emits_without_other = False
 
+    @override
     def join_function(self) -> JoinValues:
-        """See KTableKTableAbstractJoin."""
         return self.joiner
 
+    @override
     def join_rows(self, get1: Getter, get2: Getter) -> Getter:
-        """See KTableKTableAbstractJoin."""
         joiner = self.joiner
 
         def get(key: Any) -> ValueAndTimestamp | None:
@@ -168,8 +170,8 @@ class KTableKTableRightJoin(KTableKTableAbstractJoin):
 class KTableKTableOuterJoin(KTableKTableAbstractJoin):
     """Either side of an outer join."""
 
+    @override
     def join_function(self) -> JoinValues:
-        """See KTableKTableAbstractJoin."""
         joiner = self.joiner
 
         def join(this: Any, other: Any) -> Any:
@@ -177,8 +179,8 @@ class KTableKTableOuterJoin(KTableKTableAbstractJoin):
 
         return join
 
+    @override
     def join_rows(self, get1: Getter, get2: Getter) -> Getter:
-        """See KTableKTableAbstractJoin."""
         joiner = self.joiner
 
         def get(key: Any) -> ValueAndTimestamp | None:
@@ -240,8 +242,8 @@ class KTableKTableJoinMerger(Operator):
             return KTableMaterializedValueGetterSupplier(self.queryable_name)
         return _MergerGetterSupplier(self)
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         if self.queryable_name is not None:
             return self._compile_materialized(node, self.queryable_name)
         if self.send_old_values:

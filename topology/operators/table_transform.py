@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from typing_extensions import override
+
 from ..context.task_context import Process
 from ..errors import StreamsError
 from ..records import Change, Headers, ValueAndTimestamp
@@ -58,8 +60,8 @@ class KTableTransformValues(Operator):
         node.owns(transform)
         return transform
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         transform = self.transformer(node)
         if self.queryable_name is not None:
             return self._compile_materialized(node, transform, self.queryable_name)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from typing_extensions import override
+
 from ..context.store_interfaces import Cells, StoreKind
 from ..context.task_context import Process
 from ..errors import TopologyError
@@ -95,8 +97,8 @@ class KStreamWindowAggregate(WindowedAggregator):
                 "ON_WINDOW_CLOSE strategy is only supported for TimeWindows and SlidingWindows for TimeWindowedKStream"
             )
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         update = self._compile_update(node)
         dropped, windows, grace_ms = node.dropped, self.windows, self.windows.grace_ms
         emitter = CloseEmitter(node, self.store_name, _TimeWindowRange(windows)) if self.on_close else None
@@ -126,12 +128,13 @@ class KStreamWindowAggregate(WindowedAggregator):
         observed: list[int] = node.share((self, "observed stream time"), lambda: [-1])
         return observed
 
+    @override
     def flushed_store(self, node: NodeContext) -> Any:
-        """See Operator.flushed_store."""
         return None if self.on_close else cached_store(node, self.store_name, StoreKind.TIMESTAMPED_WINDOW)
 
+    @override
     def fuse(self, code: LoopCode, names: Names) -> bool:
-        """See Operator.fuse: time windows over a cached store."""
+        """Fuse time windows over a cached store."""
         store, advance_ms = self.flushed_store(code.context), self.advance_ms
         if store is None or advance_ms is None:
             return False
@@ -242,12 +245,12 @@ class WindowStoreGetterSupplier(KTableValueGetterSupplier):
         self.store_name = store_name
 
     @property
+    @override
     def store_names(self) -> tuple[str, ...]:
-        """See KTableValueGetterSupplier."""
         return (self.store_name,)
 
+    @override
     def compile(self, node: NodeContext) -> KTableValueGetter:
-        """See KTableValueGetterSupplier."""
         store = node.store(self.store_name)
         return KTableValueGetter(_getter(store.fetch), get_forwarded=_getter(store.fetch_forwarded))
 
