@@ -24,7 +24,6 @@ from . import codecs
 from .json_codec import json_decoder, json_encoder
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
 #: A plain function of one argument; None stands for null and gives None.
 ToBytes = Callable[[Any], bytes | None]
