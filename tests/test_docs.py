@@ -30,7 +30,7 @@ from penstock.supervisor.source.config_loader import load_config
 from penstock.testing import wire
 from penstock.topology.config.config_def import DerivedDefault
 from penstock.topology.config.streams_config import KEYS
-from penstock.topology.declare.join_options import StreamJoinOptions, TableJoinOptions
+from penstock.topology.declare.options import StreamJoinOptions, TableJoinOptions
 from tests.markdown import Page, blocks, prose
 
 ROOT = Path(__file__).resolve().parent.parent
