@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..graph.graph_nodes import GraphNode, ProcessorGraphNode
 from ..graph.repartition import repartition_node
 from ..operators.counting import count_aggregator, count_initializer, count_merger
-from ..operators.operator import Operator
+from ..operators.table_operator import TableOperator
 from ..serdes.serdes import Serde, Serdes
 from ..stores.materialized import Materialized, MaterializedInternal, StoreFactory
 from .abstract_stream import AbstractStream
@@ -83,7 +83,7 @@ class AggregateBuilder(AbstractStream):
     def build(
         self,
         function_name: str,
-        operator: Operator,
+        operator: TableOperator,
         store: StoreFactory,
         kept: MaterializedInternal,
         key_serde: Serde[Any] | None,

@@ -11,9 +11,9 @@ from ..errors import TopologyError
 from ..graph.graph_nodes import ProcessorGraphNode
 from ..graph.internal_streams_builder import InternalStreamsBuilder
 from ..operators.aggregate import KStreamAggregate
-from ..operators.operator import Operator
 from ..operators.session_windowed import KStreamSessionWindowAggregate
 from ..operators.table import KTablePassThrough
+from ..operators.table_operator import TableOperator
 from ..records import Windowed
 from ..serdes.serdes import Serde
 from ..serdes.windowed_serdes import SessionWindowedSerde, TimeWindowedSerde
@@ -96,7 +96,7 @@ class CogroupedKStream(Generic[K, VR]):
         name: str | None,
         kept: MaterializedInternal,
         store: StoreFactory,
-        operator_for: Callable[[Aggregator], Operator],
+        operator_for: Callable[[Aggregator], TableOperator],
         key_serde: Serde[Any] | None,
     ) -> KTable[Any, VR]:
         """Put an aggregation behind each stream and merge them; for the DSL itself."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 from ..common.naming import Named
 from ..errors import TopologyError
 from ..operators.aggregate import KStreamAggregate, KStreamReduce
-from ..operators.operator import Operator
+from ..operators.table_operator import TableOperator
 from ..stores.materialized import MaterializedInternal, key_value_store
 from ..stores.windows import SessionWindows, SlidingWindows, Windows
 from .aggregate_builder import (
@@ -65,7 +65,7 @@ class KGroupedStream(AggregateBuilder, Generic[K, V]):
         return self._aggregate(name, AGGREGATE_NAME, KStreamAggregate(kept.store_name, initializer, aggregator), kept)
 
     def _aggregate(
-        self, name: str | None, prefix: str, operator: Operator, kept: MaterializedInternal
+        self, name: str | None, prefix: str, operator: TableOperator, kept: MaterializedInternal
     ) -> KTable[K, Any]:
         function_name = Named(name).or_generate(self.builder, prefix)
         return self.build(function_name, operator, key_value_store(kept), kept, kept.key_serde)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 from ..common.naming import Named
 from ..graph.graph_nodes import GroupedTableOperationRepartitionNode, ProcessorGraphNode
 from ..graph.repartition import REPARTITION_SUFFIX
-from ..operators.operator import Operator
 from ..operators.table_aggregate import KTableAggregate, KTableReduce
+from ..operators.table_operator import TableOperator
 from ..serdes.serdes import Serde, Serdes
 from ..stores.materialized import Materialized, MaterializedInternal, key_value_store
 from .abstract_stream import AbstractStream
@@ -80,7 +80,7 @@ class KGroupedTable(AbstractStream, Generic[K, V]):
         )
 
     def _aggregate(
-        self, name: str | None, prefix: str, operator: Operator, kept: MaterializedInternal
+        self, name: str | None, prefix: str, operator: TableOperator, kept: MaterializedInternal
     ) -> KTable[K, Any]:
         from .ktable import KTable
 

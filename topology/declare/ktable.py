@@ -10,16 +10,13 @@ from ..common.naming import Named
 from ..context.store_interfaces import StoreBuilder, StoreKind
 from ..errors import TopologyError
 from ..graph.graph_nodes import Partitioner
-from ..operators.aggregate import KStreamAggregator
-from ..operators.operator import Operator
 from ..operators.stateless import KTableToStream
 from ..operators.suppress import KTableSuppressProcessor
-from ..operators.table import KTableFilter, KTableMapValues, KTableSource
+from ..operators.table import KTableFilter, KTableMapValues
 from ..operators.table_aggregate import KTableRepartitionMap
-from ..operators.table_store import KTableMaterializedValueGetterSupplier
+from ..operators.table_operator import TableOperator
 from ..operators.table_transform import KTableTransformValues
 from ..operators.value_getters import KTableValueGetterSupplier
-from ..operators.windowed import WindowedAggregator
 from ..processor_api import ValueTransformerWithKey, stores_of
 from ..serdes.serdes import Serde, SerdeLike, as_serde
 from ..stores.materialized import (
@@ -52,7 +49,9 @@ class KTable(AbstractStream, Generic[K, V]):
     queried, or None.
     """
 
-    def __init__(self, *args: Any, operator: Operator, queryable_store_name: str | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, operator: TableOperator, queryable_store_name: str | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.operator = operator
         self.queryable_store_name = queryable_store_name
@@ -119,7 +118,7 @@ class KTable(AbstractStream, Generic[K, V]):
         self,
         name: str | None,
         prefix: str,
-        operator: Operator,
+        operator: TableOperator,
         given: Materialized | None,
         kept: MaterializedInternal,
         used: Sequence[str] = (),
@@ -256,26 +255,11 @@ class KTable(AbstractStream, Generic[K, V]):
 
     def value_getter_supplier(self) -> KTableValueGetterSupplier:
         """Return how operators read the table; a source table is kept in its store from now on."""
-        if isinstance(self.operator, KTableSource):
-            self.operator.materialize()
-            return KTableMaterializedValueGetterSupplier(self.operator.store_name)
-        supplier: KTableValueGetterSupplier = self.operator.view()  # type: ignore[attr-defined]
-        return supplier
+        return self.operator.view()
 
     def enable_sending_old_values(self, force_materialization: bool) -> bool:
         """Let updates carry the old value too; returns False if that needs a store and none is forced."""
-        if self._sends_old_values:
-            return True
-        if not self._let_operator_send_old_values(force_materialization):
-            return False
-        self._sends_old_values = True
-        return True
-
-    def _let_operator_send_old_values(self, force_materialization: bool) -> bool:
-        operator: Any = self.operator
-        if isinstance(operator, KTableSource) and not force_materialization and not operator.materialized:
-            return False
-        if isinstance(operator, KTableSource | KStreamAggregator | WindowedAggregator):
-            operator.enable_sending_old_values()
-            return True
-        return bool(operator.enable_sending_old_values(force_materialization))
+        self._sends_old_values = self._sends_old_values or self.operator.enable_sending_old_values(
+            force_materialization
+        )
+        return self._sends_old_values

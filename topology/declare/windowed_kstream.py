@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 from ..common.arguments import check_type
 from ..common.naming import Named
 from ..errors import TopologyError
-from ..operators.operator import Operator
 from ..operators.session_windowed import KStreamSessionWindowAggregate
 from ..operators.sliding_windowed import KStreamSlidingWindowAggregate
+from ..operators.table_operator import TableOperator
 from ..operators.windowed import KStreamWindowAggregate
 from ..records import Windowed
 from ..serdes.windowed_serdes import SessionWindowedSerde, TimeWindowedSerde
@@ -43,7 +43,7 @@ def window_operator(
     emit: EmitStrategy,
     initializer: Callable[[], Any],
     aggregator: Callable[[Any, Any, Any], Any],
-) -> Operator:
+) -> TableOperator:
     """Return the operator that aggregates in these windows."""
     if isinstance(windows, SlidingWindows):
         return KStreamSlidingWindowAggregate(windows, store_name, emit, initializer, aggregator)

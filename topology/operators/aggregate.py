@@ -14,9 +14,9 @@ from ..records import Headers
 from .fused_cells import FusedCell, cached_store
 from .fused_rows import FusedRow
 from .fused_update import FusedUpdate
-from .operator import NodeContext, Operator
-from .table_store import KTableMaterializedValueGetterSupplier, TableStore
-from .value_getters import KTableValueGetterSupplier
+from .operator import NodeContext
+from .table_operator import StoredTable
+from .table_store import TableStore
 
 if TYPE_CHECKING:
     from ..run.fusion import LoopCode, Names
@@ -26,20 +26,8 @@ Aggregator = Callable[[Any, Any, Any], Any]
 Reducer = Callable[[Any, Any], Any]
 
 
-class KStreamAggregator(Operator):
-    """What KStreamAggregate and KStreamReduce share: the store, and whether old values are sent."""
-
-    def __init__(self, store_name: str) -> None:
-        self.store_name = store_name
-        self.send_old_values = False
-
-    def enable_sending_old_values(self) -> None:
-        """Forward old values too."""
-        self.send_old_values = True
-
-    def view(self) -> KTableValueGetterSupplier:
-        """Return how the resulting table is read."""
-        return KTableMaterializedValueGetterSupplier(self.store_name)
+class KStreamAggregator(StoredTable):
+    """What KStreamAggregate and KStreamReduce share."""
 
     @override
     def flushed_store(self, node: NodeContext) -> Any:

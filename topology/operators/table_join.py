@@ -10,7 +10,8 @@ from typing_extensions import override
 
 from ..context.task_context import Process
 from ..records import Change, Headers, ValueAndTimestamp
-from .operator import NodeContext, Operator
+from .operator import NodeContext
+from .table_operator import TableOperator
 from .table_store import KTableMaterializedValueGetterSupplier, TableStore
 from .value_getters import Getter, KTableValueGetter, KTableValueGetterSupplier, Table
 
@@ -19,7 +20,7 @@ Joiner = Callable[[Any, Any], Any]
 JoinValues = Callable[[Any, Any], Any]
 
 
-class KTableKTableAbstractJoin(Operator):
+class KTableKTableAbstractJoin(TableOperator):
     """One side of a join: an update of table1 is joined with the row of table2.
 
     joiner(value of table1, value of table2): for the second side, give the tables in reverse order and the joiner
@@ -35,19 +36,17 @@ class KTableKTableAbstractJoin(Operator):
         self.joiner = joiner
         self.getter_supplier1 = table1.value_getter_supplier()
         self.getter_supplier2 = table2.value_getter_supplier()
-        self.send_old_values = False
         #: Skip out-of-order updates of a versioned table (KIP-914).
         self.use_versioned_semantics = False
 
+    @override
     def enable_sending_old_values(self, force_materialization: bool) -> bool:
-        """Forward old values too, which materializes both tables. True."""
         self.table1.enable_sending_old_values(True)
         self.table2.enable_sending_old_values(True)
-        self.send_old_values = True
-        return True
+        return super().enable_sending_old_values(True)
 
+    @override
     def view(self) -> KTableValueGetterSupplier:
-        """Return how the joined table is read: by joining on the fly."""
         return _JoinGetterSupplier(self)
 
     @abstractmethod
@@ -215,7 +214,7 @@ class _JoinGetterSupplier(KTableValueGetterSupplier):
         return KTableValueGetter(join(getter1.get, getter2.get), get_forwarded=forwarded)
 
 
-class KTableKTableJoinMerger(Operator):
+class KTableKTableJoinMerger(TableOperator):
     """Merges both sides of a join into one table, kept in queryable_name if that is given."""
 
     def __init__(
@@ -227,17 +226,15 @@ class KTableKTableJoinMerger(Operator):
         self.parent1 = parent1
         self.parent2 = parent2
         self.queryable_name = queryable_name
-        self.send_old_values = False
 
+    @override
     def enable_sending_old_values(self, force_materialization: bool) -> bool:
-        """Forward old values too, which materializes both joined tables. True."""
         self.parent1.enable_sending_old_values(True)
         self.parent2.enable_sending_old_values(True)
-        self.send_old_values = True
-        return True
+        return super().enable_sending_old_values(True)
 
+    @override
     def view(self) -> KTableValueGetterSupplier:
-        """Return how the joined table is read."""
         if self.queryable_name is not None:
             return KTableMaterializedValueGetterSupplier(self.queryable_name)
         return _MergerGetterSupplier(self)

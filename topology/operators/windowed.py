@@ -14,7 +14,8 @@ from ..errors import TopologyError
 from ..records import Change, Headers, Window, Windowed
 from .aggregate import Aggregator, Initializer
 from .fused_cells import FusedCell, cached_store, exact_key
-from .operator import NodeContext, Operator
+from .operator import NodeContext
+from .table_operator import TableOperator
 from .table_store import as_read, forwards_itself
 from .value_getters import Getter, KTableValueGetter, KTableValueGetterSupplier
 from .window_close import CloseEmitter, EmitRange
@@ -49,8 +50,8 @@ class EnumerableWindows(Protocol):
         """Return the windows that hold the timestamp, by their start, in the order of their updates."""
 
 
-class WindowedAggregator(Operator):
-    """What aggregations over windows share: the window store, and whether old values are sent."""
+class WindowedAggregator(TableOperator):
+    """What aggregations over windows share: the window store, and when results are sent."""
 
     def __init__(
         self, store_name: str, emit_strategy: EmitStrategy, initializer: Initializer, aggregator: Aggregator
@@ -59,19 +60,14 @@ class WindowedAggregator(Operator):
         self.emit_strategy = emit_strategy
         self.initializer = initializer
         self.aggregator = aggregator
-        self.send_old_values = False
-
-    def enable_sending_old_values(self) -> None:
-        """Forward old values too."""
-        self.send_old_values = True
 
     @property
     def on_close(self) -> bool:
         """Whether only final results are sent."""
         return self.emit_strategy is EmitStrategy.ON_WINDOW_CLOSE
 
+    @override
     def view(self) -> KTableValueGetterSupplier:
-        """Return how the resulting table is read."""
         return WindowStoreGetterSupplier(self.store_name)
 
 
