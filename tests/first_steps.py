@@ -24,7 +24,7 @@ REPOSITORY, ADDRESS = "…", "127.0.0.1:9092"
 #: Commands that go on until Ctrl-C. Their terminal is busy; the next block is typed into another one.
 LASTING = re.compile(r"^(penstock run |python main\.py|java |penstock topic consume .* --follow)", re.MULTILINE)
 #: Patience for a busy machine; five minutes for all of it are what test_first_steps.py asks for.
-INSTALL_SECONDS, COMMAND_SECONDS = 500.0, 60.0
+INSTALL_SECONDS, COMMAND_SECONDS = 500.0, 180.0
 #: Takes less CPU time than a new user's shell: the kernel is compiled without optimization, packages when they are
 #: imported.
 QUICKLY = {"CFLAGS": "-O0", "PIP_NO_COMPILE": "1", "KAFKA_OPTS": " ".join(short_lived_jvms.OPTIONS)}
