@@ -62,7 +62,7 @@ class Reader:
         for name in SETTINGS:
             file = folder / "moving" / name
             file.write_text(self._mine(file.read_text()))
-        self.broker, self.java, self.penstock, self.more = (
+        self.broker, self.java, self.penstock, self.counts, self.more = (
             self._mine(block.text) for block in blocks(PAGE.read_text()) if block.language == "sh"
         )
 
@@ -77,10 +77,6 @@ class Reader:
         self._terminals.append(Terminal(self._folder / "moving", self._environment, log))
         self._terminals[-1].type(text)
         return self._terminals[-1]
-
-    def counts(self) -> str:
-        """Type the page's last block; return what it printed."""
-        return self.type(self.more).output
 
     def shared(self) -> bool:
         """Whether programs of both kinds have tasks."""
@@ -107,23 +103,23 @@ def reader(folder: Path) -> Iterator[Reader]:
 @pytest.mark.timeout(900)
 def test_the_page_is_true(tmp_path: Path) -> None:
     with reader(tmp_path) as user:
-
-        def counted(number: int) -> None:
-            """Write one more order, and wait until it is counted."""
-            assert user.counts()
-            show = user.more.splitlines()[-1]
-            eventually(lambda: f"alice\t{number}" in user.type(show).output, user.counts, PATIENCE_SECONDS)
-
         user.type(user.broker)
         java = user.type(user.java)
-        counted(2)
+        counts = user.type(user.counts)
+
+        def count_one_more(number: int) -> None:
+            user.type(user.more)
+            eventually(lambda: f"alice\t{number}\n" in counts.output, lambda: counts.output, PATIENCE_SECONDS)
+
+        count_one_more(2)
         penstock = user.type(user.penstock)
         eventually(user.shared, lambda: penstock.output, PATIENCE_SECONDS)
-        counted(3)
+        count_one_more(3)
         java.interrupt(INTERRUPTED)
-        counted(4)
+        count_one_more(4)
         java = user.type(user.java)
         eventually(user.shared, lambda: java.output, PATIENCE_SECONDS)
         penstock.interrupt()
-        counted(5)
+        count_one_more(5)
         java.interrupt(INTERRUPTED)
+        counts.interrupt()

@@ -7,6 +7,7 @@ import pytest
 from tests.java.conftest import MakeHandover
 from tests.java.handover import (
     PATIENCE_SECONDS,
+    THREADS,
     Handover,
     Instance,
     assert_as_one_uninterrupted_run,
@@ -49,7 +50,7 @@ def balance(application: Handover, **instances: Instance) -> None:
         placed = application.placed(instance_of)
         return (
             all(instance.runs for instance in instances.values())
-            and {name.rpartition("-")[0] for name in placed} == {name.replace("_", "-") for name in instances}
+            and placed.keys() == {f"{name.replace('_', '-')}-{n + 1}" for name in instances for n in range(THREADS)}
             and all(tasks.active for tasks in placed.values())
             and sum(len(tasks.active) for tasks in placed.values()) == TASKS
         )
