@@ -66,7 +66,7 @@ def lines(rare: Rare, branches: Sequence[Branch]) -> Iterator[str]:
     yield f"reached in how many of {rare.count} schedules, and how often in all"
     sections: list[tuple[str, Iterable[str]]] = [("events", EVENTS), ("processes are hit", HITS)]
     modules = dict.fromkeys(branch.module for branch in branches)
-    sections += [(f"workers/{module}.py", [str(b) for b in branches if b.module == module]) for module in modules]
+    sections += [(f"workers/{module.replace('.', '/')}.py", [str(b) for b in branches if b.module == module]) for module in modules]
     for title, names in sections:
         yield f"{title}:"
         yield from (_line(rare, name) for name in names)

@@ -87,7 +87,7 @@ def test_what_is_reached_is_counted(what: str, error: type[Exception] | None, re
 
 def test_code_is_as_it_was_afterwards() -> None:
     codes = {name: member.__code__ for name, member in vars(TaskManager).items() if hasattr(member, "__code__")}
-    with RareBranches(["task_manager"]).counting():
+    with RareBranches(["tasks.task_manager"]).counting():
         assert any(vars(TaskManager)[name].__code__ is not code for name, code in codes.items())
     assert {name: vars(TaskManager)[name].__code__ for name in codes} == codes
 
