@@ -1,4 +1,7 @@
-"""The ``penstock`` command. User errors end in one message and an exit code of supervisor/exit_codes.py."""
+"""The ``penstock`` command, with one file for each subcommand.
+
+A user error ends in one message and an exit code of supervisor/exit_codes.py.
+"""
 
 from __future__ import annotations
 
