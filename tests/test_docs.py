@@ -30,7 +30,7 @@ from penstock.supervisor.source.config_loader import load_config
 from penstock.testing import wire
 from penstock.topology.config.config_def import DerivedDefault
 from penstock.topology.config.streams_config import KEYS
-from penstock.topology.declare.join_options import StreamJoinOptions, TableJoinOptions
+from penstock.topology.declare.options import StreamJoinOptions, TableJoinOptions, TableOptions
 from tests.markdown import Page, blocks, prose
 from tests.test_structure import FOLDERS, ROOMS
 
@@ -199,7 +199,7 @@ def is_documented(member: Any) -> bool:
 #: Public to Penstock's own modules only: their docstrings say so, or their class is no one's to make.
 INTERNAL = {
     *(("AbstractStream", name) for name in ("copartition_with", "attach", "attach_named")),
-    *(("AggregateBuilder", name) for name in ("build", "repartitioned", "new_repartition_node")),
+    *(("AggregateBuilder", n) for n in ("build", "kept", "kept_count", "repartitioned", "new_repartition_node")),
     *(("KStream", name) for name in ("same_types", "result", "repartition_for_join")),
     ("AsyncStream", "result"),
     *(("KTable", name) for name in ("value_getter_supplier", "enable_sending_old_values")),
@@ -283,12 +283,17 @@ def documented_object(name: str) -> Any:
     return found if found is None or not rest else inspect.getattr_static(found, rest)
 
 
+KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
+
+
 def shown_signature(target: Any) -> str:
-    """Return the parameters of a call as pages show them: without self and annotations."""
+    """Return the parameters of a call as pages show them: without self and annotations, TableOptions by name."""
     function: Callable[..., Any] = getattr(target, "__func__", target)
     parameters = list(inspect.signature(function).parameters.values())
     if parameters and parameters[0].name in ("self", "cls"):
         del parameters[0]
+    if parameters and parameters[-1].annotation == "Unpack[TableOptions]":
+        parameters[-1:] = [inspect.Parameter(o, KEYWORD_ONLY, default=None) for o in TableOptions.__annotations__]
     bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters]
     return str(inspect.Signature(bare))[1:-1].replace("datetime.timedelta(", "timedelta(")
 

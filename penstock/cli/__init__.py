@@ -394,7 +394,3 @@ def main() -> None:
         traceback.print_exc()
         click.echo("This is a bug in Penstock, or in one of your functions that the traceback names.", err=True)
         sys.exit(ExitCode.INTERNAL)
-
-
-if __name__ == "__main__":
-    main()
