@@ -54,7 +54,7 @@ def prose_of(path: Path) -> str:
     return re.sub(r"^    .*$", "", prose(text), flags=re.MULTILINE) if path.suffix == ".md" else text
 
 
-@pytest.mark.parametrize("folder", (".", *FOLDERS))
+@pytest.mark.parametrize("folder", [".", *FOLDERS])
 def test_prose_is_plain_english(folder: str) -> None:
     paths = list(texts(ROOT / folder, "*" if folder == "." else "**/*"))
     assert paths
