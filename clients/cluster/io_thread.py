@@ -54,7 +54,7 @@ class IoThread:
     def _run(self) -> None:
         try:
             self._loop.run_forever()
-        except BaseException as error:  # noqa: BLE001  said by failure: who waits for an answer must hear of it
+        except BaseException as error:  # noqa: BLE001  reported by failure: callers that wait must learn of it
             self._failure = error
 
     @property

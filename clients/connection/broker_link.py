@@ -89,7 +89,7 @@ LINK_TRANSITIONS = {
 
 
 class BrokerLink(Generic[A]):
-    """Connects when it is told to, sends requests, has their answers. Never waits; selector: watches its socket.
+    """Connects on request, sends requests, receives their answers. Never waits; selector: watches its socket.
 
     on_done: called on another thread when a connection is made or refused.
     """
@@ -261,7 +261,7 @@ class BrokerLink(Generic[A]):
             received = self._socket.receive()
             self._watch()
             if received is None:
-                if self._socket.has_received:  # a part of it; who asks may have come late himself
+                if self._socket.has_received:  # a part of it; the caller may have come late
                     self._pending[0] = replace(first, deadline_ms=now_ms + self._settings.request_timeout_ms)
                 elif now_ms >= first.deadline_ms:
                     raise TimeoutError(f"no answer within {self._settings.request_timeout_ms} ms")

@@ -93,7 +93,7 @@ class LibrdkafkaReader:
         return messages
 
     def wake(self) -> None:
-        """See Reader. The first time it may come late: who is never woken need not look for it."""
+        """See Reader. The first call may take effect late."""
         self._poll_seconds = WAKE_CHECK_SECONDS
         self._woken.set()
 

@@ -28,7 +28,7 @@ class ReaderEvent(NamedTuple):
 
 
 class Reader(Protocol):
-    """Reads assigned partitions, each in order. Who calls knows which are assigned, paused, and where it is in them."""
+    """Reads assigned partitions, each in order. The caller knows which are assigned and paused, and its positions."""
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Read these partitions too, from these offsets (0 or more)."""

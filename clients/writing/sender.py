@@ -138,7 +138,7 @@ class Sender:
                 again = min(again, now + self._settings.retry_backoff_ms)
             else:
                 by_node[leader.node].append(queue)
-        self._identity.advance(now)  # behind what was given up, which may have begun a new epoch
+        self._identity.advance(now)  # behind dropped batches, which may have begun a new epoch
         producer = self._identity.producer
         for node, queues in by_node.items():
             if producer is None or self._send_to(node, queues, producer, now):
@@ -224,10 +224,10 @@ class Sender:
             self.buffered_bytes += half.size
         self._log.debug("A batch for %s is too large for its topic and was split", queue.partition)
 
-    # Giving up
+    # Dropping
 
     def _give_up(self, queue: PartitionQueue, now: int) -> bool:
-        """Give up what cannot be written any more; return whether nothing is left."""
+        """Drop batches that cannot be written any more; return whether none is left."""
         error = self._identity.refusal
         if error is None and self.leaders.of(queue.partition) is None:
             error = self.missing(queue.partition, now)
@@ -286,7 +286,7 @@ class Sender:
         return bool(self._queues)
 
     def close(self) -> None:
-        """Close all connections; what is not acknowledged is given up without a word."""
+        """Close all connections; unacknowledged batches are dropped silently."""
         self._queues.clear()
         self._network.close()
 

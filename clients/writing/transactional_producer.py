@@ -13,7 +13,7 @@ from .producer_identity import Identity
 from .transaction_requests import CommittedOffset, GroupMetadata
 from .transactions import TransactionManager, TransactionState
 
-#: Of a call that is told no other, in seconds.
+#: Default timeout of a call, in seconds.
 _DEFAULT_SECONDS = 60.0
 
 

@@ -65,7 +65,7 @@ class TransactionState(Enum):
     - DRAINING: to be aborted when no batch is on its way any more.
     - INITIALIZING after ABORTING_TRANSACTION: in the old protocol only another epoch frees the sequence
       numbers of batches that may or may not have been written (KIP-360).
-    - FATAL_ERROR: only another producer is of use.
+    - FATAL_ERROR: only another producer can continue.
     """
 
     UNINITIALIZED = auto()

@@ -32,7 +32,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All differences. rebuild: the stores whose files on disk are of no use to the new topology."""
+    """All differences. rebuild: the stores whose files the new topology cannot use."""
 
     findings: tuple[Finding, ...]
     rebuild: tuple[str, ...]

@@ -78,7 +78,7 @@ class RebalanceListener:
             self._log.info("partition revocation took %s ms.", self._clock.monotonic_ms() - start_ms)
 
     def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
-        """Give up all active tasks without a commit: other threads may own them by now."""
+        """Close all active tasks without a commit: other threads may own them by now."""
         self._log.info(
             "at state %s: partitions %s lost due to missed rebalance.\n"
             "\tlost active tasks: %s\n\tlost assigned standby tasks: %s\n",

@@ -18,7 +18,7 @@ class SuspendReason(Enum):
 
 
 class StandbyUpdateListener:
-    """Override what is of interest. See KafkaStreams.set_standby_update_listener for who calls it and when.
+    """Override what is of interest. See KafkaStreams.set_standby_update_listener for its caller and time.
 
     end_offset: where the changelog ended when the last record was fetched, None if that is not known yet.
     """

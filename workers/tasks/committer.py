@@ -23,7 +23,7 @@ under at-least-once. With exactly-once they belong to a transaction that the bro
 the last own offset, skips them in the same way. And an end read too early is harmless: restoring puts the same values
 again.
 
-The ends are asked for as Kafka Streams writes its checkpoints: when stores are about to be given up, and else every few
+The ends are asked for as Kafka Streams writes its checkpoints: when stores are about to be closed, and else every few
 seconds, because the question takes as long as the rest of a commit. In between, the rows are ahead of the offset that
 lies beside them: what is restored from there puts the same values again.
 """
@@ -203,7 +203,7 @@ class Committer:
     def begin(self, enforce_checkpoint: bool = False) -> Commit:
         """Return a new commit, when the one under way is over; raises what Commit.finish() does if that one failed.
 
-        enforce_checkpoint: the tasks' stores are about to be given up.
+        enforce_checkpoint: the tasks' stores are about to be closed.
         """
         self.wait()
         commit = ExactlyOnceCommit if self.all_together else AtLeastOnceCommit
@@ -237,7 +237,7 @@ class Committer:
         return 0 if commit is None else self.finish(commit)
 
     def forget(self) -> None:
-        """Ask no more how the commit under way ends: its tasks are given up. They begin at whatever it comes to."""
+        """Ignore how the commit under way ends: its tasks are closed. They restart from its outcome."""
         self._under_way = None
 
     @contextmanager

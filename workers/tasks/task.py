@@ -32,7 +32,7 @@ from .task_state import TASK_TRANSITIONS, TaskState
 
 
 class Changelogs(Protocol):
-    """Who reads changelogs into the stores of tasks: StoreChangelogReader."""
+    """What reads changelogs into the stores of tasks: StoreChangelogReader."""
 
     def register(self, task: Task) -> None:
         """Read the changelogs of a task whose stores are open."""

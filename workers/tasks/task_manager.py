@@ -189,7 +189,7 @@ class TaskManager:
 
     def handle_corruption(self, task_ids: Collection[TaskId]) -> None:
         """Close tasks whose state cannot be used, delete it, and restart them; others are committed first."""
-        if self.commits.all_together:  # what the others did lies in the same transaction as what is given up
+        if self.commits.all_together:  # the others' work is in the same transaction as what is dropped
             self._producer.abort_transaction()
             again = set(self.active.all_assigned_task_ids())
         else:
@@ -258,7 +258,7 @@ class TaskManager:
         return min((at for at in due if at is not None), default=None)
 
     def waits_for_locks(self) -> bool:
-        """Return whether tasks that another process here has not given up yet are all that is not running."""
+        """Return whether all tasks that are not running wait for another process here to release them."""
         waiting = self.active.created or self.standby.created
         return bool(waiting) and not self._changelog_reader.restoring_active()
 

@@ -60,7 +60,7 @@ SHUTDOWN_REBALANCE_WAIT_MS = 10_000
 
 
 class StreamThread:
-    """Runs the tasks that its group gives it, until it is told to shut down or something fails for good."""
+    """Runs the tasks that its group assigns, until it is shut down or fails for good."""
 
     def __init__(self, parts: StreamThreadParts) -> None:
         self.name = parts.thread_client_id
@@ -111,7 +111,7 @@ class StreamThread:
     # -- life
 
     def run(self) -> None:
-        """Run until the thread is DEAD. Raises what ended it, unless it was told to shut down."""
+        """Run until the thread is DEAD. Raises what ended it, unless it was shut down."""
         self._log.info("Starting")
         if self._states.transition_to(_S.STARTING) is None:
             self._log.info("StreamThread already shutdown. Not running")
@@ -132,7 +132,7 @@ class StreamThread:
             self.complete_shutdown(clean_run)
 
     def run_loop(self) -> None:
-        """Join the group, then run_once until the thread is told to stop.
+        """Join the group, then run_once until the thread is stopped.
 
         A rebalance that is under way is carried to its end, because in the middle of it nothing can be committed.
         """
@@ -256,7 +256,7 @@ class StreamThread:
         self._maybe_persist()
         self._parts.open_transactions.poll()
         if self._parts.stalls.check(self._time.now_ms):
-            self.shutdown()  # the supervisor replaces a process that ends without having been told to
+            self.shutdown()  # the supervisor replaces a process that ends without a command
         self._status.report()
 
     def _poll_phase(self) -> int:
