@@ -387,7 +387,13 @@ def assert_as_one_uninterrupted_run(application: Handover, reference: Handover) 
     expected, found = uninterrupted(application, reference), application.results()
     assert found.keys() == expected.keys()
     for name, rows in expected.items():
-        assert found[name] == rows, f"{name} differs"
+        assert found[name] == rows, f"{name} differs: {differing(found[name], rows)}"
+
+
+def differing(found: Mapping[Any, Any], expected: Mapping[Any, Any]) -> str:
+    """Return some of the rows that differ: key, what was found, what was expected."""
+    keys = sorted((key for key in {*found, *expected} if found.get(key) != expected.get(key)), key=str)
+    return "; ".join(f"{key}: {found.get(key)} instead of {expected.get(key)}" for key in keys[:5])
 
 
 def assert_nothing_is_lost(application: Handover, reference: Handover) -> None:
