@@ -36,6 +36,7 @@ THREADS = 2
 CUSTOMERS = 7
 PRODUCTS_PER_ROUND = 5
 ORDERS_PER_ROUND = 300
+PEOPLE = 15
 #: Far enough apart for windows to close in each round; some are still open when the application is handed over.
 ORDER_INTERVAL_MS = 150
 LATE_MS = 2_000
@@ -205,6 +206,10 @@ class Handover:
         for number in range(first, first + PRODUCTS_PER_ROUND):
             producer.produce(self.topics.products, f"name-{number}", f"product-{number}", timestamp=begin - LATE_MS)
         assert producer.flush(PATIENCE_SECONDS) == 0
+        for number in range(PEOPLE if self.topics.people else 0):  # every other one changes between two products
+            liked = (number + self.rounds % 2 * (number % 2)) % PRODUCTS_PER_ROUND
+            favourite = f"product-{liked}/{self.rounds}"
+            producer.produce(self.topics.people, favourite, f"person-{number}", timestamp=begin - LATE_MS)
         self.rounds += 1
         for number in range(ORDERS_PER_ROUND):
             at = begin + number * ORDER_INTERVAL_MS - (LATE_MS if number % 11 == 5 else 0)
@@ -254,10 +259,14 @@ class Handover:
         eventually(lambda: self._lag() == 0, self._lag, PATIENCE_SECONDS + time_of_a_commit)
 
     def _lag(self) -> int:
-        """Return how many records of the inputs are not committed as processed."""
-        partitions = [
-            RdTopicPartition(name, n) for name in (self.topics.orders, self.topics.products) for n in range(PARTITIONS)
-        ]
+        """Return how many records of the inputs, and of what the tables send, are not committed as processed."""
+        topics = [self.topics.orders, self.topics.products]
+        if self.topics.people:
+            topics += [
+                self.topics.people,
+                *(name for name in self.internal_topics() if not name.endswith("-changelog")),
+            ]
+        partitions = [RdTopicPartition(name, n) for name in topics for n in range(PARTITIONS)]
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": self.application_id})
         try:
             ends = sum(
@@ -348,7 +357,7 @@ def uninterrupted(application: Handover, reference: Handover) -> dict[str, Any]:
     """Let Java process all of the input at once, in an application of its own, and return the results."""
     reference.rounds = application.rounds
     process = reference.java.start(reference.properties("java"))
-    reference._round(lambda: None)
+    reference.settle()
     process.stop()
     expected = reference.results()
     assert all(rows for rows in expected.values()), "everything has something to compare"
@@ -360,7 +369,13 @@ def assert_as_one_uninterrupted_run(application: Handover, reference: Handover) 
     expected, found = uninterrupted(application, reference), application.results()
     assert found.keys() == expected.keys()
     for name, rows in expected.items():
-        assert found[name] == rows, f"{name} differs"
+        assert found[name] == rows, f"{name} differs: {differing(found[name], rows)}"
+
+
+def differing(found: Mapping[Any, Any], expected: Mapping[Any, Any]) -> str:
+    """Return some of the rows that differ: key, what was found, what was expected."""
+    keys = sorted((key for key in {*found, *expected} if found.get(key) != expected.get(key)), key=str)
+    return "; ".join(f"{key}: {found.get(key)} instead of {expected.get(key)}" for key in keys[:5])
 
 
 def assert_nothing_is_lost(application: Handover, reference: Handover) -> None:
