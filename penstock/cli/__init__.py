@@ -1,4 +1,7 @@
-"""The ``penstock`` command. User errors end in one message and an exit code of supervisor/exit_codes.py."""
+"""The ``penstock`` command, with one file for each subcommand.
+
+A user error ends in one message and an exit code of supervisor/exit_codes.py.
+"""
 
 from __future__ import annotations
 
@@ -391,7 +394,3 @@ def main() -> None:
         traceback.print_exc()
         click.echo("This is a bug in Penstock, or in one of your functions that the traceback names.", err=True)
         sys.exit(ExitCode.INTERNAL)
-
-
-if __name__ == "__main__":
-    main()

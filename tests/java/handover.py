@@ -13,17 +13,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicCollection
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient
 
-from penstock import KafkaStreams
+from penstock import KafkaStreams, TaskId
+from penstock.clients.group.group_description import GroupMemberDescription
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.topology.config.streams_config import StreamsConfig
-from penstock.workers.group.assignment.described_members import tasks_given
+from penstock.workers.group.assignment.assignment_info import AssignmentInfo
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
 from tests.java.program import Topics, topology
 from tests.waiting import eventually
@@ -46,6 +47,51 @@ NEWEST_AND_TIME_BYTES = 4 + 8 + 8
 
 #: key, value and timestamp of each record.
 Row = tuple[bytes | None, bytes | None, int]
+
+
+class Placed(NamedTuple):
+    """Tasks of members; standby: warm-ups too."""
+
+    active: frozenset[TaskId] = frozenset()
+    standby: frozenset[TaskId] = frozenset()
+
+    @classmethod
+    def of(cls, member: GroupMemberDescription) -> Placed:
+        """Return a member's."""
+        if member.assignment is None:  # of a streams group
+            return cls(member.tasks.active, member.tasks.replicas)
+        info = AssignmentInfo.decode(member.assignment.user_data, member.assignment.active)
+        return cls(frozenset(info.active), frozenset(info.standby))
+
+    def union(self, other: Placed) -> Placed:
+        return Placed(self.active | other.active, self.standby | other.standby)
+
+
+NOTHING = Placed()
+
+
+def kind_of(member: GroupMemberDescription) -> str:
+    """Return on what a member runs."""
+    return "penstock" if member.client_id.endswith("-member") else "java"
+
+
+def placed(bootstrap: str, group: str, name: Callable[[GroupMemberDescription], str]) -> dict[str, Placed]:
+    """Return which tasks the members of a group have: see Handover.placed."""
+    supplier = KafkaClientSupplier(StreamsConfig({"application.id": group, "bootstrap.servers": bootstrap}))
+    with supplier.get_offsets_reader("test", int(PATIENCE_SECONDS * 1000)) as reader:
+        described = reader.describe()
+    if described.state != "STABLE":
+        return {}
+    found = {"java": NOTHING, "penstock": NOTHING} if name is kind_of else {}
+    for member in described.members:
+        found[name(member)] = found.get(name(member), NOTHING).union(Placed.of(member))
+    return found
+
+
+def instance_of(member: GroupMemberDescription) -> str:
+    """Return a static member's name."""
+    assert member.instance_id is not None, f"{member.client_id} is no static member"
+    return member.instance_id
 
 
 @dataclass
@@ -81,13 +127,17 @@ class Instance:
         return next((line for line in reversed(self.log.read_text().splitlines()) if line.startswith("HOSTS ")), "")
 
     @property
+    def states(self) -> list[str]:
+        """The states that it has been in, the latest one last; RUNNING follows on each rebalance."""
+        lines = self.log.read_text().splitlines()
+        return [line for line in lines if line in ("CREATED", "REBALANCING", "RUNNING", "ERROR")]
+
+    @property
     def runs(self) -> bool:
         """Whether it has been RUNNING, or is again. Fails if it has ended."""
-        text = self.log.read_text()
-        assert self.process.poll() is None, f"it has ended:\n{text}"
-        states = [line for line in text.splitlines() if line in ("CREATED", "REBALANCING", "RUNNING", "ERROR")]
-        assert "ERROR" not in states, text
-        return states[-1:] == ["RUNNING"]
+        assert self.process.poll() is None, f"it has ended:\n{self.log.read_text()}"
+        assert "ERROR" not in self.states, self.log.read_text()
+        return self.states[-1:] == ["RUNNING"]
 
 
 @dataclass
@@ -218,16 +268,12 @@ class Handover:
         return ends - sum(max(partition.offset, 0) for partition in committed)
 
     def members(self) -> dict[str, int]:
-        """Return how many tasks the members of each kind have, as the coordinator knows them."""
-        supplier = KafkaClientSupplier(
-            StreamsConfig({"application.id": self.application_id, "bootstrap.servers": self.bootstrap})
-        )
-        with supplier.get_offsets_reader("test", int(PATIENCE_SECONDS * 1000)) as reader:
-            described = reader.describe()
-        found = {"java": 0, "penstock": 0}
-        for member in described.members:
-            found["penstock" if member.client_id.endswith("-member") else "java"] += len(tasks_given(member))
-        return found if described.state == "STABLE" else {}
+        """Return how many tasks, standby tasks included, the members of each kind have; empty during a rebalance."""
+        return {kind: len(placed.active | placed.standby) for kind, placed in self.placed(kind_of).items()}
+
+    def placed(self, name: Callable[[GroupMemberDescription], str]) -> dict[str, Placed]:
+        """Return which tasks the members have, together where they have the same name; empty during a rebalance."""
+        return placed(self.bootstrap, self.application_id, name)
 
     def shared(self) -> bool:
         """Whether members of both kinds have tasks."""
