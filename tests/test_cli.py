@@ -8,9 +8,11 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import click
+import penstock
 import pytest
 from click.testing import CliRunner, Result
 
@@ -121,7 +123,8 @@ def test_run_with_json_logs_json(folder: Path) -> None:
 
 
 def test_the_version_is_that_of_the_package() -> None:
-    assert run("--version").output == "penstock 0.1.0\n"
+    assert penstock.__version__ == metadata.version("penstock-streams")
+    assert run("--version").output == f"penstock {penstock.__version__}\n"
 
 
 def test_describe_prints_the_topology(folder: Path) -> None:
