@@ -170,6 +170,11 @@ def _joined_streams(made: Declared) -> KStream[Any, Any]:
     )
 
 
+def _mapped(made: Declared) -> KStream[Any, Any]:
+    same = partial(newest, None)
+    return made.table().map_values(same, store="rows", key_serde=made.keys, value_serde=made.values).to_stream()
+
+
 def _regrouped(made: Declared) -> KStream[Any, Any]:
     grouped = made.table().group_by(lambda key, value: (key, value), key_serde=made.keys, value_serde=made.values)
     return grouped.reduce(newest, newest).to_stream()
@@ -190,7 +195,7 @@ OPERATORS: Mapping[str, tuple[Callable[[Declared], KStream[Any, Any]], int]] = {
     "session": (lambda made: _of_windows(made.grouped().windowed_by(SESSION).reduce(newest)), CACHE_BYTES),
     "suppress": (_suppressed, CACHE_BYTES),
     "processor": (_processed, CACHE_BYTES),
-    "table": (lambda made: made.table().map_values(partial(newest, None), store="mapped").to_stream(), CACHE_BYTES),
+    "table": (_mapped, CACHE_BYTES),
     "versioned table": (_versioned, CACHE_BYTES),
     "table regrouped": (_regrouped, CACHE_BYTES),
     "stream-table join": (lambda made: made.stream().join(made.table(OTHER), newest), CACHE_BYTES),
