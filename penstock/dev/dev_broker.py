@@ -24,6 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 import psutil
 from confluent_kafka import KafkaException, TopicPartition
@@ -176,7 +177,7 @@ class DevBroker:
         self._config = dict(config or {})
         self._kafka = kafka
 
-    def __enter__(self) -> DevBroker:
+    def __enter__(self) -> Self:
         self.start(detached=False)
         return self
 
