@@ -51,7 +51,7 @@ class KTableRepartitionMap(TableOperator):
         combined = not has_members_before(node.task.config, _COMBINED_UPDATES_SINCE)
         pair_of = _pair_function(name, self.mapper)
 
-        def repartition_map(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def repartition_map(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
             if key is None:
                 raise StreamsError(f"Record key for the grouping KTable should not be null (operator {name})")
             new, old, is_latest = change
@@ -126,7 +126,7 @@ class KTableAggregate(StoredTable):
         get, as_read = store.get, store.as_read
         update, wants_old = store.updater(node, self.send_old_values)
 
-        def aggregate(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def aggregate(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
             if key is None:
                 raise StreamsError(
                     f"Record key for KTable {operation} operator with state {store.store.name} should not be null."

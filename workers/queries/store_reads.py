@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from penstock.statestore.stores.state_store import StateStore
 from penstock.statestore.view.spelling import BadKeyError, read_key
 from penstock.topology.context.partitioners import partition_for_key
 from penstock.topology.context.store_interfaces import StoreBuilder
@@ -151,6 +152,6 @@ class StoreReader:
         )
 
 
-def _rows(request: ReadStore, store: Any, task: str) -> tuple[Row, ...]:
+def _rows(request: ReadStore, store: StateStore, task: str) -> tuple[Row, ...]:
     with closing(rows_of(request, store, task)) as rows:
         return tuple(islice(rows, request.limit + 1))

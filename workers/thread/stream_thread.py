@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from penstock.clients.log_context import listed
 from penstock.clients.reading.reader import Records
 from penstock.topology.errors import HandedOverError, StreamsError, TaskCorruptedError, TaskMigratedError
+from penstock.topology.graph.topology import Topology
 
 from ..control.messages import Failed, StateChanged, ThreadControl
 from ..control.stream_thread_state import StreamThreadState
@@ -92,7 +93,7 @@ class StreamThread:
         self._shutdown_deadline_ms = 0
 
     @classmethod
-    def create(cls, topology: Any, spec: ThreadSpec, control: ThreadControl, **overrides: Any) -> StreamThread:
+    def create(cls, topology: Topology, spec: ThreadSpec, control: ThreadControl, **overrides: Any) -> StreamThread:
         """Make a stream thread with its clients; overrides: see create_parts."""
         return cls(create_parts(topology, spec, control, **overrides))
 

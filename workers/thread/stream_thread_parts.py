@@ -24,6 +24,7 @@ from penstock.topology.config.streams_config import EXACTLY_ONCE_V2, StreamsConf
 from penstock.topology.context.async_calls import AsyncCalls
 from penstock.topology.errors import StreamsError
 from penstock.topology.graph.processor_topology import ProcessorTopology
+from penstock.topology.graph.topology import Topology
 from penstock.topology.graph.topology_facts import facts_of, pack_facts
 from penstock.topology.records import TaskId, TopicPartition
 
@@ -111,10 +112,10 @@ class StreamThreadParts:
     """What a stream thread is made of. close_clients: what else is to be closed at the end, by its name in the log."""
 
     thread_client_id: str
-    topology: Any
+    topology: Topology
     topologies: BuiltTopologies
     topics: TopicNames
-    config: Mapping[str, Any]
+    config: StreamsConfig
     clock: Clock
     time: LoopTime
     states: StateMachine[StreamThreadState]
@@ -138,7 +139,7 @@ class StreamThreadParts:
 
 
 def create_parts(
-    topology: Any,
+    topology: Topology,
     spec: ThreadSpec,
     control: ThreadControl,
     *,
@@ -167,7 +168,7 @@ def create_parts(
     return _Assembly(topology, spec, control, supplier, clock, sleep, *listeners, open_rows, *beside).parts()
 
 
-def configured_supplier(config: Any, clock: Clock) -> KafkaClientSupplier:
+def configured_supplier(config: StreamsConfig, clock: Clock) -> KafkaClientSupplier:
     """Return what ``default.client.supplier`` names, by default Penstock's clients."""
     supplier: type[KafkaClientSupplier] = config["default.client.supplier"] or KafkaClientSupplier
     return supplier(config, clock)
@@ -178,7 +179,7 @@ class _Assembly:
 
     def __init__(
         self,
-        topology: Any,
+        topology: Topology,
         spec: ThreadSpec,
         control: ThreadControl,
         supplier: KafkaClientSupplier,
