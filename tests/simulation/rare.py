@@ -35,14 +35,14 @@ _CALL = "__reached__"
 
 @dataclass(frozen=True, order=True)
 class Branch:
-    """A rare branch. what: its condition or message, which outlives other changes of the code around it."""
+    """A rare branch of a module of penstock.workers. what: its condition or message, which outlives other changes."""
 
     module: str
     function: str
     what: str
 
     def __str__(self) -> str:
-        return f"{self.module}.{self.function}: {self.what}"
+        return f"{self.module.rpartition('.')[2]}.{self.function}: {self.what}"
 
 
 class Marking(ast.NodeTransformer):
