@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from typing_extensions import override
 
@@ -107,11 +107,11 @@ class _RepartitionMapGetterSupplier(KTableValueGetterSupplier):
         return KTableValueGetter(get)
 
 
-class KTableAggregate(StoredTable):
-    """Aggregates a grouped table: remove the old value, add the new one; both (key, value, aggregate) -> aggregate."""
+class KTableAggregator(StoredTable):
+    """What KTableAggregate and KTableReduce share: both add and remove are (key, value, aggregate) -> aggregate."""
 
     #: What error messages call it.
-    operation = "aggregate"
+    operation: ClassVar[str]
 
     def __init__(self, store_name: str, initializer: Initializer, add: Aggregator, remove: Aggregator) -> None:
         super().__init__(store_name)
@@ -146,7 +146,13 @@ class KTableAggregate(StoredTable):
         return aggregate
 
 
-class KTableReduce(KTableAggregate):
+class KTableAggregate(KTableAggregator):
+    """Aggregates a grouped table: remove the old value, add the new one."""
+
+    operation = "aggregate"
+
+
+class KTableReduce(KTableAggregator):
     """Reduces a grouped table: remove_reducer takes the old value out, add_reducer the new one in."""
 
     operation = "reduce"
