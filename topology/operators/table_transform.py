@@ -58,7 +58,7 @@ class KTableTransformValues(DerivedTable):
             return self._compile_materialized(node, transform, self.queryable_name)
         task, forward, send_old = node.task, node.forward, self.send_old_values
 
-        def transform_values(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def transform_values(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
             task.timestamp = timestamp
             task.headers = headers
             new = transform(key, change[0])
@@ -71,7 +71,7 @@ class KTableTransformValues(DerivedTable):
         get = store.get
         update, wants_old = store.updater(node, self.send_old_values)
 
-        def transform_values(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def transform_values(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
             task.timestamp = timestamp
             task.headers = headers
             new = transform(key, change[0])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from penstock.clients.clock import Clock
 from penstock.clients.cluster.admin import Admin, NewTopic
@@ -16,6 +16,7 @@ from penstock.clients.cluster.topics import ClusterDescription
 from penstock.clients.connection.listener_probe import security_mismatch
 from penstock.clients.errors import BrokerError, ErrorCode, RetriableError, UnreachableError
 from penstock.clients.log_context import PrefixedLogger
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.store_interfaces import StoreBuilder, StoreKind
 from penstock.topology.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError
 from penstock.topology.records import TopicPartition
@@ -49,12 +50,12 @@ _DESCRIBE_MS = 5_000
 _LOG_INTERVAL_MS = 5_000
 
 
-def repartition_topic_config(config: Any) -> dict[str, str]:
+def repartition_topic_config(config: StreamsConfig) -> dict[str, str]:
     """Return the settings of a repartition topic; config: a StreamsConfig, for ``topic.`` overrides."""
     return {**_REPARTITION, **_overrides(config)}
 
 
-def changelog_topic_config(store: StoreBuilder, config: Any) -> dict[str, str]:
+def changelog_topic_config(store: StoreBuilder, config: StreamsConfig) -> dict[str, str]:
     """Return the settings of a store's changelog; config as for repartition_topic_config.
 
     ``topic.`` overrides win over Kafka Streams' settings, the store's own ``log_config`` over both.
@@ -70,7 +71,7 @@ def changelog_topic_config(store: StoreBuilder, config: Any) -> dict[str, str]:
     return {**_CHANGELOG, **_overrides(config), **own}
 
 
-def _overrides(config: Any) -> dict[str, str]:
+def _overrides(config: StreamsConfig) -> dict[str, str]:
     given = config.with_prefix("topic.").items()
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given}
 
@@ -94,7 +95,7 @@ class InternalTopicManager:
     def __init__(
         self,
         admin: Admin,
-        config: Any,
+        config: StreamsConfig,
         clock: Clock,
         log: PrefixedLogger,
         sleep: Callable[[float], None] = time.sleep,

@@ -7,7 +7,7 @@ updated by the thread's loop. Kafka Streams has one global thread for all stream
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,11 @@ from penstock.clients.log_context import PrefixedLogger
 from penstock.clients.reading.reader import Records
 from penstock.statestore.directory.checkpoint import CHECKPOINT_FILE_NAME, OffsetCheckpoint
 from penstock.statestore.store_factory import build_store
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.task_context import Cancellable, TaskContext
 from penstock.topology.errors import ProcessorStateError, StreamsError, UnknownStateStoreError
 from penstock.topology.graph.processor_topology import ProcessorTopology
+from penstock.topology.processor_api import Punctuation
 from penstock.topology.records import Message, TaskId, TopicPartition
 from penstock.topology.run.compiled import CompiledTopology, compile_topology
 
@@ -44,7 +46,7 @@ class GlobalTask(TaskContext):
 
     def __init__(
         self,
-        config: Mapping[str, Any],
+        config: StreamsConfig,
         topics: TopicNames,
         time: LoopTime,
         metrics: ThreadMetrics,
@@ -107,7 +109,7 @@ class GlobalTask(TaskContext):
         raise StreamsError(f"The processor of a global store cannot send to {topic}: each process would send the same")
 
     @override
-    def schedule(self, interval_ms: int, punctuation: Any, callback: Callable[[int], None]) -> Cancellable:
+    def schedule(self, interval_ms: int, punctuation: Punctuation, callback: Callable[[int], None]) -> Cancellable:
         """Refuse, as Kafka Streams does."""
         raise StreamsError("schedule() is not supported in the processor of a global store")
 

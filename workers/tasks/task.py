@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from penstock.clients.state_machine import StateMachine
 from penstock.statestore.cache.thread_cache import ThreadCache
 from penstock.statestore.directory.state_directory import StateDirectory
 from penstock.statestore.store_factory import OpenRows
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.context.async_calls import AsyncCalls
 from penstock.topology.context.task_context import TaskContext
 from penstock.topology.graph.processor_topology import ProcessorTopology
@@ -51,7 +52,7 @@ class TaskEnvironment:
     """
 
     application_id: str
-    config: Mapping[str, Any]
+    config: StreamsConfig
     time: LoopTime
     topics: TopicNames
     state_directory: StateDirectory

@@ -65,7 +65,7 @@ class TaskManager:
         self._changelog_reader = changelog_reader
         self._consumer = consumer
         self._producer = producer
-        self._state_directory = state_directory
+        self.state_directory = state_directory
         self._offset_reset = offset_reset
         self._purge = purge
         self._timeouts = active.timeouts
@@ -109,7 +109,7 @@ class TaskManager:
             self._log.warning("Nothing takes over the recycled stores of task %s; closing them", task_id)
             for store in stores.stores.values():
                 store.close()
-            self._state_directory.unlock(task_id)
+            self.state_directory.unlock(task_id)
 
     def _add_stream_tasks(self, assignment: Collection[TopicPartition]) -> None:
         if not self.assigned_active_tasks:
@@ -230,7 +230,7 @@ class TaskManager:
         registry.close_dirty(tasks)
         for task_id in tasks.keys() & set(wiped):
             try:
-                self._state_directory.wipe(task_id)
+                self.state_directory.wipe(task_id)
             except LockError as error:  # another process here looks at it; the damage is found again, and wiped then
                 self._log.info("The files of task %s are left for now: %s", task_id, error)
         for task in creator.create_tasks({task_id: task.input_partitions for task_id, task in tasks.items()}):
@@ -327,10 +327,14 @@ class TaskManager:
 
     # -- looking on
 
+    def all_tasks(self) -> list[Task]:
+        """Return all tasks here, active and standby, running or not."""
+        return [*self.active.all_tasks().values(), *self.standby.all_tasks().values()]
+
     def task_offset_sums(self) -> dict[TaskId, int]:
         """Return how far the state of each task on this machine is; see task_offset_sums.py."""
         tasks: dict[TaskId, Task] = {**self.standby.all_tasks(), **self.active.all_tasks()}
-        return task_offset_sums(tasks, self._state_directory, self._log)
+        return task_offset_sums(tasks, self.state_directory, self._log)
 
     def task_loads(self) -> dict[TaskId, int]:
         """Return how much of this thread's time its active tasks take, in thousandths; none for what is not known."""

@@ -10,9 +10,9 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 from uuid import UUID
 
+from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.records import TaskId
 
 from .java_hashes import process_order
@@ -41,7 +41,7 @@ class AssignmentConfigs:
     spread: bool = True
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> AssignmentConfigs:
+    def of(cls, config: StreamsConfig) -> AssignmentConfigs:
         """Take the settings from a StreamsConfig."""
         return cls(
             config["acceptable.recovery.lag"],
