@@ -22,16 +22,16 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from rich.terminal_theme import MONOKAI
 
-from penstock import KafkaStreams, Serdes, StreamsBuilder, TimeWindows, Topology
-from penstock.cli.running_application import application
+from penstock import KafkaStreams, Serdes, StreamsBuilder, StreamsConfig, TimeWindows, Topology
+from penstock.cli.running_application import find
 from penstock.cli.status_view import TextConsole, status_view
 
 PICTURES = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 CARRIERS = ("AA", "B6", "DL", "EV", "MQ", "UA", "US", "WN")
 AIRPORTS = ("EWR", "JFK", "LGA")
-SOURCE, BY_CARRIER, DELAYED = "flights", "flights-by-carrier", "delayed-flights"
-#: The dashboard shows the last five minutes.
-MINUTES = 5
+TOPICS = SOURCE, BY_CARRIER, DELAYED = "flights", "flights-by-carrier", "delayed-flights"
+#: How long the application runs before, in seconds: the dashboard shows the last five minutes.
+RUN_SECONDS = 150
 
 
 def build() -> Topology:
@@ -45,13 +45,22 @@ def build() -> Topology:
     by_carrier = arrived.select_key(lambda airport, flight: flight["carrier"], name="carrier").group_by_key(
         key_serde=Serdes.string(), value_serde=Serdes.json(), name="by-carrier"
     )
-    counts = by_carrier.windowed_by(TimeWindows(60_000)).count(name="count", store="flights-by-carrier")
+    counts = by_carrier.windowed_by(TimeWindows(60_000, grace=600_000)).count(name="count", store="flights-by-carrier")
     counts.to_stream(name="changes").to(BY_CARRIER, value_serde=Serdes.long(), name="counts")
     return builder.build()
 
 
+def create_topics(servers: str) -> None:
+    """Create the topics that are missing, and wait until the brokers know them."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    missing = set(TOPICS) - admin.list_topics(timeout=60).topics.keys()
+    if missing:
+        for future in admin.create_topics([NewTopic(name, 4, 1) for name in missing], operation_timeout=60).values():
+            future.result()
+
+
 def produce(servers: str, ended: threading.Event) -> None:
-    """Write flights, some hundred a second, until told to end."""
+    """Write several hundred flights per second until the event is set."""
     producer, chance = Producer({"bootstrap.servers": servers}), random.Random(2013)
     while not ended.wait(0.1):
         for _ in range(chance.randint(60, 90)):
@@ -70,7 +79,9 @@ def screenshot(url: str, to: Path, profile: Path) -> None:
         sys.exit("Chromium is needed: apt install chromium")
     options = ("--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1100,1240", "--timeout=12000")
     command = [chromium, *options, f"--user-data-dir={profile}", f"--screenshot={to}", url]
-    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    if not to.exists():
+        sys.exit(f"Chromium wrote no picture: {done.stderr}")
 
 
 def terminal(status: dict[str, Any], to: Path) -> None:
@@ -88,10 +99,7 @@ def main() -> None:
     servers = arguments.parse_args().bootstrap_servers
     if servers is None:
         sys.exit("Say --bootstrap-servers, or start a broker: penstock broker start")
-    names = (SOURCE, BY_CARRIER, DELAYED)
-    made = AdminClient({"bootstrap.servers": servers}).create_topics([NewTopic(name, 4, 1) for name in names])
-    for future in made.values():
-        future.exception(30)  # it may be there already
+    create_topics(servers)
     PICTURES.mkdir(exist_ok=True)
     ended = threading.Event()
     threading.Thread(target=produce, args=(servers, ended), name="producer").start()
@@ -108,12 +116,11 @@ def main() -> None:
         try:
             with KafkaStreams("publish.pictures:build", config) as streams:
                 streams.start()
-                time.sleep(MINUTES * 60)
+                time.sleep(RUN_SECONDS)
                 screenshot(
                     f"http://127.0.0.1:{streams.http_port}/", PICTURES / "dashboard.png", Path(directory, "profile")
                 )
-                assignments = tuple(f"{name}={config[name]}" for name in ("application.id", "state.dir"))
-                with application(None, assignments) as running:
+                with find(StreamsConfig(config)) as running:
                     terminal(running.ask("status"), PICTURES / "top.svg")
         finally:
             ended.set()

@@ -1,4 +1,4 @@
-"""The one thread of a process for what must go on while user code runs: an event loop (Kafka: the heartbeat threads).
+"""The thread of a process for what must continue while user code runs: an event loop (Kafka: the heartbeat threads).
 
 Heartbeats and joins, questions, and the opening of connections run there as coroutines. The first client starts it, the
 last one ends it.

@@ -1,4 +1,4 @@
-"""One broker: connected or not, with requests on their way (Kafka: NetworkClient's ClusterConnectionStates)."""
+"""One broker: connected or not, with requests in flight (Kafka: NetworkClient's ClusterConnectionStates)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Api(Generic[A]):
 
     verb: what a broker is, as in "read from". setting: has librdkafka do it. decode: makes an answer of its bytes,
     without the length, and the version of the request; it raises ValueError for bytes that are none. in_flight: how
-    many requests may be on their way.
+    many requests may be in flight.
     """
 
     key: int
@@ -141,7 +141,7 @@ class BrokerLink(Generic[A]):
         if self.state is _S.CLOSED:
             self._states.transition_to(_S.CONNECTING)
             self._opening = self._brokers.open(self.node, self._on_done)
-        if now_ms >= self._renew_at:  # behind the answers that are on their way
+        if now_ms >= self._renew_at:  # behind the answers that are in flight
             if self.state is _S.IDLE:
                 self._renew()
             return False

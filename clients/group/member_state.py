@@ -21,7 +21,7 @@ class MemberState(Enum):
         FATAL ----->
 
     - STABLE to JOINING: a rebalance that this member asks for (a probing one, or after it released tasks).
-    - JOINING to LOST: the group had gone on without the member when it came to join.
+    - JOINING to LOST: the group had continued without the member when it came to join.
     """
 
     UNJOINED = "UNJOINED"

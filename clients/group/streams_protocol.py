@@ -118,7 +118,7 @@ class StreamsProtocol(GroupProtocol):
 
     def _ms_to_sleep(self) -> int:
         due = self._membership.ms_until_heartbeat(self._clock.monotonic_ms())
-        # What becomes due earlier is sent by join(). Its answer may be on its way and set a shorter interval, so that
+        # What becomes due earlier is sent by join(). Its answer may be in flight and set a shorter interval, so that
         # until then only a pause is sure to be short enough.
         if due is None or self._exchanging:
             return self._network.retry_backoff_ms

@@ -90,7 +90,7 @@ class LibrdkafkaWriter:
         return lost
 
     def drop(self) -> None:
-        """See Writer: librdkafka cannot tell what is on its way from what is not."""
+        """See Writer: librdkafka cannot tell what is in flight from what is not."""
 
     def close(self) -> None:
         """See Writer."""

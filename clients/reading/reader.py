@@ -52,7 +52,7 @@ class Reader(Protocol):
         """Return nothing more of these partitions."""
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """Go on with these partitions, behind the last record that was returned."""
+        """Continue with these partitions, behind the last record that was returned."""
 
     def fetch(self, max_records: int, timeout_seconds: float) -> tuple[Records, list[ReaderEvent]]:
         """Return records, and events; waits for the first of them only.

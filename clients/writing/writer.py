@@ -57,7 +57,7 @@ class Writer(Protocol):
         """Return the records that were dropped since the last call."""
 
     def drop(self) -> None:
-        """Forget what is not on its way to a broker: others may write in its place by now. librdkafka sends it."""
+        """Forget what is not in flight to a broker: others may write in its place by now. librdkafka sends it."""
 
     def close(self) -> None:
         """Drop all unacknowledged records, and close the connections. Nothing else may be called afterwards."""
@@ -85,4 +85,4 @@ class TransactionalWriter(Writer, Protocol):
         """Wait until every record is acknowledged, then commit them."""
 
     def abort_transaction(self, seconds: float) -> None:
-        """Drop what is not on its way, wait for what is, and abort the transaction."""
+        """Drop what is not in flight, wait for what is, and abort the transaction."""

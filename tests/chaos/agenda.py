@@ -1,4 +1,4 @@
-"""What has to be done later: a process goes on, a host comes back, a network is whole again."""
+"""What has to be done later: a process continues, a host comes back, a network is whole again."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class FeedRecord:
 
 
 class TransactionWriter:
-    """Writes transactions, each by itself: a producer that cannot go on is replaced."""
+    """Writes transactions, each by itself: a producer that cannot continue is replaced."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._settings = {

@@ -211,7 +211,7 @@ class Broker:
         code = self.group.check(member.member_id, member.instance_id, member.generation) if is_member else 0
         if code:
             self.world.happened("offsets of a former member are refused in a transaction")
-            raise broker_error(code, "the group has gone on without this member")
+            raise broker_error(code, "the group has continued without this member")
         self._on_commit(transaction.client, offsets)
         transaction.offsets |= offsets
         for partition in offsets:

@@ -219,7 +219,7 @@ def test_a_function_that_raises_is_named_with_its_record_and_nothing_is_lost(
     ) in last_line(log)
     assert 'numbers.map_values(lambda value: 12 // value, name="divide")' in log  # the user's line in the traceback
 
-    # Corrected, it goes on where it was: the record that failed and the one behind it are there.
+    # Corrected, it continues where it was: the record that failed and the one behind it are there.
     app.module(DIVIDING.format(source=source, sink=sink).replace("12 // value", "12 // (value or 1)"))
     process = app.start(threads=1)
     wait_for_line(process, "State transition from REBALANCING to RUNNING")

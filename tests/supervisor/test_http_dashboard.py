@@ -128,7 +128,7 @@ def pauses_and_resumes(page: Browser, streams: KafkaStreams) -> None:
     eventually(lambda: page.run("return !document.getElementById('paused').hidden") is True, "the page says so")
     eventually(lambda: page.run("return !document.getElementById('resume').disabled") is True, "it can be resumed")
     page.click("#resume")
-    eventually(lambda: not streams.is_paused, "it goes on")
+    eventually(lambda: not streams.is_paused, "it continues")
 
 
 def restarts_by_keyboard(page: Browser, streams: KafkaStreams) -> None:

@@ -91,7 +91,7 @@ def test_a_fenced_producer_gives_its_tasks_up(
 ) -> None:
     thread = counter.thread().until_idle()
     feed(cluster, "aab")
-    cluster.group.generation += 1  # the group has gone on without this member
+    cluster.group.generation += 1  # the group has continued without this member
     counter.stage.clock.advance(200)
     thread.step()
     assert "dropped out of the consumer group" in caplog.text
@@ -164,7 +164,7 @@ def test_all_tasks_of_a_thread_share_the_transaction(cluster: Cluster, counter: 
 def test_what_leaves_uncommitted_is_not_committed_with_the_others(
     cluster: Cluster, counter: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its output is in the transaction of all tasks, which would go on without its offsets."""
+    """Its output is in the transaction of all tasks, which would continue without its offsets."""
     feed(cluster, "a", partition=0)
     feed(cluster, "b", partition=1)
     first = counter.thread().until_idle()
@@ -235,7 +235,7 @@ def test_an_input_that_an_open_transaction_holds_up_is_told(
         counter.stage.clock.advance(11_000)
         thread.step(3)
     told = [record.getMessage() for record in caplog.records if "is held at offset" in record.getMessage()]
-    assert len(told) == 1, "once, and not of the partition that goes on"
+    assert len(told) == 1, "once, and not of the partition that continues"
     assert "in-0 is held at offset 3, although there are records up to 4" in told[0]
     log.open_since = None  # the broker has aborted it
     thread.step(3).commit()

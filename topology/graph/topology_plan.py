@@ -111,7 +111,7 @@ def _renamed(name: str, twin: str) -> Finding:
     return Finding(
         Verdict.REFUSE,
         name,
-        f"the store is now called {twin}: that one begins empty, while its input goes on behind what {name} has "
+        f"the store is now called {twin}: that one begins empty, while its input continues behind what {name} has "
         f'counted. Keep the old name (store="{name}"); names with numbers change with each operator before them',
     )
 

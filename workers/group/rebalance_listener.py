@@ -61,7 +61,7 @@ class RebalanceListener:
     def on_partitions_revoked(
         self, partitions: Collection[TopicPartition], active: Collection[TaskId], standby: Collection[TaskId]
     ) -> None:
-        """Commit and suspend the tasks that move away, with their partitions; all others go on."""
+        """Commit and suspend the tasks that move away, with their partitions; all others continue."""
         self._log.debug(
             "Current state %s: revoked partitions %s because of consumer rebalance.\n"
             "\tcurrently assigned active tasks: %s\n\tcurrently assigned standby tasks: %s\n",

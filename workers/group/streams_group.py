@@ -180,7 +180,7 @@ class StreamsGroup:
         self._membership.join(subscription, reason)
 
     def _prepare_topics(self) -> bool:
-        """Make the topics ready; False if the brokers do not answer and it is to be tried again: the tasks go on.
+        """Make the topics ready; False if the brokers do not answer and it is to be tried again: the tasks continue.
 
         Raises TaskTimeoutError if that has failed for task.timeout.ms.
         """

@@ -10,7 +10,7 @@ from penstock.topology.records import TaskId, TopicPartition
 class SuspendReason(Enum):
     """Why a standby task stops to follow a changelog (Kafka Streams: StandbyUpdateListener.SuspendReason).
 
-    MIGRATED: it left this thread, to another one or for good. PROMOTED: it goes on here as the active task.
+    MIGRATED: it left this thread, to another one or for good. PROMOTED: it continues here as the active task.
     """
 
     MIGRATED = "MIGRATED"

@@ -87,7 +87,7 @@ class Commit(ABC):
     def finish(self) -> int:
         """Carry it out, or what start() has left of it. Returns how many tasks were committed.
 
-        Raises TaskMigratedError if the group has gone on without this member, RetriableCommitError if it can be tried
+        Raises TaskMigratedError if the group has continued without this member, RetriableCommitError if it can be tried
         again, StreamsError for a record that could not be written.
         """
         if self.tasks:
@@ -136,7 +136,7 @@ class AtLeastOnceCommit(Commit):
     _answer: Future[None] | None = None  # the group's, once start() has sent the offsets
 
     def start(self) -> bool:
-        """Write records and stores, send the offsets, and return, so that tasks go on until the group has answered.
+        """Write records and stores, send the offsets, and return, so that tasks continue until the group has answered.
 
         The stores have no offsets of changelogs to wait for then. So they come first, while they hold nothing but what
         is acknowledged: a crash leaves in them what a restore would put there. A commit that asks for ends is carried

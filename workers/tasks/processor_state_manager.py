@@ -113,7 +113,7 @@ class ProcessorStateManager:
         return self._recycled is not None
 
     def open(self, build: Build) -> None:
-        """Lock the task's directory and open all stores, or go on with adopted ones.
+        """Lock the task's directory and open all stores, or continue with adopted ones.
 
         build(store builder, directory, store to be taken over or None) makes one.
 
@@ -309,6 +309,6 @@ class ProcessorStateManager:
 
 
 def persist_all(stores: Iterable[Any], beside_writes: bool) -> None:
-    """Make what stores have committed survive a SIGKILL; beside_writes: while their task goes on."""
+    """Make what stores have committed survive a SIGKILL; beside_writes: while their task continues."""
     for store in stores:
         store.persist(beside_writes)

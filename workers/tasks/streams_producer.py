@@ -175,7 +175,7 @@ class StreamsProducer:
     def abort_transaction(self, last: bool = False) -> None:
         """Undo all records since the last commit; all tasks of the thread have to be closed then.
 
-        A producer that cannot go on is replaced, unless this is the last call. Raises BrokerUnavailableError if the
+        A producer that cannot continue is replaced, unless this is the last call. Raises BrokerUnavailableError if the
         new one cannot be initialized. Without a transaction what is not on its way yet is not sent any more, where
         Penstock writes itself. All errors are forgotten.
         """

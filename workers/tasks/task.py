@@ -176,7 +176,7 @@ class Task(TaskContext, ABC):
         except Exception:
             if clean:
                 raise
-            self.log.exception("Error at %s; going on, because the task is being closed dirty", what)
+            self.log.exception("Error at %s; continuing, because the task is being closed dirty", what)
 
     def _transition_to(self, state: TaskState) -> None:
         self._states.transition_to(state)

@@ -85,7 +85,7 @@ class TaskManager:
         assignment: all input partitions of this thread. Nothing is opened here: that is
         update_new_and_restoring_tasks'.
         """
-        # Before anything is closed: what goes on here in the other role keeps its stores open.
+        # Before anything is closed: what continues here in the other role keeps its stores open.
         in_assignment = {t: p for t, p in self.assigned_active_tasks.items() if set(p) <= set(assignment)}
         promoted = self.standby.recycle_suspended(in_assignment)
         demoted = self.active.recycle_suspended(self.assigned_standby_tasks)
@@ -181,7 +181,7 @@ class TaskManager:
             first.note(error)
 
     def handle_lost_all(self) -> None:
-        """Close active tasks without a commit: others may own them by now. Standby tasks write nothing and go on."""
+        """Close active tasks without a commit: others may own them by now. Standby tasks write nothing and continue."""
         self.commits.forget()
         self._producer.abort_transaction()
         self.active.close(clean=False)

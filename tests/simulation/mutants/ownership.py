@@ -45,7 +45,7 @@ def promoted_without_catching_up(original: Any) -> Any:
 
 
 def zombie_commits(_: Any) -> Any:
-    """Tasks that others own by now go on."""
+    """Tasks that others own by now continue."""
 
     def handle_lost_all(manager: TaskManager) -> None:
         manager._producer.collector.forget_errors()
@@ -136,7 +136,7 @@ def resumes_where_it_was(original: Any) -> Any:
 
 
 def pause_outlives_its_assignment(original: Any) -> Any:
-    """librdkafka goes on to pause a partition that is unassigned."""
+    """librdkafka continues to pause a partition that is unassigned."""
 
     def unassign(consumer: PartitionConsumer, partitions: Any) -> None:
         reader: Any = consumer._reader
