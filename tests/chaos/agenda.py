@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """due: on the monotonic clock, in seconds. owner: whose it is, "" for nobody's; do: may add entries itself."""
+    """due: on the monotonic clock, in seconds. owner: whose it is, "" for no one's; do: may add entries itself."""
 
     due: float
     owner: str

@@ -165,7 +165,7 @@ class Broker:
     # Transactions
 
     def init_transactions(self, transactional_id: str) -> int:
-        """Fence whoever had the id before; returns the new epoch. The caller waits until is_free."""
+        """Fence the one that had the id before; returns the new epoch. The caller waits until is_free."""
         writer = self.writers.setdefault(transactional_id, Writer())
         if writer.current is not None:
             self._decide(writer, writer.current, commit=False)

@@ -68,7 +68,7 @@ class Spec:
 
 
 class Control:
-    """workers.control.ThreadControl: nobody commands, reports are dropped."""
+    """workers.control.ThreadControl: no one commands, reports are dropped."""
 
     def poll_commands(self) -> list[Command]:
         return []

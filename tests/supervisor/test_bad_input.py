@@ -20,7 +20,7 @@ pytestmark = pytest.mark.broker
         ("nowhere:topology", "", "No module named 'nowhere'. Is the name right, and is"),
         ("user_app:nothing", "", "Is the part after the colon the name of a topology in user_app?"),
         ("user_app:topology", "topology = 42", "Expected a Topology, a StreamsBuilder, or a function that returns one"),
-        ("user_app:topology", "raise RuntimeError('no licence')", "RuntimeError: no licence ("),
+        ("user_app:topology", "raise RuntimeError('no license')", "RuntimeError: no license ("),
         ("user_app:topology", "def topology(:", "SyntaxError: invalid syntax (user_app.py, line 3)"),
         ("user_app:topology", "import sys; sys.exit('not me')", "SystemExit: not me ("),
         (

@@ -162,6 +162,6 @@ def fits_a_phone(page: Browser) -> None:
     eventually(lambda: max(page.run(middle)) < 2, "what is too wide is seen from its middle")
     assert page.run("const box = document.querySelector('#topology figure'); return box.scrollWidth > box.clientWidth")
     assert page.run("return document.documentElement.scrollWidth <= window.innerWidth")
-    colours = page.run("const s = getComputedStyle(document.body); return [s.color, s.backgroundColor]")
-    text, ground = (sum(map(int, colour[4:-1].split(", "))) for colour in colours)
+    colors = page.run("const s = getComputedStyle(document.body); return [s.color, s.backgroundColor]")
+    text, ground = (sum(map(int, color[4:-1].split(", "))) for color in colors)
     assert text > 500 > 120 > ground  # light upon dark

@@ -1,4 +1,4 @@
-"""The spare process: it takes the place of a stream thread's process that dies, and is never in the way."""
+"""The spare process: it replaces a stream thread's process that dies, and is never in the way."""
 
 from __future__ import annotations
 

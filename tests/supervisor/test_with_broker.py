@@ -55,7 +55,7 @@ def test_two_stream_threads_share_the_tasks_and_end_in_good_order(counting: Coun
         counting.wait_for_all_counts()
 
 
-#: How long the partitions of a killed process may stand still on a busy machine; unreplaced, its session takes 45 s.
+#: How long the partitions of a killed process may stall on a busy machine; unreplaced, its session takes 45 s.
 FLOW_SECONDS = 20.0
 
 

@@ -13,7 +13,7 @@ from penstock.testing import TopologyTestDriver
 
 HAS_EXTRA = all(importlib.util.find_spec(name) for name in ("fastavro", "jsonschema", "google", "httpx"))
 needs_extra = pytest.mark.skipif(not HAS_EXTRA, reason="needs pip install 'penstock-streams[schema-registry]'")
-# What the extra's own dependencies deprecate is not ours to mend.
+# What the extra's own dependencies deprecate is not ours to fix.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*deprecat.*")
 
 FIELDS = [{"name": "currency", "type": "string"}, {"name": "cents", "type": "int"}]

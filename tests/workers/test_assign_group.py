@@ -70,7 +70,7 @@ class FixedOffsets:
 
 
 class FixedClock:
-    """A clock that stands still."""
+    """A clock that does not advance."""
 
     def monotonic_ms(self) -> int:
         return NOW_MS

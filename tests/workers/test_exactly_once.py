@@ -70,7 +70,7 @@ def test_a_restore_waits_for_open_transactions_and_leaves_out_aborted_ones(
     partition = TopicPartition(CHANGELOG, 0)
     log = cluster.logs[partition]
     log.open_since = log.end
-    cluster.append(CHANGELOG, 0, b"a", b"\0\0\0\0\0\0\0\x63", 1)  # somebody's open transaction
+    cluster.append(CHANGELOG, 0, b"a", b"\0\0\0\0\0\0\0\x63", 1)  # someone's open transaction
     delete = counter.stage.state_dir / "app"
     delete.rename(counter.stage.state_dir / "gone")
     # It may be one that is committed, with its markers on their way: its input will not be read again (KAFKA-10167).
@@ -106,7 +106,7 @@ def test_a_fenced_producer_gives_its_tasks_up(
 def test_a_transaction_that_fails_for_a_deleted_changelog_is_no_migration(
     cluster: Cluster, counter: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Started again, the tasks would find the changelog made anew, and count from nothing."""
+    """Started again, the tasks would find the changelog recreated, and count from nothing."""
     thread = counter.thread().until_idle()
     feed(cluster, "aab")
     thread.step(2)
