@@ -12,10 +12,10 @@ from importlib import metadata
 from pathlib import Path
 
 import click
-import penstock
 import pytest
 from click.testing import CliRunner, Result
 
+import penstock
 from penstock.cli import cli
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.topology.config.streams_config import KEYS
