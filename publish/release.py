@@ -26,7 +26,7 @@ class ReleaseError(Exception):
 
 
 def check_changes(version: str, root: Path = ROOT) -> None:
-    """Raise ReleaseError unless CHANGELOG.md has a section for a version, and changes/ nothing more."""
+    """Raise ReleaseError unless CHANGELOG.md has a version's section, and changes/ nothing that is missing in it."""
     wrong = [f"{path.relative_to(root)} is not in it" for path in sorted((root / "changes").glob("*.*.md"))]
     if not notes(version, root):
         wrong.insert(0, f"there is no section [{version}]")

@@ -171,7 +171,9 @@ def read_changelog(config: StreamsConfig, topic: str, partition: int, end: int |
 def _take(consumer: Consumer, topic: str, partition: int, at: int) -> tuple[list[Any], int]:
     """Return the next records, and the offset after them."""
     messages = []
-    for message in consumer.consume(BATCH_RECORDS, POLL_SECONDS):
+    first = consumer.poll(POLL_SECONDS)
+    # With a time, consume() would wait for a full batch, which most changelogs' last records are not.
+    for message in [first, *consumer.consume(BATCH_RECORDS, 0)] if first is not None else ():
         error = message.error()
         offset = message.offset()
         if error is None:
@@ -198,6 +200,8 @@ def consumer_settings(config: StreamsConfig) -> dict[str, Any]:
         "enable.auto.commit": False,
         "allow.auto.create.topics": False,
         "enable.partition.eof": True,
+        # Without more records, what lies before the end is a transaction's markers: nothing to wait 500 ms for.
+        "fetch.wait.max.ms": 10,
         # A local engine with exactly-once has left aborted records.
         "isolation.level": "read_committed",
         "log_level": 3,

@@ -54,18 +54,18 @@ def handover(
     admin: AdminClient,
     tmp_path: Path,
 ) -> Iterator[MakeHandover]:
-    """Make applications that read the same input: ``handover("purpose", **config)``."""
-    orders, products = make_topic("orders", PARTITIONS), make_topic("products", PARTITIONS)
+    """Make applications that read the same input: ``handover("purpose", **config)``; with_people: a larger topology."""
+    orders, products, people = (make_topic(name, PARTITIONS) for name in ("orders", "products", "people"))
     made: list[Handover] = []
 
-    def make(purpose: str, **config: str) -> Handover:
+    def make(purpose: str, with_people: bool = False, **config: str) -> Handover:
         settings = {name.replace("_", "."): value for name, value in config.items()}
         if settings.get("group.protocol") == "streams" and not is_since(STREAMS_PROTOCOL_SINCE):
             pytest.skip("this version of Kafka Streams has no streams groups")
-        outputs = (make_topic(f"{purpose}-{name}", PARTITIONS) for name in ("counts", "final", "joined"))
+        outputs = {name: make_topic(f"{purpose}-{name}", PARTITIONS) for name in ("counts", "final", "joined")}
         directory = tmp_path / purpose
         directory.mkdir()
-        topics = Topics(orders, products, *outputs)
+        topics = Topics(orders, products, people=people if with_people else "", **outputs)
         made.append(Handover(java, bootstrap_servers, unique_name(purpose), topics, directory, **settings))
         if settings.get("group.protocol") == "streams":
             configure(admin, made[-1].application_id, made[-1].config)

@@ -9,14 +9,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import psutil
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicCollection
+from confluent_kafka import Consumer, Producer, TopicCollection
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -27,6 +27,7 @@ from penstock.topology.config.streams_config import StreamsConfig
 from penstock.workers.group.assignment.assignment_info import AssignmentInfo
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
 from tests.java.program import Topics, topology
+from tests.read_to_end import read_to_end
 from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,6 +36,7 @@ THREADS = 2
 CUSTOMERS = 7
 PRODUCTS_PER_ROUND = 5
 ORDERS_PER_ROUND = 300
+PEOPLE = 15
 #: Far enough apart for windows to close in each round; some are still open when the application is handed over.
 ORDER_INTERVAL_MS = 150
 LATE_MS = 2_000
@@ -204,6 +206,10 @@ class Handover:
         for number in range(first, first + PRODUCTS_PER_ROUND):
             producer.produce(self.topics.products, f"name-{number}", f"product-{number}", timestamp=begin - LATE_MS)
         assert producer.flush(PATIENCE_SECONDS) == 0
+        for number in range(PEOPLE if self.topics.people else 0):  # every other one changes between two products
+            liked = (number + self.rounds % 2 * (number % 2)) % PRODUCTS_PER_ROUND
+            favourite = f"product-{liked}/{self.rounds}"
+            producer.produce(self.topics.people, favourite, f"person-{number}", timestamp=begin - LATE_MS)
         self.rounds += 1
         for number in range(ORDERS_PER_ROUND):
             at = begin + number * ORDER_INTERVAL_MS - (LATE_MS if number % 11 == 5 else 0)
@@ -253,10 +259,14 @@ class Handover:
         eventually(lambda: self._lag() == 0, self._lag, PATIENCE_SECONDS + time_of_a_commit)
 
     def _lag(self) -> int:
-        """Return how many records of the inputs are not committed as processed."""
-        partitions = [
-            RdTopicPartition(name, n) for name in (self.topics.orders, self.topics.products) for n in range(PARTITIONS)
-        ]
+        """Return how many records of the inputs, and of what the tables send, are not committed as processed."""
+        topics = [self.topics.orders, self.topics.products]
+        if self.topics.people:
+            topics += [
+                self.topics.people,
+                *(name for name in self.internal_topics() if not name.endswith("-changelog")),
+            ]
+        partitions = [RdTopicPartition(name, n) for name in topics for n in range(PARTITIONS)]
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": self.application_id})
         try:
             ends = sum(
@@ -300,27 +310,8 @@ class Handover:
         return counted, len(self.rows(self.topics.joined))
 
     def rows(self, topic: str) -> list[Row]:
-        return [row for number in range(PARTITIONS) for row in self._rows(topic, number)]
-
-    def _rows(self, topic: str, partition: int) -> Iterator[Row]:
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "group.id": "reader",
-                "enable.partition.eof": True,
-                "isolation.level": "read_committed",
-            }
-        )
-        consumer.assign([RdTopicPartition(topic, partition, OFFSET_BEGINNING)])
-        try:
-            while (message := consumer.poll(PATIENCE_SECONDS)) is not None:
-                error = message.error()
-                if error is None:
-                    yield message.key(), message.value(), message.timestamp()[1]
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    return
-        finally:
-            consumer.close()
+        found = read_to_end(self.bootstrap, topic)
+        return [(message.key(), message.value(), message.timestamp()[1]) for message in found]
 
     def results(self) -> dict[str, Any]:
         """Return what one uninterrupted run gives too: tables by their newest rows, streams by all of them."""
@@ -366,7 +357,7 @@ def uninterrupted(application: Handover, reference: Handover) -> dict[str, Any]:
     """Let Java process all of the input at once, in an application of its own, and return the results."""
     reference.rounds = application.rounds
     process = reference.java.start(reference.properties("java"))
-    reference._round(lambda: None)
+    reference.settle()
     process.stop()
     expected = reference.results()
     assert all(rows for rows in expected.values()), "everything has something to compare"
@@ -378,7 +369,13 @@ def assert_as_one_uninterrupted_run(application: Handover, reference: Handover) 
     expected, found = uninterrupted(application, reference), application.results()
     assert found.keys() == expected.keys()
     for name, rows in expected.items():
-        assert found[name] == rows, f"{name} differs"
+        assert found[name] == rows, f"{name} differs: {differing(found[name], rows)}"
+
+
+def differing(found: Mapping[Any, Any], expected: Mapping[Any, Any]) -> str:
+    """Return some of the rows that differ: key, what was found, what was expected."""
+    keys = sorted((key for key in {*found, *expected} if found.get(key) != expected.get(key)), key=str)
+    return "; ".join(f"{key}: {found.get(key)} instead of {expected.get(key)}" for key in keys[:5])
 
 
 def assert_nothing_is_lost(application: Handover, reference: Handover) -> None:

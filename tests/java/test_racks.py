@@ -39,7 +39,8 @@ def make_topics(brokers: TwoRacks, suffix: str) -> Topics:
         NewTopic(f"{name}-{suffix}", PARTITIONS, replica_assignment=[[broker] for broker in replicas])
         for name, replicas in places.items()
     ]
-    for future in AdminClient({"bootstrap.servers": brokers.bootstrap_servers}).create_topics(new).values():
+    admin = AdminClient({"bootstrap.servers": brokers.bootstrap_servers})
+    for future in admin.create_topics(new).values():
         future.result(PATIENCE_SECONDS)
     return Topics(**{name: f"{name}-{suffix}" for name in places})
 

@@ -11,6 +11,9 @@ from penstock.pipeline.java.jar_lock import read_lock
 
 #: Names another version than the latest, for the processes of a run of tests.
 VERSION_VARIABLE = "PENSTOCK_TEST_KAFKA_STREAMS"
+#: Before it, members cannot read the records of grouped tables that later ones write, without upgrade.from (KIP-904);
+#: before 3.4 those of foreign-key joins neither (KIP-775).
+NEWEST_FORMATS_SINCE = (3, 5)
 #: Before it, rack.aware.assignment.strategy is unknown (KIP-925).
 RACKS_SINCE = (3, 7)
 #: Kafka Streams before it cannot be in a streams group (KIP-1071).
