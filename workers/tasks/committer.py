@@ -35,7 +35,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 
-from penstock.clients.group.membership import CommitTimeoutError, GroupMembership, Meanwhile, OffsetAndMetadata
+from penstock.clients.group.membership import CommitTimeoutError, GroupMembership, Meanwhile
+from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.topology.errors import BrokerUnavailableError
 from penstock.topology.records import TopicPartition
 

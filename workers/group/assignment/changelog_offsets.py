@@ -7,7 +7,7 @@ from typing import Protocol
 
 from penstock.clients.cluster.admin import Admin, answered, results
 from penstock.clients.cluster.offsets import LATEST
-from penstock.clients.group.membership import OffsetAndMetadata
+from penstock.clients.protocol.offset_commits import OffsetAndMetadata
 from penstock.topology.records import TopicPartition
 
 Offsets = dict[TopicPartition, int]
