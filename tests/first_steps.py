@@ -22,9 +22,9 @@ ROOT = Path(__file__).resolve().parent.parent
 #: What the pages have in place of the repository's address, and the broker's address where its port is free.
 REPOSITORY, ADDRESS = "…", "127.0.0.1:9092"
 #: Commands that go on until Ctrl-C. Their terminal is busy; the next block is typed into another one.
-LASTING = re.compile(r"^(penstock run |python main\.py|penstock topic consume .* --follow)", re.MULTILINE)
+LASTING = re.compile(r"^(penstock run |python main\.py|java |penstock topic consume .* --follow)", re.MULTILINE)
 #: Patience for a busy machine; five minutes for all of it are what test_first_steps.py asks for.
-INSTALL_SECONDS, COMMAND_SECONDS = 500.0, 60.0
+INSTALL_SECONDS, COMMAND_SECONDS = 500.0, 180.0
 #: Takes less CPU time than a new user's shell: the kernel is compiled without optimization, packages when they are
 #: imported.
 QUICKLY = {"CFLAGS": "-O0", "PIP_NO_COMPILE": "1", "KAFKA_OPTS": " ".join(short_lived_jvms.OPTIONS)}
@@ -79,10 +79,13 @@ class Terminal:
         )
         assert f"{self._mark} 0" in self.output, f"{what} has failed:\n{self.output}"
 
-    def interrupt(self) -> None:
-        """Press Ctrl-C, which must end the lasting command with exit code 0."""
+    def interrupt(self, exit_code: int = 0) -> None:
+        """Press Ctrl-C, which must end the lasting command with this exit code; another one than 0 ends the shell."""
         os.killpg(self._shell.pid, signal.SIGINT)
-        self._wait(self.lasting)
+        if exit_code == 0:
+            self._wait(self.lasting)
+        else:
+            assert self._shell.wait(COMMAND_SECONDS) == exit_code, self.output
         self.lasting = ""
 
     def close(self) -> None:

@@ -105,7 +105,7 @@ def _classic_group(response: Any) -> GroupDescription | None:
 
 def _streams_group(response: Any) -> GroupDescription:
     group = response.groups[0]
-    described = streams_messages.described_members(response)[1]
+    described = streams_messages.described_members(group)
     members = tuple(
         GroupMemberDescription(member.client_id, member.client_host, found.instance_id, tasks=found.tasks)
         for member, found in zip(group.members, described, strict=True)

@@ -215,10 +215,8 @@ class DescribedMember(NamedTuple):
     tasks: Tasks
 
 
-def described_members(response: Any) -> tuple[int, list[DescribedMember]]:
-    """Return a description's error code, 0 without one, and the members."""
-    group = response.groups[0]
-    members = [
+def described_members(group: Any) -> list[DescribedMember]:
+    """Return the members of a described group."""
+    return [
         DescribedMember(member.member_id, member.instance_id, _tasks(member.assignment)) for member in group.members
     ]
-    return group.error_code, members

@@ -24,7 +24,7 @@ from .member_state import MemberState
 from .membership import Assigned, MemberSubscription
 from .requests import Identity
 from .streams_membership import StreamsEvent, StreamsMembership
-from .streams_refusals import refusal_error
+from .streams_refusals import refusal_error, refuses_topology
 from .streams_values import (
     Answer,
     Heartbeat,
@@ -36,6 +36,7 @@ from .streams_values import (
     Tasks,
     TasksAssigned,
 )
+from .topology_difference import difference
 
 T = TypeVar("T")
 
@@ -148,7 +149,8 @@ class StreamsProtocol(GroupProtocol):
             self._membership.on_no_answer(heartbeat)
             return False
         except _RefusedError as error:
-            self._emit_all(self._membership.on_refusal(heartbeat, error.refusal, self._clock.monotonic_ms()))
+            refusal = await self._explained(error.refusal)
+            self._emit_all(self._membership.on_refusal(heartbeat, refusal, self._clock.monotonic_ms()))
             if error.refusal.code is ErrorCode.UNRELEASED_INSTANCE_ID:
                 await self._take_over_instance(error.refusal)
             return True
@@ -199,7 +201,7 @@ class StreamsProtocol(GroupProtocol):
     async def _described_tasks(self) -> Tasks | None:
         """Return what the coordinator has given to this member.
 
-        It says so only once. An answer that got lost may have held tasks, which nobody would process then.
+        It says so only once. A lost answer may have held tasks, which no member would process then.
         """
         members = await self._described_members()
         return next((found.tasks for found in members if found.member_id == self._membership.member_id), None)
@@ -207,9 +209,9 @@ class StreamsProtocol(GroupProtocol):
     async def _take_over_instance(self, refusal: BrokerError) -> None:
         """Give the instance id free in the name of the member that has it: it was killed, or will be fenced.
 
-        So a replaced process gets its tasks back at once, and whoever came last wins, as with the classic protocol: who
-        has been a member has been succeeded, if it finds another one in its place. By itself the coordinator would
-        refuse the id until the session of the old member ends.
+        A replaced process gets its tasks back at once, and the latest member wins, as with the classic protocol: the
+        earlier one finds that it was replaced. By itself the coordinator would refuse the id until the session of the
+        old member ends.
         """
         for found in await self._described_members():
             if found.instance_id != self._config.instance_id:
@@ -219,11 +221,25 @@ class StreamsProtocol(GroupProtocol):
             elif await self._leave(f"{self._membership.member_id} succeeds it", found.member_id, comes_back=True):
                 self._membership.hurry()  # before the other one can come back
 
+    async def _explained(self, refusal: BrokerError) -> BrokerError:
+        """Add what differs to the refusal of a topology."""
+        if not refuses_topology(refusal):
+            return refusal
+        try:
+            described = await self._described_group()
+        except (StreamsError, BrokerError) as error:
+            self._log.info("How the topology of the group differs is not known: %s", error)
+            return refusal
+        what = "" if described.topology is None else difference(described.topology, self._topology)
+        return BrokerError(refusal.code, f"{refusal.message} {what}".strip())
+
     async def _described_members(self) -> list[streams_messages.DescribedMember]:
-        def read(response: Any) -> list[streams_messages.DescribedMember]:
-            code, members = streams_messages.described_members(response)
-            self._coordinator.check(code)
-            return members
+        return streams_messages.described_members(await self._described_group())
+
+    async def _described_group(self) -> Any:
+        def read(response: Any) -> Any:
+            self._coordinator.check(response.groups[0].error_code)
+            return response.groups[0]
 
         request = streams_messages.describe(self._config.group_id)
         return await self._looked_up(self._offsets.until_deadline(lambda: request, read))

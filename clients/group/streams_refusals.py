@@ -63,9 +63,14 @@ _ADVICE: Mapping[ErrorCode, str] = {
     ErrorCode.UNKNOWN_SERVER_ERROR: "Do all source topics exist? Else the coordinator's log says what is wrong.",
     ErrorCode.SASL_AUTHENTICATION_FAILED: "Check sasl.mechanism, sasl.username and sasl.password.",
     ErrorCode.STREAMS_INVALID_TOPOLOGY: "Is this a broker of a later version? If not, this is an error in Penstock.",
-    ErrorCode.STREAMS_INVALID_TOPOLOGY_EPOCH: _OTHER_TOPOLOGY,
-    ErrorCode.STREAMS_TOPOLOGY_FENCED: _OTHER_TOPOLOGY,
 }
+
+
+def refuses_topology(refusal: BrokerError) -> bool:
+    """Return True if the group runs another topology."""
+    if refusal.code is ErrorCode.INVALID_REQUEST:
+        return "opology" in refusal.message  # Kafka 4.4: "Topology updates are not supported yet."
+    return refusal.code in (ErrorCode.STREAMS_INVALID_TOPOLOGY_EPOCH, ErrorCode.STREAMS_TOPOLOGY_FENCED)
 
 
 def refusal_error(config: GroupMemberConfig, refusal: BrokerError) -> StreamsError:
@@ -78,12 +83,14 @@ def refusal_error(config: GroupMemberConfig, refusal: BrokerError) -> StreamsErr
             f"{config.fenced_advice}"
         )
     else:
-        translated = StreamsError(f"Membership in group {group} failed: {refusal}. {_advice(refusal)}".strip())
+        translated = StreamsError(
+            f"Membership in group {group} failed: {str(refusal).rstrip('.')}. {_advice(refusal)}".strip()
+        )
     translated.__cause__ = refusal
     return translated
 
 
 def _advice(refusal: BrokerError) -> str:
-    if refusal.code is ErrorCode.INVALID_REQUEST and "opology" in refusal.message:
-        return _OTHER_TOPOLOGY  # Kafka 4.4: "Topology updates are not supported yet."
+    if refuses_topology(refusal):
+        return _OTHER_TOPOLOGY
     return _ADVICE.get(refusal.code, "")

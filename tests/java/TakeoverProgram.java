@@ -11,6 +11,7 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.common.utils.Bytes;
 import org.apache.kafka.streams.KafkaStreams;
+import org.apache.kafka.streams.KeyValue;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.StreamsMetadata;
 import org.apache.kafka.streams.Topology;
@@ -117,6 +118,29 @@ public class TakeoverProgram {
             .join(products, (order, product) -> order + "=" + product,
                 Joined.with(Serdes.String(), Serdes.String(), Serdes.String()))
             .to(properties.getProperty("takeover.joined"), Produced.with(Serdes.String(), Serdes.String()));
+        if (!properties.getProperty("takeover.people", "").isEmpty()) {
+            favourites(builder, products, properties.getProperty("takeover.people"));
+        }
         return builder.build();
+    }
+
+    /** Tables whose internal records have another form in older versions; a person's favourite is "product/number". */
+    private static void favourites(StreamsBuilder builder, KTable<String, String> products, String topic) {
+        KTable<String, String> people = builder.table(
+            topic,
+            Consumed.with(Serdes.String(), Serdes.String()),
+            Materialized.<String, String, KeyValueStore<Bytes, byte[]>>as("people"));
+        people
+            .groupBy(
+                (person, favourite) -> KeyValue.pair(favourite.split("/")[0], favourite),
+                Grouped.with(Serdes.String(), Serdes.String()))
+            .count(Materialized.<String, Long, KeyValueStore<Bytes, byte[]>>as("popularity"));
+        people.join(
+            products,
+            favourite -> favourite.split("/")[0],
+            (favourite, name) -> favourite + "=" + name,
+            Materialized.<String, String, KeyValueStore<Bytes, byte[]>>as("favourites")
+                .withKeySerde(Serdes.String())
+                .withValueSerde(Serdes.String()));
     }
 }

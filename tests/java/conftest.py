@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from penstock.pipeline.java.java_runtime import JavaNotFoundError, find_java
 from tests import short_lived_jvms
 from tests.java.handover import PARTITIONS, Handover, Java
 from tests.java.program import Topics
-from tests.java.versions import chosen_lock, has_streams_protocol
+from tests.java.versions import STREAMS_PROTOCOL_SINCE, chosen_lock, is_since
 
 SOURCE = Path(__file__).parent / "TakeoverProgram.java"
 
@@ -34,13 +34,10 @@ def kafka_streams_jars() -> tuple[Path, str]:
     return java, os.pathsep.join(map(str, jars))
 
 
-def configure(admin: AdminClient, group: str, standby_replicas: str) -> None:
+def configure(admin: AdminClient, group: str, config: Mapping[str, str]) -> None:
     """Give a group whose tasks the broker assigns what the members of the others have in their own settings."""
-    settings = {
-        "streams.session.timeout.ms": "3000",
-        "streams.heartbeat.interval.ms": "300",
-        "streams.num.standby.replicas": standby_replicas,
-    }
+    keys = ("session.timeout.ms", "heartbeat.interval.ms", "num.standby.replicas")
+    settings = {f"streams.{key}": config.get(key, "0") for key in keys}
     entries = [
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
     ]
@@ -57,21 +54,21 @@ def handover(
     admin: AdminClient,
     tmp_path: Path,
 ) -> Iterator[MakeHandover]:
-    """Make applications that read the same input: ``handover("purpose", **config)``."""
-    orders, products = make_topic("orders", PARTITIONS), make_topic("products", PARTITIONS)
+    """Make applications that read the same input: ``handover("purpose", **config)``; with_people: a larger topology."""
+    orders, products, people = (make_topic(name, PARTITIONS) for name in ("orders", "products", "people"))
     made: list[Handover] = []
 
-    def make(purpose: str, **config: str) -> Handover:
+    def make(purpose: str, with_people: bool = False, **config: str) -> Handover:
         settings = {name.replace("_", "."): value for name, value in config.items()}
-        if settings.get("group.protocol") == "streams" and not has_streams_protocol():
+        if settings.get("group.protocol") == "streams" and not is_since(STREAMS_PROTOCOL_SINCE):
             pytest.skip("this version of Kafka Streams has no streams groups")
-        outputs = (make_topic(f"{purpose}-{name}", PARTITIONS) for name in ("counts", "final", "joined"))
+        outputs = {name: make_topic(f"{purpose}-{name}", PARTITIONS) for name in ("counts", "final", "joined")}
         directory = tmp_path / purpose
         directory.mkdir()
-        topics = Topics(orders, products, *outputs)
+        topics = Topics(orders, products, people=people if with_people else "", **outputs)
         made.append(Handover(java, bootstrap_servers, unique_name(purpose), topics, directory, **settings))
         if settings.get("group.protocol") == "streams":
-            configure(admin, made[-1].application_id, settings.get("num.standby.replicas", "0"))
+            configure(admin, made[-1].application_id, made[-1].config)
         return made[-1]
 
     yield make

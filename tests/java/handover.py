@@ -9,23 +9,25 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicCollection
+from confluent_kafka import Consumer, Producer, TopicCollection
 from confluent_kafka import TopicPartition as RdTopicPartition
 from confluent_kafka.admin import AdminClient
 
-from penstock import KafkaStreams
+from penstock import KafkaStreams, TaskId
+from penstock.clients.group.group_description import GroupMemberDescription
 from penstock.supervisor.exit_codes import ExitCode
 from penstock.topology.config.streams_config import StreamsConfig
-from penstock.workers.group.assignment.described_members import tasks_given
+from penstock.workers.group.assignment.assignment_info import AssignmentInfo
 from penstock.workers.thread.client_supplier import KafkaClientSupplier
 from tests.java.program import Topics, topology
+from tests.read_to_end import read_to_end
 from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,6 +36,7 @@ THREADS = 2
 CUSTOMERS = 7
 PRODUCTS_PER_ROUND = 5
 ORDERS_PER_ROUND = 300
+PEOPLE = 15
 #: Far enough apart for windows to close in each round; some are still open when the application is handed over.
 ORDER_INTERVAL_MS = 150
 LATE_MS = 2_000
@@ -46,6 +49,51 @@ NEWEST_AND_TIME_BYTES = 4 + 8 + 8
 
 #: key, value and timestamp of each record.
 Row = tuple[bytes | None, bytes | None, int]
+
+
+class Placed(NamedTuple):
+    """Tasks of members; standby: warm-ups too."""
+
+    active: frozenset[TaskId] = frozenset()
+    standby: frozenset[TaskId] = frozenset()
+
+    @classmethod
+    def of(cls, member: GroupMemberDescription) -> Placed:
+        """Return a member's."""
+        if member.assignment is None:  # of a streams group
+            return cls(member.tasks.active, member.tasks.replicas)
+        info = AssignmentInfo.decode(member.assignment.user_data, member.assignment.active)
+        return cls(frozenset(info.active), frozenset(info.standby))
+
+    def union(self, other: Placed) -> Placed:
+        return Placed(self.active | other.active, self.standby | other.standby)
+
+
+NOTHING = Placed()
+
+
+def kind_of(member: GroupMemberDescription) -> str:
+    """Return on what a member runs."""
+    return "penstock" if member.client_id.endswith("-member") else "java"
+
+
+def placed(bootstrap: str, group: str, name: Callable[[GroupMemberDescription], str]) -> dict[str, Placed]:
+    """Return which tasks the members of a group have: see Handover.placed."""
+    supplier = KafkaClientSupplier(StreamsConfig({"application.id": group, "bootstrap.servers": bootstrap}))
+    with supplier.get_offsets_reader("test", int(PATIENCE_SECONDS * 1000)) as reader:
+        described = reader.describe()
+    if described.state != "STABLE":
+        return {}
+    found = {"java": NOTHING, "penstock": NOTHING} if name is kind_of else {}
+    for member in described.members:
+        found[name(member)] = found.get(name(member), NOTHING).union(Placed.of(member))
+    return found
+
+
+def instance_of(member: GroupMemberDescription) -> str:
+    """Return a static member's name."""
+    assert member.instance_id is not None, f"{member.client_id} is no static member"
+    return member.instance_id
 
 
 @dataclass
@@ -81,13 +129,17 @@ class Instance:
         return next((line for line in reversed(self.log.read_text().splitlines()) if line.startswith("HOSTS ")), "")
 
     @property
+    def states(self) -> list[str]:
+        """The states that it has been in, the latest one last; RUNNING follows on each rebalance."""
+        lines = self.log.read_text().splitlines()
+        return [line for line in lines if line in ("CREATED", "REBALANCING", "RUNNING", "ERROR")]
+
+    @property
     def runs(self) -> bool:
         """Whether it has been RUNNING, or is again. Fails if it has ended."""
-        text = self.log.read_text()
-        assert self.process.poll() is None, f"it has ended:\n{text}"
-        states = [line for line in text.splitlines() if line in ("CREATED", "REBALANCING", "RUNNING", "ERROR")]
-        assert "ERROR" not in states, text
-        return states[-1:] == ["RUNNING"]
+        assert self.process.poll() is None, f"it has ended:\n{self.log.read_text()}"
+        assert "ERROR" not in self.states, self.log.read_text()
+        return self.states[-1:] == ["RUNNING"]
 
 
 @dataclass
@@ -154,6 +206,10 @@ class Handover:
         for number in range(first, first + PRODUCTS_PER_ROUND):
             producer.produce(self.topics.products, f"name-{number}", f"product-{number}", timestamp=begin - LATE_MS)
         assert producer.flush(PATIENCE_SECONDS) == 0
+        for number in range(PEOPLE if self.topics.people else 0):  # every other one changes between two products
+            liked = (number + self.rounds % 2 * (number % 2)) % PRODUCTS_PER_ROUND
+            favourite = f"product-{liked}/{self.rounds}"
+            producer.produce(self.topics.people, favourite, f"person-{number}", timestamp=begin - LATE_MS)
         self.rounds += 1
         for number in range(ORDERS_PER_ROUND):
             at = begin + number * ORDER_INTERVAL_MS - (LATE_MS if number % 11 == 5 else 0)
@@ -203,10 +259,14 @@ class Handover:
         eventually(lambda: self._lag() == 0, self._lag, PATIENCE_SECONDS + time_of_a_commit)
 
     def _lag(self) -> int:
-        """Return how many records of the inputs are not committed as processed."""
-        partitions = [
-            RdTopicPartition(name, n) for name in (self.topics.orders, self.topics.products) for n in range(PARTITIONS)
-        ]
+        """Return how many records of the inputs, and of what the tables send, are not committed as processed."""
+        topics = [self.topics.orders, self.topics.products]
+        if self.topics.people:
+            topics += [
+                self.topics.people,
+                *(name for name in self.internal_topics() if not name.endswith("-changelog")),
+            ]
+        partitions = [RdTopicPartition(name, n) for name in topics for n in range(PARTITIONS)]
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": self.application_id})
         try:
             ends = sum(
@@ -218,16 +278,12 @@ class Handover:
         return ends - sum(max(partition.offset, 0) for partition in committed)
 
     def members(self) -> dict[str, int]:
-        """Return how many tasks the members of each kind have, as the coordinator knows them."""
-        supplier = KafkaClientSupplier(
-            StreamsConfig({"application.id": self.application_id, "bootstrap.servers": self.bootstrap})
-        )
-        with supplier.get_offsets_reader("test", int(PATIENCE_SECONDS * 1000)) as reader:
-            described = reader.describe()
-        found = {"java": 0, "penstock": 0}
-        for member in described.members:
-            found["penstock" if member.client_id.endswith("-member") else "java"] += len(tasks_given(member))
-        return found if described.state == "STABLE" else {}
+        """Return how many tasks, standby tasks included, the members of each kind have; empty during a rebalance."""
+        return {kind: len(placed.active | placed.standby) for kind, placed in self.placed(kind_of).items()}
+
+    def placed(self, name: Callable[[GroupMemberDescription], str]) -> dict[str, Placed]:
+        """Return which tasks the members have, together where they have the same name; empty during a rebalance."""
+        return placed(self.bootstrap, self.application_id, name)
 
     def shared(self) -> bool:
         """Whether members of both kinds have tasks."""
@@ -254,27 +310,8 @@ class Handover:
         return counted, len(self.rows(self.topics.joined))
 
     def rows(self, topic: str) -> list[Row]:
-        return [row for number in range(PARTITIONS) for row in self._rows(topic, number)]
-
-    def _rows(self, topic: str, partition: int) -> Iterator[Row]:
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "group.id": "reader",
-                "enable.partition.eof": True,
-                "isolation.level": "read_committed",
-            }
-        )
-        consumer.assign([RdTopicPartition(topic, partition, OFFSET_BEGINNING)])
-        try:
-            while (message := consumer.poll(PATIENCE_SECONDS)) is not None:
-                error = message.error()
-                if error is None:
-                    yield message.key(), message.value(), message.timestamp()[1]
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    return
-        finally:
-            consumer.close()
+        found = read_to_end(self.bootstrap, topic)
+        return [(message.key(), message.value(), message.timestamp()[1]) for message in found]
 
     def results(self) -> dict[str, Any]:
         """Return what one uninterrupted run gives too: tables by their newest rows, streams by all of them."""
@@ -320,7 +357,7 @@ def uninterrupted(application: Handover, reference: Handover) -> dict[str, Any]:
     """Let Java process all of the input at once, in an application of its own, and return the results."""
     reference.rounds = application.rounds
     process = reference.java.start(reference.properties("java"))
-    reference._round(lambda: None)
+    reference.settle()
     process.stop()
     expected = reference.results()
     assert all(rows for rows in expected.values()), "everything has something to compare"
@@ -332,7 +369,13 @@ def assert_as_one_uninterrupted_run(application: Handover, reference: Handover) 
     expected, found = uninterrupted(application, reference), application.results()
     assert found.keys() == expected.keys()
     for name, rows in expected.items():
-        assert found[name] == rows, f"{name} differs"
+        assert found[name] == rows, f"{name} differs: {differing(found[name], rows)}"
+
+
+def differing(found: Mapping[Any, Any], expected: Mapping[Any, Any]) -> str:
+    """Return some of the rows that differ: key, what was found, what was expected."""
+    keys = sorted((key for key in {*found, *expected} if found.get(key) != expected.get(key)), key=str)
+    return "; ".join(f"{key}: {found.get(key)} instead of {expected.get(key)}" for key in keys[:5])
 
 
 def assert_nothing_is_lost(application: Handover, reference: Handover) -> None:

@@ -17,13 +17,17 @@ from penstock.topology.errors import InvalidStateStoreError
 
 @dataclass(frozen=True)
 class Topics:
-    """What the application reads and writes; the outputs are those of one application of the test."""
+    """What the application reads and writes; the outputs are those of one application of the test.
+
+    people: "" for a topology without them.
+    """
 
     orders: str
     products: str
     counts: str
     final: str
     joined: str
+    people: str = ""
 
     def properties(self) -> dict[str, str]:
         return {f"takeover.{name}": getattr(self, name) for name in self.__dataclass_fields__}
@@ -51,7 +55,26 @@ def topology(topics: Topics) -> Topology:
         .join(products, lambda order, product: f"{order}={product}", key_serde=string, value_serde=string)
         .to(topics.joined, key_serde=string, value_serde=string)
     )
+    if topics.people:
+        people = builder.table(topics.people, key_serde=string, value_serde=string, store="people")
+        grouped = people.group_by(
+            lambda person, value: (product_of(value), value), key_serde=string, value_serde=string
+        )
+        grouped.count(store="popularity")
+        people.join(
+            products,
+            lambda favourite, name: f"{favourite}={name}",
+            foreign_key=product_of,
+            store="favourites",
+            key_serde=string,
+            value_serde=string,
+        )
     return builder.build()
+
+
+def product_of(favourite: str) -> str:
+    """Return the product of a person's favourite: ``product/number``."""
+    return favourite.partition("/")[0]
 
 
 #: Names the properties file for `penstock run` and `penstock plan`, which take no arguments for a topology.

@@ -7,28 +7,46 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.systems import HERE
+from penstock.pipeline.java.jar_lock import read_lock
 
 #: Names another version than the latest, for the processes of a run of tests.
 VERSION_VARIABLE = "PENSTOCK_TEST_KAFKA_STREAMS"
+#: Before it, members cannot read the records of grouped tables that later ones write, without upgrade.from (KIP-904);
+#: before 3.4 those of foreign-key joins neither (KIP-775).
+NEWEST_FORMATS_SINCE = (3, 5)
+#: Before it, rack.aware.assignment.strategy is unknown (KIP-925).
+RACKS_SINCE = (3, 7)
 #: Kafka Streams before it cannot be in a streams group (KIP-1071).
 STREAMS_PROTOCOL_SINCE = (4, 2)
+#: Before it, it refuses group.instance.id there (KAFKA-20169).
+STATIC_STREAMS_MEMBERS_SINCE = (4, 4)
+#: Before it, it knows of each host in a streams group only what one of its threads has (KAFKA-20782).
+WHOLE_HOSTS_SINCE = (4, 4)
 
-LATEST = HERE / "kafka_streams" / "kafka_streams.lock"
-OLDER = Path(__file__).parent / "older_versions"
+FOLDER = Path(__file__).parent / "kafka_streams"
+BENCHMARK = HERE / "kafka_streams" / "kafka_streams.lock"
 
 
 def locks() -> Mapping[str, Path]:
-    """Return the lock files of the older versions by version."""
-    return {file.stem: file for file in OLDER.glob("*.lock")}
+    """Return the lock files by version; the benchmark's is one of them."""
+    benchmark = next(jar.version for jar in read_lock(BENCHMARK) if jar.name == "kafka-streams")
+    return {file.stem: file for file in FOLDER.glob("*.lock")} | {benchmark: BENCHMARK}
 
 
 def chosen_lock() -> Path:
     """Return the lock file of the version that this run tests."""
-    version = os.environ.get(VERSION_VARIABLE)
-    return locks()[version] if version else LATEST
+    return locks()[chosen_version()]
 
 
-def has_streams_protocol() -> bool:
-    """Return whether the version that this run tests can be in a streams group."""
-    version = os.environ.get(VERSION_VARIABLE)
-    return version is None or tuple(map(int, version.split(".")[:2])) >= STREAMS_PROTOCOL_SINCE
+def chosen_version() -> str:
+    """Return the version that this run tests."""
+    return os.environ.get(VERSION_VARIABLE) or max(locks(), key=numbers)
+
+
+def is_since(version: tuple[int, ...]) -> bool:
+    """Return whether what came with a version is in the one that this run tests."""
+    return numbers(chosen_version()) >= version
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))

@@ -20,10 +20,10 @@ from typing import Any
 
 #: The stream thread and its group; tasks; restore; commits; the producer.
 MODULES = (
-    "thread.stream_thread", "group.streams_group", "group.rebalance_listener", "tasks.task_timeouts",
-    "tasks.task_manager", "tasks.assigned_tasks", "tasks.assigned_streams_tasks", "tasks.task", "tasks.stream_task",
-    "tasks.standby_task", "tasks.global_state", "restore.store_changelog_reader", "tasks.changelog_bounds",
-    "tasks.processor_state_manager", "tasks.committer", "tasks.streams_producer", "tasks.record_collector",
+    "thread.stream_thread", "group.streams_group", "group.rebalance_listener", "restore.store_changelog_reader",
+    "tasks.task_manager", "tasks.task_commits", "tasks.assigned_tasks", "tasks.assigned_streams_tasks", "tasks.task",
+    "tasks.stream_task", "tasks.standby_task", "tasks.global_state", "tasks.task_timeouts", "tasks.committer",
+    "tasks.changelog_bounds", "tasks.processor_state_manager", "tasks.streams_producer", "tasks.record_collector",
 )  # fmt: skip
 #: What a logger's methods are called where something is wrong.
 LEVELS = ("warning", "error", "exception", "critical")
@@ -118,7 +118,7 @@ class RareBranches:
         self._codes: dict[FunctionType, CodeType] = {}
         self._modules: list[ModuleType] = []
         for name in modules:
-            self._take(importlib.import_module(f"penstock.workers.{name}"), name)
+            self._take(importlib.import_module(f"penstock.workers.{name}"), name.rpartition(".")[2])
 
     def _take(self, module: ModuleType, name: str) -> None:
         assert module.__file__ is not None

@@ -19,7 +19,7 @@ import pytest
 from penstock import Materialized, Serdes, Stores, StreamsBuilder, TimeWindows
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.topology.graph.topology_facts import PACKED_BYTES_MAX, facts_of, internal_names, pack_facts, unpack_facts
-from penstock.topology.graph.topology_plan import Plan, Verdict, combined, compare, compare_names
+from penstock.topology.graph.topology_plan import Plan, Verdict, combined, compare, compare_names, compare_reads
 from penstock.topology.serdes.serde_facts import serde_name
 
 TEXT, NUMBER = Serdes.string(), Serdes.int64()
@@ -328,6 +328,19 @@ def test_the_names_of_topics_say_what_a_streams_group_runs() -> None:
     )
     gone = compare_names(old, {"0": old["0"]})
     assert "app-counts-changelog: the store behind this changelog is gone" in texts(gone, Verdict.SAFE)
+
+
+def test_the_topics_that_running_tasks_read_say_what_a_group_on_java_runs() -> None:
+    own = internal_names(facts(count), "app")
+    reads = {number: [*names["sources"], *names["repartitions"]] for number, names in own.items()}
+    assert compare_reads(reads, own) == Plan((), ())
+    other = compare_reads({**reads, "0": ["elsewhere"], "9": ["more"]}, own)
+    assert f"sub-topology 0: in the running group it reads elsewhere; in this topology {reads['0'][0]}." in texts(
+        other, Verdict.REFUSE
+    )
+    assert "sub-topology 9: in the running group it reads more; in this topology nothing." in texts(
+        other, Verdict.REFUSE
+    )
 
 
 def test_comparisons_are_told_together_and_differences_once() -> None:

@@ -68,7 +68,7 @@ class FaultyBrokers:
         if self._happens("not taken"):
             return int(ErrorCode.NOT_ENOUGH_REPLICAS)
         log = self.logs[partition]
-        # One that is there without anybody having heard of it would be written twice.
+        # What has been written without an answer would be written twice.
         if self._happens("forgotten") and log.producers.last and sent not in log.unsaid:
             log.producers.forget()
             return int(ErrorCode.UNKNOWN_PRODUCER_ID)

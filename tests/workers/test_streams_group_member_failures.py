@@ -156,9 +156,20 @@ def test_joined_topics_with_different_partition_counts_are_an_error(group: Group
 def test_another_topology_is_refused(group: Group) -> None:
     group.add()
     group.settle()
-    topology = replace(group.topology, subtopologies=(StreamsSubtopology(0, (group.topic,)),))
+    own = group.topology.subtopologies[0]
+    changelogs = (replace(own.changelog_topics[0], config={"cleanup.policy": "delete"}),)
+    topology = replace(
+        group.topology,
+        subtopologies=(replace(own, changelog_topics=changelogs), StreamsSubtopology(1, (group.topic,))),
+    )
     error = fatal_error(group, group.add(topology=topology))
     assert "Topology updates are not supported yet" in str(error)
+    changelog, source = changelogs[0].name, group.topic
+    for difference in (
+        f"Sub-topology 0 has {changelog} with cleanup.policy=compact in the group, with cleanup.policy=delete in this",
+        f"Sub-topology 1 reads nothing in the group, {source} in this topology. The members of",
+    ):
+        assert difference in str(error)
     assert "delete the group" in str(error)
 
 

@@ -32,7 +32,7 @@ def restored(thread: Thread) -> None:
     for _ in range(10):
         if thread.task_manager.update_new_and_restoring_tasks():
             return
-        thread.thread._changelog_reader.restore(0, 10, 1000)
+        thread.thread.changelog_reader.restore(0, 10, 1000)
     raise AssertionError("not restored")
 
 
@@ -44,14 +44,14 @@ def test_assigned_tasks_are_created_paused_and_later_resumed(thread: Thread, cap
     manager = thread.task_manager
     manager.set_assignment_metadata(PARTITIONS, {})
     manager.create_tasks(ALL)
-    assert manager.active_task_ids() == {TASK, OTHER}
-    assert not manager.has_active_running_tasks()
+    assert manager.active.all_assigned_task_ids() == {TASK, OTHER}
+    assert not manager.active.running
     assert not thread.consumer.positions  # not read before their state is there
     assert not manager.update_new_and_restoring_tasks()
     restored(thread)
-    assert manager.has_active_running_tasks()
+    assert manager.active.running
     assert thread.consumer.positions == {TopicPartition(IN, 0): 0, TopicPartition(IN, 1): 0}
-    assert manager.active_task(TopicPartition(IN, 1)).task_id == OTHER
+    assert manager.active.running_task_for(TopicPartition(IN, 1)).task_id == OTHER
     for line in (
         "Adding assigned tasks as active: {0_0=[in-0], 0_1=[in-1]}",
         "New active tasks to be created: {0_0=[in-0], 0_1=[in-1]}",
@@ -64,7 +64,7 @@ def test_assigned_tasks_are_created_paused_and_later_resumed(thread: Thread, cap
 def test_a_task_without_its_partitions_is_not_created(thread: Thread, caplog: pytest.LogCaptureFixture) -> None:
     thread.task_manager.set_assignment_metadata(PARTITIONS, {})
     thread.task_manager.create_tasks(PARTITIONS[TASK])
-    assert thread.task_manager.active_task_ids() == {TASK}
+    assert thread.task_manager.active.all_assigned_task_ids() == {TASK}
     assert "Task 0_1 owned partitions [in-1] are not contained in the assignment [in-0]" in lines(caplog)
 
 
@@ -100,21 +100,11 @@ def test_standby_tasks_are_created_too(thread: Thread, caplog: pytest.LogCapture
     manager.set_assignment_metadata({}, PARTITIONS)
     manager.create_tasks(())
     restored(thread)
-    assert manager.standby_task_ids() == {TASK, OTHER}
-    assert manager.has_standby_running_tasks()
-    assert manager.standby_task(TopicPartition(CHANGELOG, 0)).task_id == TASK
+    assert manager.standby.all_assigned_task_ids() == {TASK, OTHER}
+    assert manager.standby.running
+    assert manager.standby.running_task_for(TopicPartition(CHANGELOG, 0)).task_id == TASK
     assert "Adding assigned standby tasks {0_0=[in-0], 0_1=[in-1]}" in lines(caplog)
     assert "New standby tasks to be created: {0_0=[in-0], 0_1=[in-1]}" in lines(caplog)
-
-
-def test_without_a_consumer_no_task_can_be_made(thread: Thread) -> None:
-    thread.task_manager.consumer = None
-    with pytest.raises(StreamsError) as raised:
-        thread.task_manager.create_tasks(ALL)
-    assert str(raised.value) == (
-        "stream-thread [client-StreamThread-1] consumer has not been initialized while adding stream tasks. "
-        "This should not happen."
-    )
 
 
 def test_a_task_of_another_topology_is_refused(thread: Thread) -> None:
@@ -163,7 +153,7 @@ def test_stores_are_the_last_step(counted: Thread, cluster: Cluster) -> None:
 
 
 def test_nothing_is_committed_while_an_assignment_is_awaited(counted: Thread, cluster: Cluster) -> None:
-    counted.thread._group.enforce_rebalance("test")
+    counted.thread.group.enforce_rebalance("test")
     counted.member._pending = True
     assert counted.commit() == -1
     assert counts(cluster) == {}
@@ -194,5 +184,5 @@ def test_offset_sums_tell_how_far_state_is(counted: Thread, cluster: Cluster) ->
     counted.task_manager.shutdown(clean=True)
     sums = counted.task_manager.task_offset_sums()
     assert sums[TASK] == 2
-    (counted.task_manager._state_directory.directory_for_task(TASK) / ".checkpoint").unlink()
+    (counted.task_manager.state_directory.directory_for_task(TASK) / ".checkpoint").unlink()
     assert counted.task_manager.task_offset_sums()[TASK] == unknown

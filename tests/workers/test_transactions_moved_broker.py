@@ -12,13 +12,13 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from test_exactly_once_broker import committed_values
 from test_transactions_wire_broker import librdkafkas, ours
-from two_racks import FIRST, TwoRacks, two_racks
 
 from penstock import kernel
 from penstock.clients.protocol.offset_commits import GroupMetadata, OffsetAndMetadata
 from penstock.topology.records import TopicPartition
 from tests import waiting
 from tests.brokers import SECOND
+from tests.two_racks import FIRST, TwoRacks, two_racks
 
 pytestmark = [
     pytest.mark.broker,

@@ -12,12 +12,12 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from two_racks import FIRST, RACKS, TwoRacks, two_racks
 
 from penstock import KafkaStreams, Serdes, StateRestoreListener, StreamsBuilder
 from penstock import TopicPartition as Partition
 from tests import waiting
 from tests.brokers import SECOND
+from tests.two_racks import FIRST, RACKS, TwoRacks, two_racks
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from typing_extensions import override
+
 from ..common.murmur3 import hash128
 from ..config.upgrade_from import has_members_before
 from ..context.task_context import Process
@@ -68,8 +70,8 @@ class SubscriptionSendProcessor(Operator):
         #: Skip out-of-order updates of a versioned table (KIP-914).
         self.use_versioned_semantics = False
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         task, forward, dropped, name = node.task, node.forward, node.dropped, node.name
         use_versioned_semantics = self.use_versioned_semantics
         foreign_key_of = self._foreign_key_function()
@@ -78,7 +80,7 @@ class SubscriptionSendProcessor(Operator):
         plan = _left_plan if self.left_join else _inner_plan
         version = 0 if has_members_before(task.config, _PRIMARY_PARTITION_SINCE) else _CURRENT_VERSION
 
-        def send(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def send(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
             new, old, is_latest = change
             if use_versioned_semantics and not is_latest:
                 dropped("out-of-order record of a versioned table")
@@ -155,8 +157,8 @@ class SubscriptionReceiveProcessor(Operator):
         self.store_name = store_name
         self.key_schema = key_schema
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         task, forward, dropped, name = node.task, node.forward, node.dropped, node.name
         to_bytes = _schema(self.key_schema, node).to_bytes
         put = node.store(self.store_name).put
@@ -196,12 +198,12 @@ class SubscriptionJoinProcessor(Operator):
     def __init__(self, foreign_value_getter_supplier: KTableValueGetterSupplier) -> None:
         self.foreign_value_getter_supplier = foreign_value_getter_supplier
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         forward = node.forward
         get = self.foreign_value_getter_supplier.compile(node).get_forwarded
 
-        def subscription_join(combined_key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def subscription_join(combined_key: Any, change: Change, timestamp: int, headers: Headers) -> None:
             foreign_key, primary_key = combined_key
             (value_hash, instruction, _, partition, _), newest = change[0]
             row = None if foreign_key is None else get(foreign_key)
@@ -227,14 +229,14 @@ class ForeignTableJoinProcessor(Operator):
         #: Skip out-of-order updates of a versioned table (KIP-914).
         self.use_versioned_semantics = False
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         forward, dropped, use_versioned_semantics = node.forward, node.dropped, self.use_versioned_semantics
         schema = _schema(self.key_schema, node)
         prefix_bytes, from_bytes = schema.prefix_bytes, schema.from_bytes
         prefix_scan = node.store(self.store_name).prefix_scan
 
-        def foreign_table_join(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def foreign_table_join(key: Any, change: Change, timestamp: int, headers: Headers) -> None:
             if key is None:
                 dropped("null key")
                 return
@@ -266,8 +268,8 @@ class ResponseJoinProcessor(Operator):
         self.joiner = joiner
         self.left_join = left_join
 
+    @override
     def compile(self, node: NodeContext) -> Process:
-        """See Operator.compile."""
         forward, dropped, name = node.forward, node.dropped, node.name
         joiner, left_join = self.joiner, self.left_join
         get = self.value_getter_supplier.compile(node).get

@@ -6,11 +6,11 @@ transaction -> stores to disk with those ends. A crash before the offsets are co
 was never seen) and leaves the stores as they were; a crash after it leaves them behind their changelogs, from which
 they catch up.
 
-At-least-once need not stand still while the group takes the offsets, unless it waits for the ends of changelogs: see
+At-least-once need not block while the group takes the offsets, unless it waits for the ends of changelogs: see
 AtLeastOnceCommit.start.
 
 Records are acknowledged first also with exactly-once: else a process that sleeps between its offsets and its records
-could commit what whoever has taken its tasks over, and restored them, has not seen.
+could commit records that the new owner of its tasks, which has restored them, has not seen.
 
 Why a changelog's *end offset* may be stored with the data. The task is the changelog partition's only writer and all
 its records are acknowledged, so everything up to the end is in the store, or older than what it was restored from. That
@@ -34,6 +34,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
+
+from typing_extensions import override
 
 from penstock.clients.group.membership import CommitTimeoutError, GroupMembership, Meanwhile
 from penstock.clients.protocol.offset_commits import OffsetAndMetadata
@@ -154,15 +156,15 @@ class AtLeastOnceCommit(Commit):
         """Whether the group has answered."""
         return self._answer is None or self._answer.done()
 
+    @override
     def finish(self) -> int:
-        """See Commit.finish."""
         if self._answer is None:
             return super().finish()
         self.membership.wait_for_commit(self._answer, self.meanwhile)
         return self._note_committed()
 
+    @override
     def make_permanent(self) -> None:
-        """See the module's docstring."""
         ends = self.changelog_ends()
         if self.offsets:
             self.membership.commit(self.offsets, self.meanwhile)
@@ -172,8 +174,8 @@ class AtLeastOnceCommit(Commit):
 class ExactlyOnceCommit(Commit):
     """processing.guarantee=exactly_once_v2; the tasks must be all that have processed anything."""
 
+    @override
     def make_permanent(self) -> None:
-        """See the module's docstring."""
         ends = self.changelog_ends()
         self.producer.commit_transaction(self.offsets, self.membership.group_metadata())
         self.commit_stores(ends)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from typing_extensions import override
 
 from penstock.clients.group.membership import GroupMembership
 from penstock.clients.protocol.offset_commits import OffsetAndMetadata
@@ -43,7 +44,7 @@ class TaskClients:
 
 
 class StreamTask(Task):
-    """One sub-topology and one partition, as the operators see it: implements topology.task_context.TaskContext."""
+    """One sub-topology and one partition, whose records are processed."""
 
     kind = "task"
 
@@ -60,8 +61,8 @@ class StreamTask(Task):
         self._repartition_topics = {environment.topics.full(name) for name in topology.repartition_topics}
         changelogs = self.state_manager.changelogs
         written = {changelogs[partition]: partition for partition in self.state_manager.written_changelogs}
-        # Instance attributes take the place of the methods: they run for each record.
-        self.send = make_send(clients.producer, task_id)
+        # Instance attributes replace the methods: they run for each record.
+        self.send = make_send(clients.producer, task_id)  # type: ignore[method-assign]
         self.log_change = make_log_change(clients.producer, written, task_id)  # type: ignore[method-assign]
         clients.producer.collector.register_writer(
             task_id, {*self._sink_topics(), *(p.topic for p in written.values())}
@@ -263,8 +264,9 @@ class StreamTask(Task):
         source = self._compiled.source_of(topic)
         return samples.of_records(process, source.name if source is not None else topic)
 
+    @override
     def look(self, restored: int) -> None:
-        """See Task.look; the queues have counted too."""
+        """Take in what the queues have counted too."""
         self.metrics.look(self._group, restored, self.environment.time.now_ms)
         for function in self.functions:
             function.look(self.environment.time.now_ms)
@@ -287,14 +289,15 @@ class StreamTask(Task):
 
     # -- punctuation
 
-    def schedule(self, interval_ms: int, punctuation: Any, callback: Callable[[int], None]) -> Cancellable:
+    @override
+    def schedule(self, interval_ms: int, punctuation: Punctuation, callback: Callable[[int], None]) -> Cancellable:
         """Schedule a punctuation: by stream time as soon as there is data, by the wall clock after one interval."""
         if punctuation is Punctuation.STREAM_TIME:
             return self._stream_time_queue.schedule(0, interval_ms, callback)
         return self._system_time_queue.schedule(self.wall_clock_ms() + interval_ms, interval_ms, callback)
 
     def maybe_punctuate_stream_time(self) -> int:
-        """Fire what is due by stream time, which stands still without records. Returns how many punctuations ran."""
+        """Fire what is due by stream time, which only records advance. Returns how many punctuations ran."""
         stream_time_ms = self.stream_time_ms
         if self._compiled is not None and (passed_on_ms := self._compiled.waiting.passed_on_ms()) is not None:
             stream_time_ms = passed_on_ms  # not before the record that it comes behind
@@ -315,8 +318,8 @@ class StreamTask(Task):
 
     # -- commit: see committer.py for the order
 
+    @override
     def request_commit(self) -> None:
-        """Ask for a commit as soon as the current records are processed."""
         self._commit_requests += 1
 
     @property
@@ -339,7 +342,7 @@ class StreamTask(Task):
         return self.state_manager.checkpoint_due(self.environment.time.now_ms)
 
     def checkpoint_needed(self, enforced: bool) -> bool:
-        """See ProcessorStateManager.checkpoint_needed."""
+        """Whether so much has changed that the changelogs' offsets should be stored."""
         return self.state_manager.checkpoint_needed(self.environment.time.now_ms, enforced)
 
     def prepare_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -407,10 +410,11 @@ class StreamTask(Task):
 
     # -- the rest of TaskContext
 
+    @override
     def partition_count(self, topic: str) -> int:
-        """Return how many partitions a topic has (full name)."""
         return self._clients.producer.partition_count(topic)
 
+    @override
     def record_dropped(self, node: str, reason: str) -> None:
         """Count a dropped record; the first one of its kind is logged with where it came from."""
         self.metrics.drop(self.environment.time.now_ms)
