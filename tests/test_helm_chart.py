@@ -142,10 +142,3 @@ def test_more_pods_are_asked_for_by_metrics_that_exist() -> None:
     used = set(PROMETHEUS_NAME.findall(query))
     assert len(used) == 3
     assert used <= shown_metrics()
-
-
-def test_the_chart_has_the_version_of_the_distribution() -> None:
-    from penstock_distribution import VERSION
-
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    assert (chart["version"], chart["appVersion"]) == (VERSION, VERSION)

@@ -86,7 +86,7 @@ def fields_of(value: Any) -> Mapping[str, Any] | None:
     """Return the fields of a NamedTuple or a msgspec.Struct by name, None for anything else."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return value._asdict()  # type: ignore[no-any-return]
-    names = getattr(type(value), "__struct_fields__", None)  # without msgspec, which nobody else here needs
+    names = getattr(type(value), "__struct_fields__", None)  # without msgspec, which nothing else here needs
     return None if names is None else {name: getattr(value, name) for name in names}
 
 

@@ -24,7 +24,7 @@ class KTableTransformValues(DerivedTable):
     """Replaces values by what a ValueTransformerWithKey makes of them; supplier() makes one for each task.
 
     Unlike a mapper it is called for deletions too. With queryable_name the result is kept in that store. Without, old
-    values, and rows that other operators read, are made anew each time: by a transformer of their own.
+    values, and rows that other operators read, are recreated each time: by a separate transformer.
     """
 
     reads_record_metadata = True

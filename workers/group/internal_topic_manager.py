@@ -1,6 +1,6 @@
 """Makes and checks the internal topics, and counts the partitions of all topics (Kafka Streams: InternalTopicManager).
 
-Each member does so before it joins, so that whoever leads the group has a fresh snapshot and asks no broker while the
+Each member does so before it joins, so that the group's leader has a fresh snapshot and asks no broker while the
 group waits. Members may do it at the same time: a topic that exists already is as good as one just made.
 """
 
@@ -44,7 +44,7 @@ _LONG_MAX = 2**63 - 1
 _MISSING_TOPIC_GRACE_MS = 3_000
 #: How long the brokers may take to make topics, in ms.
 _CREATE_MS = 30_000
-#: How long a question for topics may take, in ms: so often it is asked again, and said that nobody answers.
+#: How long a question for topics may take, in ms: then it is repeated, and a warning says that no broker answers.
 _DESCRIBE_MS = 5_000
 #: Between two log lines about topics that are not ready.
 _LOG_INTERVAL_MS = 5_000

@@ -1,4 +1,4 @@
-"""Global tables: every process keeps a copy of its own (Kafka Streams: GlobalStateManagerImpl, GlobalStateUpdateTask).
+"""Global tables: every process keeps its own copy (Kafka Streams: GlobalStateManagerImpl, GlobalStateUpdateTask).
 
 It is read to the end before the thread joins its group, so that the first record finds the tables complete, and then
 updated by the thread's loop. Kafka Streams has one global thread for all stream threads; processes share no memory.
@@ -118,7 +118,7 @@ class GlobalState:
     """The global stores of this process. directory: of this process alone, None to keep them in memory.
 
     Where each topic of a persistent store was read to is written to a checkpoint when the process ends well, and
-    removed when it starts: after a crash the tables are read anew, and those in memory always.
+    removed when it starts: after a crash the tables are read again, and those in memory always.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class GlobalState:
         try:
             offsets = checkpoint.read()
         except ProcessorStateError as error:
-            self._log.warning("%s. The global tables are read anew.", error)
+            self._log.warning("%s. The global tables are read from the beginning.", error)
             offsets = {}
         checkpoint.delete()
         if not offsets:
@@ -215,7 +215,7 @@ class GlobalState:
         except InvalidOffsetError as error:
             # The rows that were deleted with the records may still be in the store; only a new one is right.
             raise StreamsError(
-                f"{error}. The global table is not what its topic holds any more; it is read anew at the next start."
+                f"{error}. The global table no longer matches its topic; the next start reads it again."
             ) from error
 
     def _restore(self, partition: TopicPartition, messages: list[Message]) -> None:

@@ -236,7 +236,7 @@ class ProcessorStateManager:
         (self._committed if store.persistent else self._offsets_in_memory)[partition] = offset
 
     def write_checkpoint(self) -> None:
-        """Note the changelog offsets in a file, for whoever plans where tasks go while this one is closed.
+        """Note the changelog offsets in a file, for the placement of tasks while this one is closed.
 
         Only a hint: stores know their own offsets, and are opened to ask them when the task is here again.
         """

@@ -57,7 +57,7 @@ class RecordCollector:
         handler: ProductionExceptionHandler,
         transactional: bool,
     ) -> None:
-        #: What was reported and nobody has judged yet, or what is to be raised; what sends look at. Without a record:
+        #: Reported errors that are not judged yet, or are to be raised; every send checks them. Without a record:
         #: the client has failed.
         self.errors: list[Lost] = []
         #: Whether the client can only be replaced.
@@ -129,7 +129,7 @@ class RecordCollector:
             why = "With exactly_once_v2 it cannot be left out: the broker takes back the whole transaction."
             return FailedProcessingError(f"{text}. {why}")
         if error.kind in TRANSIENT and not self._topics.is_missing(record.topic()):
-            # Tasks that start again would make a changelog anew that is gone, and go on without what was in it.
+            # Restarted tasks would recreate a missing changelog, and continue without its contents.
             return self._topics.missing_changelog(self._writers) or TaskMigratedError(
                 f"{text}. The tasks of this thread start again from the last commit."
             )

@@ -46,7 +46,7 @@ class Changelogs(Protocol):
 class TaskEnvironment:
     """What all tasks of one stream thread share. global_store(name) returns a global table's store.
 
-    open_rows: opens what is under a store, None for a RocksDB; a simulation has a disk of its own. background: makes
+    open_rows: opens what is under a store, None for a RocksDB; a simulation has its own disk. background: makes
     stores survive a SIGKILL beside the stream thread. streams_metrics: those that processors add. async_calls: runs
     users' async functions.
     """
@@ -140,7 +140,7 @@ class Task(TaskContext, ABC):
     def close(self, clean: bool) -> None:
         """Suspend if need be, then give back the stores and the directory. Nothing is committed here.
 
-        clean: an error is raised, else it is logged: after an error there is nobody to raise it to.
+        clean: an error is raised, else it is logged: after an error there is no caller to raise it to.
         """
         if self.state is TaskState.CLOSED:
             self.log.trace("Skip closing since state is %s", self.state.name)

@@ -101,7 +101,7 @@ class TaskManager:
         self._consumer.pause(new)
 
     def _adopt(self, created: Mapping[TaskId, Task], recycled: Mapping[TaskId, RecycledStores]) -> None:
-        """Hand recycled stores to the new tasks of their ids; close those that nobody takes over."""
+        """Hand recycled stores to the new tasks of their ids; close those without a new task."""
         for task_id, stores in recycled.items():
             if task_id in created:
                 created[task_id].state_manager.adopt(stores)
@@ -188,7 +188,7 @@ class TaskManager:
         self.assigned_active_tasks = {}
 
     def handle_corruption(self, task_ids: Collection[TaskId]) -> None:
-        """Close tasks whose state cannot be used, delete it, and start them anew; others are committed first."""
+        """Close tasks whose state cannot be used, delete it, and restart them; others are committed first."""
         if self.commits.all_together:  # what the others did lies in the same transaction as what is given up
             self._producer.abort_transaction()
             again = set(self.active.all_assigned_task_ids())
@@ -203,7 +203,7 @@ class TaskManager:
         self._start_anew(self.standby, self._standby_task_creator, set(task_ids), task_ids)
 
     def reopen(self, task_ids: Collection[TaskId]) -> None:
-        """Close active tasks after a commit, and open them anew with the state on disk: they read from their offsets.
+        """Close active tasks after a commit, and reopen them with the state on disk: they read from their offsets.
 
         Without a commit, in the middle of a rebalance, what was done since the last one is done again.
         """
@@ -213,13 +213,13 @@ class TaskManager:
             self._start_anew(self.active, self._task_creator, set(task_ids), ())
 
     def _open_uncommitted(self, task_ids: Collection[TaskId]) -> None:
-        """Give up what these tasks did since the last commit, and open them anew."""
+        """Drop what these tasks did since the last commit, and reopen them."""
         self.commits.wait()  # else it might come behind a later one, and the offsets would go back
         again = set(task_ids)
         if self.commits.all_together:  # what the others did lies in the same transaction
             self._producer.abort_transaction()
             again = set(self.active.all_assigned_task_ids())
-        self._log.warning("Opening tasks %s anew, from their last commit", listed(again))
+        self._log.warning("Reopening tasks %s from their last commit", listed(again))
         self._start_anew(self.active, self._task_creator, again, ())
 
     def _start_anew(

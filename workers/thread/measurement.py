@@ -1,6 +1,6 @@
 """All metrics of a stream thread at one moment, under Kafka Streams' names and tags (StreamsMetricsImpl).
 
-Asked for by whoever reads metrics; nothing is gathered while nobody does.
+Gathered on request only.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The stream thread: the loop that polls, restores, processes, punctuates and commits (seeds 000 and 001).
 
-Kafka Streams: StreamThread. Here each one is the main thread of a process of its own.
+Kafka Streams: StreamThread. Here each one is the main thread of its own process.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class StreamThread:
             self._log.exception("Encountered the following error during processing: %s", error)
             self._report(error)
             if isinstance(error, HandedOverError):
-                self._leave_group = True  # nobody replaces it, and a handover waits until the group is empty
+                self._leave_group = True  # no process replaces it, and a handover waits until the group is empty
             raise
         finally:
             self.complete_shutdown(clean_run)
@@ -154,7 +154,7 @@ class StreamThread:
         try:
             self.run_once()
         except TaskCorruptedError as error:
-            if not error.task_ids:  # a global store: the next start reads it anew
+            if not error.task_ids:  # a global store: the next start reads it again
                 raise
             self._handle_corruption(error)
         except TaskMigratedError as error:
@@ -191,7 +191,7 @@ class StreamThread:
         self.group.closing = True
         self._shutdown_deadline_ms = self._parts.clock.monotonic_ms() + SHUTDOWN_REBALANCE_WAIT_MS
         if self._states.transition_to(_S.PENDING_SHUTDOWN) is _S.CREATED:
-            self.complete_shutdown(clean_run=True)  # it was never started, so nobody else will
+            self.complete_shutdown(clean_run=True)  # it was never started, so no loop will
 
     def complete_shutdown(self, clean_run: bool) -> None:
         """Close everything, in this order: tasks while the group still counts on this member, then what they used.

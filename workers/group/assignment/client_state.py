@@ -1,7 +1,7 @@
 """One client as the task assignors see it (Kafka Streams: ClientState), and their settings (AssignmentConfigs).
 
 A client is one application instance: one state directory on one host, with one process id that is kept there. Its
-consumers are its stream threads, each a process of its own; a task moves between them without replay.
+consumers are its stream threads, each a separate process; a task moves between them without replay.
 """
 
 from __future__ import annotations

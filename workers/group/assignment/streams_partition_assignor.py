@@ -2,7 +2,7 @@
 
 Kafka Streams: StreamsPartitionAssignor (KIP-429, KIP-441). A task that another member still owns is withheld: its new
 owner gets it in a follow-up rebalance, which both ask for: the old owner once it has closed the task, the new one at
-once. So nobody stops what it can go on with, and no task runs twice.
+once. So no member stops a task that it keeps, and no task runs twice.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Assignment:
 
 
 def create_task_assignor(config: StreamsConfig) -> TaskAssignor:
-    """Return what ``task.assignor.class`` names: one of ours, or the user's object."""
+    """Return what ``task.assignor.class`` names: one of Penstock's, or the user's object."""
     named = config["task.assignor.class"]
     ours: dict[str | None, type[TaskAssignor]] = {
         None: HighAvailabilityTaskAssignor,
