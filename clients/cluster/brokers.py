@@ -65,7 +65,7 @@ class Brokers(Coordinators, Protocol):
         """Connect to a broker; errors as above. The caller owns the socket."""
 
     def authenticate(self, opened: Opened, on_done: Callable[[], None]) -> Future[Opened]:
-        """Authenticate a connection again on which nothing is on its way; errors as above."""
+        """Authenticate a connection again on which nothing is in flight; errors as above."""
 
     def close(self) -> None:
         """Ask nothing any more; futures that are not done are cancelled."""

@@ -62,10 +62,10 @@ class TransactionState(Enum):
         ABORTING_TRANSACTION --> READY, INITIALIZING, FATAL_ERROR
         FATAL_ERROR ----------->
 
-    - DRAINING: to be aborted when no batch is on its way any more.
+    - DRAINING: to be aborted when no batch is in flight any more.
     - INITIALIZING after ABORTING_TRANSACTION: in the old protocol only another epoch frees the sequence
       numbers of batches that may or may not have been written (KIP-360).
-    - FATAL_ERROR: only another producer is of use.
+    - FATAL_ERROR: only another producer can continue.
     """
 
     UNINITIALIZED = auto()
@@ -213,7 +213,7 @@ class TransactionManager:
         self.refusal = None
 
     def abort(self) -> None:
-        """Begin to abort; the state is READY when that is done. No batch may be on its way."""
+        """Begin to abort; the state is READY when that is done. No batch may be in flight."""
         self._end(_S.ABORTING_TRANSACTION)
 
     def _end(self, state: TransactionState) -> None:
@@ -319,7 +319,7 @@ class TransactionManager:
             self._producer = producer
 
     def _complete(self) -> None:
-        """Go on to READY, or to another epoch."""
+        """Continue to READY, or to another epoch."""
         self._open.has_begun = False
         self._states.transition_to(_S.INITIALIZING if self._numbers_used_up else _S.READY)
 

@@ -18,7 +18,7 @@ from tests.reader_positions import ReaderPositions
 
 
 class MemoryReader(ReaderPositions):
-    """A Reader. What it waits for does not come, but the clock goes on."""
+    """A Reader. What it waits for does not come, but the clock continues."""
 
     def __init__(self, cluster: Cluster, clock: ManualClock, committed_only: bool) -> None:
         super().__init__()

@@ -39,7 +39,7 @@ _S = ChangelogState
 class StoreChangelogReader:
     """The restore consumer and what it reads.
 
-    restore_listener is told of active tasks, standby_listener of standby tasks. limit_interval_ms: how often standby
+    restore_listener: for active tasks, standby_listener: for standby tasks. limit_interval_ms: how often standby
     tasks of source topics ask what is committed (``commit.interval.ms``).
     """
 

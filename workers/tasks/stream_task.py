@@ -349,7 +349,7 @@ class StreamTask(Task):
         """Flush the stores, so that everything that follows from the input so far is with the producer.
 
         Returns the offsets to commit: the next record to be read of each partition. Unchanged ones too: work without
-        input, a punctuation's, is refused to a process that was given up only if offsets come with it.
+        input, a punctuation's, is refused to a process that lost its tasks only if offsets come with it.
         """
         if self._compiled is None:
             raise StreamsError(f"{self.log.prefix}Illegal state {self.state.name}: the task does not run")
