@@ -126,7 +126,7 @@ class Instance:
         self.process.wait()
 
     def stop(self) -> None:
-        """End the program in good order; raises BenchmarkError if it does not."""
+        """End the program cleanly; raises BenchmarkError if it fails."""
         self.process.send_signal(signal.SIGTERM)
         try:
             code = self.process.wait(STOP_TIMEOUT_SECONDS)
@@ -160,7 +160,7 @@ class Run:
         return f"{self.name}-counts-changelog"
 
     def start(self, threads: int) -> Instance:
-        """Start one more program; each has a state directory of its own, as on a machine of its own."""
+        """Start one more program; each has its own state directory, as on its own machine."""
         number = sum(1 for _ in self.home.glob("*.properties"))
         config = {
             "application.id": self.name,
@@ -212,7 +212,7 @@ class Run:
         return counts
 
     def end(self) -> None:
-        """Stop what still runs; raises BenchmarkError if that was not in good order."""
+        """Stop what still runs; raises BenchmarkError if it did not end cleanly."""
         for instance in self.instances:
             if instance.process.poll() is None:
                 instance.stop()

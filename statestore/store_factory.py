@@ -64,7 +64,7 @@ def build_store(
     driver, simulation). cache: the thread's record cache; None or one of 0 bytes builds stores without. resources:
     block cache and memtable budget, by default those that all stores of this process share. recycled: a store of the
     same builder that a standby or active task gives up here: what it has committed is taken over without re-opening it.
-    open_rows: takes the place of build_rows, for a simulated disk.
+    open_rows: replaces build_rows, for a simulated disk.
     Raises TaskCorruptedError for damaged files (wipe the task and restore), LockError if another process has the store
     open, ProcessorStateError for a directory that cannot be used.
     """

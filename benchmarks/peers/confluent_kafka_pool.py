@@ -30,7 +30,7 @@ local = threading.local()
 
 
 def ask(message: Any) -> bytes:
-    """Return the record to write: each worker has a connection of its own."""
+    """Return the record to write: each worker has its own connection."""
     purchase = orjson.loads(message.value())
     for attempt in range(RETRIES + 1):
         try:

@@ -61,7 +61,7 @@ class Brokers(Coordinators, Protocol):
         """Ask for a new producer id. Errors are UnreachableError and BrokerError."""
 
     def open(self, node: int, on_done: Callable[[], None]) -> Future[Opened]:
-        """Connect to a broker; errors as above. Whoever asks owns the socket."""
+        """Connect to a broker; errors as above. The caller owns the socket."""
 
     def authenticate(self, opened: Opened, on_done: Callable[[], None]) -> Future[Opened]:
         """Authenticate a connection again on which nothing is on its way; errors as above."""

@@ -109,7 +109,7 @@ class Cluster:
         """Send a broker a request and return the answer.
 
         purpose: requests of one purpose have a connection of their own and are answered in order. timeout_ms: for the
-        answer, None for ``socket.timeout.ms``. Raises UnreachableError, or BrokerError if the broker lets nobody in.
+        answer, None for ``socket.timeout.ms``. Raises UnreachableError, or BrokerError if it refuses.
         """
         return await self._connection(address, purpose).ask(request, timeout_ms)
 

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class IoThread:
-    """An event loop on a thread of its own. Get it by acquire(), and give it back by release()."""
+    """An event loop on its own thread. Get it by acquire(), and give it back by release()."""
 
     _lock: ClassVar = threading.Lock()
     _running: ClassVar[IoThread | None] = None
@@ -38,7 +38,7 @@ class IoThread:
             return cls._running
 
     def release(self) -> None:
-        """End the thread if nobody else uses it. Coroutines of the caller must have ended."""
+        """End the thread if no other client uses it. Coroutines of the caller must have ended."""
         with self._lock:
             self._users -= 1
             if self._users:

@@ -132,7 +132,7 @@ class GroupMembership(Protocol):
 
     @property
     def in_doubt(self) -> bool:
-        """Whether the process stood still for so long that others may own the tasks, and nobody has said yet.
+        """Whether the process was suspended for so long that others may own the tasks, until the group has answered.
 
         Till then nothing may be written; see standstill.py.
         """

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class GroupOffsetsReader:
-    """Asks a group's coordinator over a connection of its own, which is opened by the first question.
+    """Asks a group's coordinator over its own connection, which the first request opens.
 
     network: how to reach the brokers. timeout_ms: for one question, tries included. Only one thread may use it.
     """

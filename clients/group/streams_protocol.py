@@ -201,7 +201,7 @@ class StreamsProtocol(GroupProtocol):
     async def _described_tasks(self) -> Tasks | None:
         """Return what the coordinator has given to this member.
 
-        It says so only once. An answer that got lost may have held tasks, which nobody would process then.
+        It says so only once. A lost answer may have held tasks, which no member would process then.
         """
         members = await self._described_members()
         return next((found.tasks for found in members if found.member_id == self._membership.member_id), None)
@@ -209,9 +209,9 @@ class StreamsProtocol(GroupProtocol):
     async def _take_over_instance(self, refusal: BrokerError) -> None:
         """Give the instance id free in the name of the member that has it: it was killed, or will be fenced.
 
-        So a replaced process gets its tasks back at once, and whoever came last wins, as with the classic protocol: who
-        has been a member has been succeeded, if it finds another one in its place. By itself the coordinator would
-        refuse the id until the session of the old member ends.
+        A replaced process gets its tasks back at once, and the latest member wins, as with the classic protocol: the
+        earlier one finds that it was replaced. By itself the coordinator would refuse the id until the session of the
+        old member ends.
         """
         for found in await self._described_members():
             if found.instance_id != self._config.instance_id:

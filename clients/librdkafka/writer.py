@@ -32,8 +32,8 @@ class LibrdkafkaWriter:
     """A Writer over a Producer, one with a ``transactional.id`` if there are to be transactions.
 
     Gives a call of the transaction up when it does not return in time: with librdkafka 2.16
-    ``send_offsets_to_transaction``, called while the transaction coordinator is away, may wait for ever when it comes
-    back, whatever timeout it was given. Such a client cannot be used any more, nor be closed: it is left alone, with
+    ``send_offsets_to_transaction``, called while the transaction coordinator is away, may wait forever when it
+    returns, whatever timeout it was given. Such a client cannot be used any more, nor be closed: it is left alone, with
     the thread that waits in it, and fenced by the one that replaces it.
     """
 
@@ -78,7 +78,7 @@ class LibrdkafkaWriter:
         self._serve(self._producer.flush, _FOREVER if math.isinf(seconds) else seconds)
 
     def _serve(self, call: Callable[..., Any], *arguments: Any) -> None:
-        """Call what serves callbacks; raises UnusableClientError if the client fails for good: all else it mends."""
+        """Call what serves callbacks; raises UnusableClientError if the client fails for good."""
         try:
             checked(call, *arguments)
         except KafkaException as error:
@@ -164,7 +164,7 @@ def checked(call: Callable[..., Any], *arguments: Any) -> Any:
 
     If the client fails for good meanwhile, confluent-kafka 2.16 sets an exception and returns a result nevertheless;
     called plainly, Python then raises it out of any later statement. operator.call looks at once. Or it returns nothing
-    and sets no exception: then nobody knows why.
+    and sets no exception: then the reason is unknown.
     """
     try:
         return operator.call(call, *arguments)

@@ -58,7 +58,7 @@ class FetchSession:
         return SessionPart(self._id, self._epoch, by_id, changed, forgotten)
 
     def _was_anothers(self, part: Part, asked: PartitionAsked) -> bool:
-        """Return whether a partition was assigned anew: where it ends was said before, and is not said again."""
+        """Return whether a partition was reassigned: its end was reported before, and is not reported again."""
         before = self._remembered.get(part)
         return before is not None and before.fetch is not asked.fetch
 

@@ -48,7 +48,7 @@ class PartitionFetch:
         self.high_watermark: int | None = None
         self.paused = False
         self.is_assigned = True
-        self.has_failed = False  # it is not asked for until it is assigned anew
+        self.has_failed = False  # it is not fetched until it is reassigned
         self.told_end = -1
         self.retry_at_ms = 0
         self.replica: int | None = None  # a broker that is nearer than the leader (KIP-392)

@@ -41,8 +41,8 @@ PRODUCE = Api(
     API_KEY, (API_VERSION, API_VERSION), "2.4", "written to", "penstock.sender", ProduceAnswer, REQUESTS_IN_FLIGHT
 )
 
-#: Errors after which nobody knows whether a batch is there: what went wrong is not said, or what was acknowledged
-#: before it is not there any more.
+#: Errors that leave it unknown whether a batch was written: the cause is not named, or acknowledged batches before it
+#: are gone.
 _UNCERTAIN = (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
 #: Makes an identity; called with what it calls, on another thread, when there is an answer for it to take.
@@ -66,7 +66,7 @@ class Sender:
         self.leaders = self._network.leaders
         #: Of all batches that are not acknowledged, before compression.
         self.buffered_bytes = 0
-        #: Records that were given up; whoever reads this empties it.
+        #: Dropped records; the reader empties it.
         self.lost: list[Lost] = []
 
     def _note(self, what: str, failure: str) -> None:
@@ -79,7 +79,7 @@ class Sender:
 
     @property
     def wait_ms(self) -> int | None:
-        """How long who has nothing else to do may wait before the next advance(); None: as long as he likes."""
+        """Milliseconds an idle caller may block before calling advance(); None means no limit."""
         if not any(not queue.in_flight or len(queue.batches) > 1 for queue in self._queues.values()):
             return None  # all is on its way
         return BEHIND_WAIT_MS if any(queue.in_flight for queue in self._queues.values()) else AWAY_WAIT_MS

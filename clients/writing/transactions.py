@@ -1,9 +1,9 @@
 """A producer's transactions, as its coordinators have them (Kafka: TransactionManager).
 
 Two protocols. The new one (KIP-890, Kafka 4.0 and later) is spoken where the cluster has finalized it: partitions and
-the group are added by the requests that write to them, and each transaction has an epoch of its own, which the end of
-the one before brings. So no late request can end, or get into, a transaction that it was not meant for. The old one
-adds them with requests of their own before anything is written, and keeps its epoch unless something went wrong.
+the group are added by the requests that write to them, and each transaction has its own epoch, which the end of the
+one before brings. So no late request can end, or get into, a transaction that it was not meant for. The old one
+adds them with separate requests before anything is written, and keeps its epoch unless something went wrong.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class TransactionState(Enum):
         FATAL_ERROR ----------->
 
     - DRAINING: to be aborted when no batch is on its way any more.
-    - INITIALIZING after ABORTING_TRANSACTION: in the old protocol only another epoch makes numbers free again that
-      batches had of which nobody knows whether they were written (KIP-360).
+    - INITIALIZING after ABORTING_TRANSACTION: in the old protocol only another epoch frees the sequence
+      numbers of batches that may or may not have been written (KIP-360).
     - FATAL_ERROR: only another producer is of use.
     """
 
@@ -121,7 +121,7 @@ class TransactionManager:
         self._level = 0  # of transaction.version, as far as known
         self._level_is_due = True  # to be asked for again
         self._level_due_ms = 0  # when it is
-        self._numbers_used_up = False  # of batches that nobody knows whether they were written
+        self._numbers_used_up = False  # by batches that may or may not have been written
         self._open = OpenTransaction(transactional_id, _NOBODY, is_new=False)  # the current one, or the last
         self._asked: tuple[Future[Any], Question, TransactionState] | None = None
         self._ask_at: float = 0  # in ms

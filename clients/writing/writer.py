@@ -66,8 +66,8 @@ class Writer(Protocol):
 class TransactionalWriter(Writer, Protocol):
     """A Writer with a transactional id. All of these calls but begin_transaction wait.
 
-    They raise TransactionError; its cause is an UnreachableError when time is over: then nobody knows what became of
-    the transaction, and another writer is needed.
+    They raise TransactionError; its cause is an UnreachableError after a timeout: the outcome of the transaction is
+    then unknown, and another writer is needed.
     """
 
     def init_transactions(self, seconds: float) -> None:

@@ -154,7 +154,7 @@ class Demo:
                 )
 
     def run_on_spark(self, follow: bool) -> None:
-        """Do what run does on Spark, as an application of its own: it has its own offsets and state."""
+        """Do what run does on Spark, as a separate application with its own offsets and state."""
         from examples.flights.on_spark import run_on_spark
 
         own = {"application.id": f"{self._config()['application.id']}-spark"}

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import click
 
-from penstock.cli.options import as_json, configuration, examples, print_json
+from penstock.cli.options import Settings, as_json, configuration, examples, print_json
 from penstock.cli.status_view import counted, show, table
 from penstock.pipeline.handover.handover import HandedOver, Handover, Progress
-from penstock.supervisor.source.config_loader import load_config
 
 
 @click.command(
@@ -37,8 +34,7 @@ from penstock.supervisor.source.config_loader import load_config
 @click.option("--wait", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Wait for members to leave.")
 def handover(
     topology: str,
-    config_file: Path | None,
-    assignments: tuple[str, ...],
+    settings: Settings,
     json_output: bool,
     engine: str,
     master: str | None,
@@ -54,7 +50,7 @@ def handover(
     """
     if keep_checkpoint and engine != "spark":
         raise click.UsageError("--keep-checkpoint is for --to spark.")
-    config = load_config(config_file, os.environ, assignments)
+    config = settings.load()
     with (
         progress_bar(not json_output) as progress,
         Handover(

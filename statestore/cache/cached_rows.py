@@ -76,7 +76,7 @@ class CachedRows:
         return [key for key in keys[bisect_left(keys, low) : last] if key in entries]
 
     def _index(self) -> dict[Any, list[CacheKey]]:
-        """Return the cache keys by record key: built when first asked, and anew when half of them may be gone."""
+        """Return the cache keys by record key: built on first use, and rebuilt when half of them may be gone."""
         cache = self._cache
         if self._by_key is None or self._added > 1000 + len(cache.entries):
             self._by_key = {}

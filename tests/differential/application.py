@@ -205,6 +205,7 @@ class Application:
     def _read(self, topic: str, start: int) -> Iterator[tuple[bytes, bytes]]:
         """Yield keys and values of a topic; at its end wait for more."""
         consumer = Consumer({"bootstrap.servers": self._servers, "group.id": "none", "enable.auto.commit": False})
+        consumer.list_topics(topic, DEADLINE_SECONDS)  # else it looks for the leaders twice a second
         consumer.assign([TopicPartition(topic, partition, start) for partition in range(PARTITIONS)])
         deadline = time.monotonic() + DEADLINE_SECONDS
         try:

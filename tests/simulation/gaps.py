@@ -7,7 +7,7 @@ from __future__ import annotations
 
 GAPS: dict[str, tuple[str, ...]] = {
     "a fault of the code that calls it, which no application can cause": (
-        "stream_thread.StreamThread._poll_time_ms: ",
+        "stream_thread.StreamThread.poll_time_ms: ",
         "task_manager.TaskManager._adopt: ",
         "task_manager.TaskManager._add_stream_tasks: ",
         "stream_task.StreamTask._partition_group: raise StreamsError",

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from penstock.topology.config.streams_config import StreamsConfig
 from penstock.workers.control.messages import Command, Report
-from penstock.workers.control.stream_thread_state import StreamThreadState
 from penstock.workers.thread.stream_thread import StreamThread
 from tests.simulation.async_calls import SimulatedCalls
 from tests.simulation.broker import Broker
@@ -161,10 +160,8 @@ class Process:
         how = "closed"
         try:
             thread = self.thread = self._make_thread()
-            thread._states.transition_to(StreamThreadState.STARTING)
-            thread._complete_global_state()
-            thread._group.subscribe()
-            while thread.is_running or thread._finishing_rebalance():
+            thread.start()
+            while thread.goes_on:
                 self._end_iteration()
                 thread.run_once_guarded()
             thread.complete_shutdown(clean_run=True)
@@ -242,7 +239,7 @@ class Process:
     def _release_locks(self) -> None:
         """Do what the kernel does when a process is gone."""
         if self.thread is not None:
-            self.thread.task_manager._state_directory.close()
+            self.thread.task_manager.state_directory.close()
 
     def pause(self, ms: int, stopped: bool) -> None:
         """Called inside of it: go on only after so long. stopped: its IO thread too (SIGSTOP, SIGCONT)."""

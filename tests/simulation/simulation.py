@@ -450,7 +450,7 @@ class Simulation:
 
     def _has_global_table(self, process: Process) -> bool:
         assert process.thread is not None
-        consumer = process.thread._parts.global_state._consumer
+        consumer = process.thread.global_state._consumer
         ends = {partition: self.broker.logs[partition].end for partition in self.broker.partitions(TABLE)}
         return all(consumer.position(partition) == end or not end for partition, end in ends.items())
 
@@ -477,7 +477,7 @@ class Simulation:
         if self.plan.application.global_table:
             for process in self._alive():
                 assert process.thread is not None
-                copy = process.thread._parts.global_state.store("versions")
+                copy = process.thread.global_state.store("versions")
                 self.auditor.check_global_table(process.client, rows_of(copy))
         twice = [str(task_id) for task_id, count in owners.items() if count > 1]
         if twice:

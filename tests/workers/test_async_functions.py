@@ -219,7 +219,7 @@ def test_a_call_that_ends_wakes_the_poll(application: MakeApplication, cluster: 
     thread.step(2)
     service.wait_for(lambda: service.begun["a"] == 1)
     assert not thread.consumer.woken.is_set()
-    assert thread._poll_time_ms() == thread._parts.config["poll.ms"], "nothing is looked for meanwhile"
+    assert thread.poll_time_ms() == thread.poll_ms, "nothing is looked for meanwhile"
     service.let("a")
     assert thread.consumer.woken.wait(PATIENCE)
     until_out(thread, cluster, "a")
@@ -232,8 +232,8 @@ def test_a_poll_ends_when_a_batch_is_due(application: MakeApplication, cluster: 
     thread = application(builder.build()).thread().until_running()
     feed(cluster, "a")
     thread.step()
-    thread.thread._time.advance()
-    assert 1 <= thread._poll_time_ms() <= 60 < thread._parts.config["poll.ms"]
+    thread.thread.time.advance()
+    assert 1 <= thread.poll_time_ms() <= 60 < thread.poll_ms
     before_ms = clock.wall_clock_ms()
     thread.step()
     assert clock.wall_clock_ms() - before_ms <= 60

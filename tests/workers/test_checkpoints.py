@@ -64,7 +64,7 @@ def stored_offset(thread: Thread) -> int:
 
 
 def restored(thread: Thread) -> int:
-    records: int = thread.thread._changelog_reader.total_restored
+    records: int = thread.thread.changelog_reader.total_restored
     return records
 
 

@@ -79,7 +79,7 @@ def test_a_restore_waits_for_open_transactions_and_leaves_out_aborted_ones(
     log.records[-1] = None  # no: it is aborted
     log.open_since = None
     thread.until_idle()
-    assert thread.task_manager._changelog_reader.total_restored == 2
+    assert thread.changelog_reader.total_restored == 2
     feed(cluster, "a")
     thread.step(2)
     store = thread.task_manager.active.running[TaskId(0, 0)].state_manager.stores["counts"]

@@ -210,7 +210,7 @@ def test_fenced_after_an_outage_a_static_member_joins_anew_and_otherwise_it_dies
         asyncio.run(coordinator.membership(requests.heartbeat(config, Identity()), 100))
     with pytest.raises(BrokerError, match="UNKNOWN_MEMBER_ID"):
         coordinator.check(fenced)
-    assert "another member of group.instance.id=slot-0; joining anew" in caplog.text
+    assert "another member of group.instance.id=slot-0; joining again" in caplog.text
     coordinator.check(0)
     clock.advance(config.session_timeout_ms - 1)
     with pytest.raises(BrokerError, match="UNKNOWN_MEMBER_ID"):

@@ -56,7 +56,7 @@ def run(cluster: Cluster, clock: ManualClock, application: MakeApplication) -> C
 
     def start(**config: Any) -> Thread:
         thread = application(all_kinds(), **config).thread().until_running()
-        metrics, now_ms = thread.thread._parts.metrics, clock.monotonic_ms()
+        metrics, now_ms = thread.thread.metrics, clock.monotonic_ms()
         if config.get("penstock_metrics_sampling_percent") != 0:
             for budget in (metrics.record_sampling, metrics.flush_sampling):
                 budget.spent(now_ms, now_ms + 5)  # nothing for a second: it begins with small batches

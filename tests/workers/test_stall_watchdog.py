@@ -244,7 +244,7 @@ def test_a_changelog_that_is_not_read_any_more_is_read_again(
     run_for(thread, clock, 2 * TIMEOUT_MS)
     assert f"The changelog {CHANGELOG}-0 is stalled" in caplog.text
     assert "records from offset 0 to 2. It is read again" in caplog.text
-    assert thread.task_manager._changelog_reader.total_restored == 2
+    assert thread.changelog_reader.total_restored == 2
     assert TaskId(0, 0) in thread.task_manager.active.running
 
 

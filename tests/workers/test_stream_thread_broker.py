@@ -87,7 +87,7 @@ class Runner:
 
     @property
     def total_restored(self) -> int:
-        return self.thread._changelog_reader.total_restored
+        return self.thread.changelog_reader.total_restored
 
 
 class Case:

@@ -94,7 +94,7 @@ class ErrorHandlerContext:
 
 
 class FailedProcessingError(StreamsError):
-    """An exception in an operator that its handler has seen: nobody upstream handles it again."""
+    """An exception in an operator that its handler has seen: no operator upstream handles it again."""
 
 
 class UnserializableRecordError(SerializationError):

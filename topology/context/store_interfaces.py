@@ -88,7 +88,7 @@ class StoreBuilder:
 
 #: An entry of a record cache, changed in place: value, stamp, timestamp (ms), headers, message, used, cache key.
 #: stamp: 0 if the store below has the value, else the number of its put: the order in which changes are sent on.
-#: timestamp, headers, message: the record context of the last put; message is None where nobody downstream asks for it.
+#: timestamp, headers, message: the record context of the last put; message is None where no operator needs it.
 #: used: whether the entry was read or changed again since an eviction last passed it by.
 #: A list, or penstock.kernel's Cell, which looks like one.
 Cell = Any

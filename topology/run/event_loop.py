@@ -1,4 +1,4 @@
-"""What runs calls on an asyncio event loop, whoever turns that loop; see async_calls.py."""
+"""Runs calls on an asyncio event loop, which the caller drives; see async_calls.py."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ _loops = count(1)
 
 @lru_cache(maxsize=256)
 def _compiled(text: str) -> CodeType:
-    """Return the code of a text: all tasks of a sub-topology have the same one, and have it anew in each rebalance."""
+    """Return the code of a text: all tasks of a sub-topology share it, and need it again after each rebalance."""
     return compile(text, "<penstock>", "exec")
 
 
@@ -276,7 +276,7 @@ class LoopCode(ABC):
         lines = [head, *(f"    {name} = False" for name in self._flags), *self._lines]
         text = "\n".join(lines) + "\n"
         names = dict(self._bound)
-        exec(_compiled(text), names)  # the text above, nobody else's
+        exec(_compiled(text), names)  # only the text above
         process_batch: FunctionType = names["process_batch"]
         process_batch.__code__ = process_batch.__code__.replace(co_filename=file_name)
         linecache.cache[file_name] = (len(text), None, [line + "\n" for line in lines], file_name)

@@ -49,7 +49,7 @@ class Serde(ABC, Generic[T]):
 
     serializer, deserializer: the same as functions of one argument, which take and give None for null; None if the
         bytes depend on the topic's name (schema registry). serializer_for() and deserializer_for() always give one.
-    exact: an object (not None) -> what its bytes are read as, which nobody can change, so that it may stand for them in
+    exact: an object (not None) -> what its bytes are read as, which is immutable, so that it may replace them in
         a record cache; raises what serialize raises. None: only the bytes themselves may be kept.
     exact_type: objects of this very type are what exact returns for them, if they can be written at all; None: ask.
     cacheable_keys: also, equal objects have equal bytes and are hashable: what exact returns may be a key of a cache.

@@ -1,4 +1,4 @@
-"""Reads changelogs into stores: until they are up to date for active tasks, for ever for standby tasks.
+"""Reads changelogs into stores: until they are up to date for active tasks, indefinitely for standby tasks.
 
 Kafka Streams: StoreChangelogReader, DefaultStateUpdater. One restore consumer for all tasks of the thread; each call
 reads for a bounded time, so that the tasks that run already keep running. Active tasks come before standby tasks, and

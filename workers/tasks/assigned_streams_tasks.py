@@ -21,7 +21,7 @@ class AssignedStreamsTasks(AssignedTasks[StreamTask]):
     def __init__(self, log: PrefixedLogger, timeouts: TaskTimeouts) -> None:
         super().__init__("stream task", log)
         self.timeouts = timeouts
-        #: Tasks that a client's timeout has stopped within a record: they have to be opened anew.
+        #: Tasks that a client's timeout has stopped within a record: they have to be reopened.
         self.interrupted: set[TaskId] = set()
         self.restored_partitions: set[TopicPartition] = set()
 

@@ -6,11 +6,11 @@ transaction -> stores to disk with those ends. A crash before the offsets are co
 was never seen) and leaves the stores as they were; a crash after it leaves them behind their changelogs, from which
 they catch up.
 
-At-least-once need not stand still while the group takes the offsets, unless it waits for the ends of changelogs: see
+At-least-once need not block while the group takes the offsets, unless it waits for the ends of changelogs: see
 AtLeastOnceCommit.start.
 
 Records are acknowledged first also with exactly-once: else a process that sleeps between its offsets and its records
-could commit what whoever has taken its tasks over, and restored them, has not seen.
+could commit records that the new owner of its tasks, which has restored them, has not seen.
 
 Why a changelog's *end offset* may be stored with the data. The task is the changelog partition's only writer and all
 its records are acknowledged, so everything up to the end is in the store, or older than what it was restored from. That

@@ -139,7 +139,7 @@ class OffsetReset:
 
     def _own_policies(self) -> OwnPolicies:
         nodes = (node for topology in self._topologies for node in topology.nodes.values())
-        # Nobody but the application writes its internal topics, so that nothing in them may be left out.
+        # Only the application writes its internal topics, so none of their records may be skipped.
         return {
             self._topics.full(topic): (
                 AutoOffsetReset.EARLIEST if topic in self._topics.internal else node.auto_offset_reset

@@ -63,7 +63,7 @@ class PartitionConsumer:
         named = {partition: offset for partition, offset in offsets.items() if offset < 0}
         if not named:
             return dict(offsets)
-        assert self._offsets is not None, "a position by name, and nobody to ask where that is"
+        assert self._offsets is not None, "a position by name, without offsets to resolve it"
         return {**offsets, **self._offsets.offsets_at(named)}
 
     def _assign(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -109,7 +109,7 @@ class PartitionConsumer:
         """Go on from these offsets, as in assign."""
         known = self._known({p: offset for p, offset in offsets.items() if p in self._positions})
         paused = self._paused.intersection(known)
-        # Assigned anew, not sought: librdkafka refuses to seek in a partition that is not being fetched.
+        # Reassigned, not sought: librdkafka refuses to seek in a partition that is not being fetched.
         self.unassign(known)
         if known:
             self._assign(known)

@@ -17,6 +17,7 @@ from penstock.clients.log_context import PrefixedLogger
 from penstock.statestore.directory.checkpoint import CHECKPOINT_FILE_NAME, OffsetCheckpoint
 from penstock.statestore.directory.state_directory import StateDirectory
 from penstock.statestore.rows.rocksdb_errors import is_corruption
+from penstock.statestore.stores.state_store import StateStore
 from penstock.topology.errors import ProcessorStateError, StreamsError, TaskCorruptedError
 from penstock.topology.graph.processor_topology import ProcessorTopology
 from penstock.topology.records import Message, TaskId, TopicPartition
@@ -231,11 +232,11 @@ class ProcessorStateManager:
         if not self._owes_checkpoint:
             self._last_checkpoint_ms = now_ms
 
-    def _note_offset(self, partition: TopicPartition, store: Any, offset: int) -> None:
+    def _note_offset(self, partition: TopicPartition, store: StateStore, offset: int) -> None:
         (self._committed if store.persistent else self._offsets_in_memory)[partition] = offset
 
     def write_checkpoint(self) -> None:
-        """Note the changelog offsets in a file, for whoever plans where tasks go while this one is closed.
+        """Note the changelog offsets in a file, for the placement of tasks while this one is closed.
 
         Only a hint: stores know their own offsets, and are opened to ask them when the task is here again.
         """

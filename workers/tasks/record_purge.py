@@ -70,7 +70,7 @@ class RecordPurge:
 
 
 def _is_forbidden(error: Exception) -> bool:
-    """Return whether the next request may find mended what this one was refused for."""
+    """Return whether the next request may succeed."""
     if not isinstance(error, BrokerError):
         return False
     return error.code.kind is Kind.FORBIDDEN or error.code == ErrorCode.POLICY_VIOLATION

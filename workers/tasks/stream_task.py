@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from typing_extensions import override
 
@@ -61,7 +60,7 @@ class StreamTask(Task):
         self._repartition_topics = {environment.topics.full(name) for name in topology.repartition_topics}
         changelogs = self.state_manager.changelogs
         written = {changelogs[partition]: partition for partition in self.state_manager.written_changelogs}
-        # Instance attributes take the place of the methods: they run for each record.
+        # Instance attributes replace the methods: they run for each record.
         self.send = make_send(clients.producer, task_id)  # type: ignore[method-assign]
         self.log_change = make_log_change(clients.producer, written, task_id)  # type: ignore[method-assign]
         clients.producer.collector.register_writer(
@@ -290,14 +289,14 @@ class StreamTask(Task):
     # -- punctuation
 
     @override
-    def schedule(self, interval_ms: int, punctuation: Any, callback: Callable[[int], None]) -> Cancellable:
+    def schedule(self, interval_ms: int, punctuation: Punctuation, callback: Callable[[int], None]) -> Cancellable:
         """Schedule a punctuation: by stream time as soon as there is data, by the wall clock after one interval."""
         if punctuation is Punctuation.STREAM_TIME:
             return self._stream_time_queue.schedule(0, interval_ms, callback)
         return self._system_time_queue.schedule(self.wall_clock_ms() + interval_ms, interval_ms, callback)
 
     def maybe_punctuate_stream_time(self) -> int:
-        """Fire what is due by stream time, which stands still without records. Returns how many punctuations ran."""
+        """Fire what is due by stream time, which only records advance. Returns how many punctuations ran."""
         stream_time_ms = self.stream_time_ms
         if self._compiled is not None and (passed_on_ms := self._compiled.waiting.passed_on_ms()) is not None:
             stream_time_ms = passed_on_ms  # not before the record that it comes behind

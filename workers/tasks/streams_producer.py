@@ -35,7 +35,7 @@ from .sink_topics import SinkTopics
 TRANSACTION_REQUEST_SECONDS = 30.0
 #: How long one try to initialize transactions may take, in seconds: between two of them a warning says what is wrong.
 INITIALIZE_SECONDS = 10.0
-#: How long records that nobody waits for any more may take when the client is closed, in seconds.
+#: How long the last records may take when the client is closed, in seconds; their tasks are gone.
 CLOSE_SECONDS = 5.0
 
 #: Makes the client.
@@ -158,8 +158,8 @@ class StreamsProducer:
         """Commit all records of the transaction and these consumed offsets together.
 
         group_metadata: the member's generation, by which the broker refuses a zombie (KIP-447). Raises
-        TaskMigratedError if it does, or if the broker did not answer in time; StreamsError for what another try cannot
-        mend. The transaction then has to be aborted, and the tasks be closed.
+        TaskMigratedError if it does, or if the broker did not answer in time; StreamsError for what a retry cannot fix.
+        The transaction then has to be aborted, and the tasks be closed.
         """
         self.begin_transaction()
         committed = {partition: CommittedOffset(*at) for partition, at in offsets.items()}
